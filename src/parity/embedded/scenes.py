@@ -1,0 +1,226 @@
+"""Scenes: a procedural set of captioned 64x64 pictures, the embedded experiment's data.
+
+A scene is a pure function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or count, the
+background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is drawn, so that one caption
+has many pictures and sampling has something to do.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+SIZE = 64  # pixels a side
+SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
+TEXTURES = ("plain", "striped", "dotted", "checkered")
+SIZES = {"small": 0.13, "large": 0.22}  # half-width, in picture sides
+COUNTS = {"two": 2, "three": 3}
+RELATIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
+BACKGROUNDS = ("plain", "gradient", "cloudy")
+COLOURS = {
+    "red": (0.86, 0.16, 0.16),
+    "green": (0.16, 0.66, 0.24),
+    "blue": (0.16, 0.30, 0.86),
+    "yellow": (0.95, 0.86, 0.20),
+    "orange": (0.95, 0.55, 0.12),
+    "purple": (0.55, 0.22, 0.70),
+    "cyan": (0.25, 0.80, 0.86),
+    "pink": (0.96, 0.58, 0.74),
+    "white": (0.96, 0.96, 0.96),
+    "black": (0.07, 0.07, 0.07),
+}
+WORDS = tuple(
+    dict.fromkeys(
+        w
+        for phrase in (
+            *("a of on background small large circles squares triangles crosses rings diamonds".split()),
+            *SHAPES,
+            *TEXTURES,
+            *COUNTS,
+            *RELATIONS,
+            *BACKGROUNDS,
+            *COLOURS,
+        )
+        for w in phrase.split()
+    )
+)
+
+
+@dataclass(frozen=True)
+class Thing:
+    shape: str
+    colour: str
+    texture: str
+    size: str
+
+    def noun(self, count: str = "") -> str:
+        texture = "" if self.texture == "plain" else f"{self.texture} "
+        plural = {"cross": "crosses"}.get(self.shape, f"{self.shape}s")
+        return f"{count or 'a'} {self.size} {texture}{self.colour} {plural if count else self.shape}"
+
+
+@dataclass(frozen=True)
+class Scene:
+    things: tuple[Thing, ...]  # one, or two that stand in `relation`
+    relation: str  # a key of RELATIONS, or "" for one kind of thing
+    count: str  # a key of COUNTS for several of one kind, or ""
+    background: str
+    ground: str
+
+    @property
+    def caption(self) -> str:
+        what = self.things[0].noun(self.count)
+        if self.relation:
+            what += f" {self.relation} {self.things[1].noun()}"
+        style = "" if self.background == "plain" else f"{self.background} "
+        return f"{what} on a {style}{self.ground} background"
+
+
+def held_out(caption: str) -> bool:
+    """One caption in eight is kept from training, by its hash: the split needs no file and cannot leak."""
+    return hashlib.sha256(caption.encode()).digest()[0] % 8 == 0
+
+
+def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:
+    """The scene of a seed and the generator that goes on to render it; `test` asks for a held-out (or a training) caption."""
+    rng = np.random.default_rng([seed, 64])
+
+    def pick(options):
+        options = tuple(options)
+        return options[rng.integers(len(options))]
+
+    while True:
+        ground = pick(COLOURS)
+        rest = [c for c in COLOURS if c != ground]
+        kind = rng.choice(["one", "count", "pair"], p=[0.35, 0.2, 0.45])
+        if kind == "one":
+            things, relation, count = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)),), "", ""
+        elif kind == "count":
+            things, relation, count = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), "small"),), "", pick(COUNTS)
+        else:
+            things = tuple(Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)) for _ in range(2))
+            relation, count = pick(RELATIONS), ""
+        scene = Scene(things, relation, count, pick(BACKGROUNDS), ground)
+        if test is None or held_out(scene.caption) == test:
+            return scene, rng
+
+
+def _cover(shape: str, x: np.ndarray, y: np.ndarray, r: float) -> np.ndarray:
+    """Signed distance-like field, negative inside; x, y [H, W] relative to the centre, r the half-width."""
+    ax, ay = np.abs(x), np.abs(y)
+    if shape == "circle":
+        return np.hypot(x, y) - r
+    if shape == "square":
+        return np.maximum(ax, ay) - 0.88 * r
+    if shape == "triangle":
+        return np.maximum(y - 0.75 * r, (2 * ax - y - 1.05 * r) / np.sqrt(5) * 1.15)
+    if shape == "cross":
+        return np.minimum(np.maximum(ax - r, ay - 0.34 * r), np.maximum(ax - 0.34 * r, ay - r))
+    if shape == "ring":
+        return np.abs(np.hypot(x, y) - 0.74 * r) - 0.26 * r
+    return (ax + ay - 1.2 * r) / np.sqrt(2)  # diamond
+
+
+def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Weight [H, W] of the thing's second, darker or lighter, shade."""
+    phase, angle = rng.random(2), rng.integers(4) * np.pi / 4
+    u = x * np.cos(angle) + y * np.sin(angle)
+    if name == "striped":
+        return (np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0).astype(float)
+    if name == "dotted":
+        cell = 0.1
+        return (np.hypot((x + phase[0] * cell) % cell - cell / 2, (y + phase[1] * cell) % cell - cell / 2) < 0.03).astype(float)
+    if name == "checkered":
+        cell = 0.08
+        return ((np.floor(x / cell + phase[0]) + np.floor(y / cell + phase[1])) % 2).astype(float)
+    return np.zeros_like(x)
+
+
+def _places(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]:
+    """Centres of the things: relations hold by a clear margin, things of a count do not overlap."""
+    if scene.relation:
+        dx, dy = RELATIONS[scene.relation]
+        gap = rng.uniform(0.21, 0.25)
+        wobble = rng.uniform(-0.12, 0.12, 2)
+        return [(0.5 + s * dx * gap + (dx == 0) * w, 0.5 + s * dy * gap + (dy == 0) * w) for s, w in zip((1, -1), wobble, strict=True)]
+    if not scene.count:
+        return [tuple(rng.uniform(0.32, 0.68, 2))]
+    while True:
+        centres = rng.uniform(0.17, 0.83, (COUNTS[scene.count], 2))
+        gaps = [np.abs(a - b).max() for i, a in enumerate(centres) for b in centres[:i]]
+        if min(gaps) > 0.30:
+            return [tuple(c) for c in centres]
+
+
+def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
+    """One picture of a scene: uint8 [64, 64, 3]."""
+    axis = (np.arange(2 * SIZE) + 0.5) / (2 * SIZE)  # two samples a pixel each way, averaged below
+    x, y = np.meshgrid(axis, axis)
+
+    def shade(name):
+        return np.clip(np.array(COLOURS[name]) + rng.normal(0, 0.025, 3), 0, 1)
+
+    ground = shade(scene.ground)
+    canvas = np.broadcast_to(ground, (*x.shape, 3)).copy()
+    darker = ground * 0.55 if ground.mean() > 0.35 else ground * 0.55 + 0.45 * 0.7
+    if scene.background == "gradient":
+        angle = rng.integers(8) * np.pi / 4
+        t = np.clip(0.5 + 0.75 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)), 0, 1)
+        canvas += t[..., None] * (darker - ground)
+    elif scene.background == "cloudy":
+        t = sum(a * np.sin(2 * np.pi * (kx * x + ky * y + ph)) for a, kx, ky, ph in zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True))
+        canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
+    things = scene.things * COUNTS[scene.count] if scene.count else scene.things
+    for thing, (cx, cy) in zip(things, _places(scene, rng), strict=True):
+        r = SIZES[thing.size] * rng.uniform(0.92, 1.08)
+        if scene.relation and thing.size == "large":
+            r *= 0.92  # two large things must fit side by side
+        inside = np.clip(0.5 - _cover(thing.shape, x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
+        colour = shade(thing.colour)
+        second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
+        canvas += inside * (colour + _texture(thing.texture, x, y, rng)[..., None] * (second - colour) - canvas)
+    picture = canvas.reshape(SIZE, 2, SIZE, 2, 3).mean((1, 3)) + rng.normal(0, 0.006, (SIZE, SIZE, 1))
+    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
+    """Caption and picture of a seed."""
+    scene, rng = draw_scene(seed, test)
+    return scene.caption, render(scene, rng)
+
+
+def parse(caption: str) -> Scene:
+    """The scene a caption describes (the inverse of `Scene.caption`); ValueError if it is none of ours."""
+    words = caption.split()
+
+    def take(options, default=None):
+        for option in sorted(options, key=lambda o: -len(o.split())):
+            n = len(option.split())
+            if " ".join(words[:n]) == option:
+                del words[:n]
+                return option
+        if default is None:
+            raise ValueError(f"not a Scenes caption at {' '.join(words)!r}: expected one of {', '.join(options)}")
+        return default
+
+    def thing(count):
+        size, texture, colour = take(SIZES), take(TEXTURES[1:], "plain"), take(COLOURS)
+        nouns = {(f"{s}es" if s == "cross" else f"{s}s") if count else s: s for s in SHAPES}
+        return Thing(nouns[take(nouns)], colour, texture, size)
+
+    count = take(("a", *COUNTS))
+    count = "" if count == "a" else count
+    things = [thing(count)]
+    relation = take(RELATIONS, "")
+    if relation:
+        take(("a",))
+        things.append(thing(""))
+    take(("on",)), take(("a",))
+    background, ground = take(BACKGROUNDS[1:], "plain"), take(COLOURS)
+    take(("background",))
+    return Scene(tuple(things), relation, count, background, ground)
+
+
+def ground_truth(caption: str, seed: int) -> np.ndarray:
+    """A fresh rendering of a caption: what a perfect model could have drawn."""
+    return render(parse(caption), np.random.default_rng([seed, 65]))

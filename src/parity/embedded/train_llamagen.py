@@ -1,0 +1,79 @@
+"""Recipe of the embedded LlamaGen and its T5 encoder, trained together on the tokens of Scenes."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from parity.embedded.text import PREFIX, t5_encoder, token_ids
+from parity.embedded.training import publish, scene_arrays, to_pictures, train
+from parity.models.llamagen import LlamaGenConfig, Transformer, left_pad, read_config
+from parity.models.vq import VQ, VQConfig
+
+CONFIG = LlamaGenConfig(vocab=512, dim=256, layers=6, heads=4, grid=16, prefix=PREFIX, caption_dim=128, multiple_of=64)
+UNCONDITIONAL = 0.1  # share of captions dropped, for guidance
+
+
+def load_vq(file: Path) -> VQ:
+    config = read_config(file)
+    vq = VQ(VQConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
+    vq.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in load_file(file).items()})
+    return vq.eval()
+
+
+def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Tensor:
+    """Tokens uint16 [n, 256] of pictures, kept in `work` beside the pictures."""
+    file = work / f"tokens-{name}.npy"
+    if not file.exists():
+        vq = load_vq(vq_file)
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            tokens = torch.cat([vq.encode(to_pictures(pixels[i : i + 64])) for i in range(0, len(pixels), 64)])
+        part = file.with_suffix(".part")
+        with part.open("wb") as stream:
+            np.save(stream, tokens.numpy().astype(np.int16))
+        part.replace(file)
+    return torch.from_numpy(np.load(file)).long()
+
+
+def main(work: Path, vq_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, minutes: float) -> list[dict[str, float]]:
+    """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
+    captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
+    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}")
+    test_captions, test_pixels = scene_arrays(work, 3_000_000, 1000, test=True, processes=processes)
+    test_tokens = scene_tokens(work, vq_file, test_pixels, "test")[:256]
+    ids, valid = token_ids(captions, PREFIX)
+    test_ids, test_valid = token_ids(test_captions[:256], PREFIX)
+    torch.manual_seed(seed)
+    net, t5 = Transformer(CONFIG), t5_encoder()
+    for name, p in net.named_parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=0.02 / (2 * CONFIG.layers) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 0.02)
+    torch.nn.init.zeros_(net.output.weight)
+    step_fn = torch.compile(lambda e, v, d, x: net(e, v, d, x))
+
+    def nats(ids, valid, tokens, dropped, f=net):
+        with torch.autocast("cpu", torch.bfloat16):
+            e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+            logits = f(e.float(), v, dropped, tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+    def loss(step):
+        rng = np.random.default_rng([seed, step, 3])
+        rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
+        value = nats(ids[rows], valid[rows], tokens[rows], torch.from_numpy(rng.random(batch) < UNCONDITIONAL), step_fn)
+        return value, {}
+
+    log = []
+    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, minutes=minutes, warmup=200):
+        if row["step"] % 500 == 0:
+            with torch.inference_mode():
+                row["held_out"] = np.mean([nats(test_ids[i : i + 64], test_valid[i : i + 64], test_tokens[i : i + 64], torch.zeros(64, dtype=torch.bool)).item() for i in range(0, 256, 64)])
+        print(row, flush=True)
+        log.append(row)
+    publish(net, out, asdict(CONFIG))
+    publish(t5, t5_out, t5.config.to_dict())
+    return log

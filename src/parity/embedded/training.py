@@ -1,0 +1,117 @@
+"""What every recipe shares: the Scenes arrays, a resumable loop, and how trained weights are published."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from parity.embedded import scenes
+
+
+def scene_arrays(cache: Path, first: int, count: int, test: bool, processes: int = 1) -> tuple[list[str], np.ndarray]:
+    """Captions and pictures uint8 [count, 64, 64, 3] of `count` seeds from `first`; kept in `cache`."""
+    file = cache / f"scenes-{first}-{count}-{'test' if test else 'train'}.npz"
+    if not file.exists():
+        with Pool(processes) as pool:
+            drawn = pool.starmap(scenes.example, [(seed, test) for seed in range(first, first + count)], chunksize=256)
+        cache.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        with part.open("wb") as stream:
+            np.savez(stream, captions=np.array([c for c, _ in drawn]), pictures=np.stack([p for _, p in drawn]))
+        part.replace(file)
+    with np.load(file) as data:
+        return data["captions"].tolist(), data["pictures"]
+
+
+def to_pictures(pixels: np.ndarray) -> torch.Tensor:
+    """uint8 [B, H, W, 3] to float [B, 3, H, W] in [-1, 1]."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def cosine(step: int, steps: int, warmup: int, peak: float, floor: float = 0.02) -> float:
+    """Learning rate at a step: linear warm-up, then half a cosine down to `floor` of the peak."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (floor + (1 - floor) * 0.5 * (1 + np.cos(np.pi * (step - warmup) / max(1, steps - warmup))))
+
+
+def train(
+    modules: dict[str, torch.nn.Module],
+    loss: Callable[[int], tuple[torch.Tensor, dict[str, float]]],
+    *,
+    steps: int,
+    peak: float,
+    checkpoint: Path,
+    weight_decay: float = 0.02,
+    betas: tuple[float, float] = (0.9, 0.95),
+    warmup: int = 100,
+    average: float = 0.0,
+    minutes: float = float("inf"),
+    every: int = 50,
+    after: Callable[[int], None] = lambda step: None,
+) -> Iterator[dict[str, float]]:
+    """AdamW with cosine decay over `loss(step)`; yields a row of figures every `every` steps.
+
+    Resumes from `checkpoint`, which is replaced whole every few minutes: a killed run continues from there, with the same batches
+    (`loss` draws them from the step number). `average` > 0 keeps an exponential mean of the weights and leaves it in the modules.
+    """
+    parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(
+        [{"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay}, {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
+        betas=betas,
+    )
+    mean = [p.detach().clone() for p in parameters] if average else []
+    step, spent, saved = 0, 0.0, time.monotonic()
+
+    def save(step: int) -> None:
+        state = {"step": step, "spent": spent, "optimiser": optimiser.state_dict(), "mean": mean, **{k: m.state_dict() for k, m in modules.items()}}
+        part = checkpoint.with_suffix(".part")
+        torch.save(state, part)
+        part.replace(checkpoint)
+
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        step, spent, mean = state["step"], state["spent"], state["mean"]
+        optimiser.load_state_dict(state["optimiser"])
+        for name, module in modules.items():
+            module.load_state_dict(state[name])
+    begin = time.monotonic()
+    while step < steps:
+        for group in optimiser.param_groups:
+            group["lr"] = cosine(step, steps, warmup, peak)
+        value, figures = loss(step)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        for m, p in zip(mean, parameters, strict=False):
+            m.lerp_(p.detach(), 1 - min(average, (step + 1) / (step + 10)))
+        after(step)
+        step += 1
+        if step % every == 0 or step == steps:
+            now = time.monotonic()
+            yield {"step": step, "loss": value.item(), **figures, "minutes": (spent + now - begin) / 60}
+            if now - saved > 180 or step == steps:
+                spent, begin, saved = spent + now - begin, now, now
+                save(step)
+            if (spent + now - begin) / 60 > minutes:
+                break
+    with torch.no_grad():
+        for m, p in zip(mean, parameters, strict=False):
+            p.copy_(m)
+
+
+def publish(module: torch.nn.Module, file: Path, config: dict) -> None:
+    """Weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
+    part = file.with_suffix(".part")
+    save_file(state, part, metadata={"config": json.dumps(config, sort_keys=True)})
+    part.replace(file)

@@ -1,0 +1,28 @@
+"""What a decoder needs of a model: anything with these members can be decoded; there is nothing to inherit or to register."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class TokenModel(Protocol):
+    """A batch of sequences to be decoded, each with its prompt already taken in.
+
+    vocab   number of tokens, V
+    length  positions to decode, L (0-based; -1 stands for the last token of the prompt)
+    width   positions in a row of the picture, line separators included
+    forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
+    """
+
+    vocab: int
+    length: int
+    width: int
+    forced: Tensor
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed before.
+
+        What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees positions up
+        to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1.
+        """
+        ...

@@ -1,0 +1,56 @@
+"""Models small enough to write down: every conditional is a row of a table, and the joint can be enumerated."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from parity.models.protocol import TokenModel
+
+
+def nodes(vocab: int, length: int) -> int:
+    """Number of prefixes, the empty one included, of sequences of `length` tokens."""
+    return sum(vocab**i for i in range(length))
+
+
+class TabularModel:
+    """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
+
+    `rows` sequences are decoded at once (twice as many model rows if the table is a pair).
+    """
+
+    def __init__(self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None):
+        self.vocab, self.length, self.width = table.shape[-1], length, width or length
+        self.forced = torch.full((length,), -1) if forced is None else forced
+        if table.shape[-2] != nodes(self.vocab, length):
+            raise ValueError(f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}")
+        self.pair = table.ndim == 3
+        self.table = table.flatten(0, -2)  # [N or 2 N, V]
+        rows = rows * (2 if self.pair else 1)
+        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64)  # what was fed: slot i holds the token at position i - 1
+        self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
+        self.offset = torch.arange(rows)[:, None] // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
+        self.rows = torch.arange(rows)[:, None]
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """See TokenModel. Positions past the end of a row read an arbitrary row of the table, as a cache slot would."""
+        self.memory[self.rows, positions + 1] = tokens
+        code = torch.zeros(len(tokens), self.length, dtype=torch.int64)  # code[:, i] numbers the prefix of length i
+        for i in range(1, self.length):
+            code[:, i] = code[:, i - 1] * self.vocab + self.memory[:, i]
+        length = (positions + 1).clamp(max=self.length - 1)
+        return self.table[self.first[length] + code.gather(1, length) + self.offset]
+
+
+def joint(model: TokenModel, vocab: int, length: int) -> Tensor:
+    """Exact law of the sequences, float64 [V^L] with the first token most significant; `model` must hold V^L rows."""
+    sequences = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
+    inputs = torch.cat([torch.zeros(len(sequences), 1, dtype=torch.int64), sequences[:, :-1]], 1)
+    law = model.logits(inputs, torch.arange(-1, length - 1).expand(len(sequences), -1)).double().softmax(-1)
+    return law.gather(-1, sequences[..., None])[..., 0].prod(1)
+
+
+def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5, pair: bool = False) -> Tensor:
+    """Gaussian logits, float64."""
+    shape = (2, nodes(vocab, length), vocab) if pair else (nodes(vocab, length), vocab)
+    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,69 @@
+"""Counter-based random numbers: a draw is a function of (seed, prompt, use, index), never of the order of calls.
+
+So the result for a prompt cannot depend on the batch it stands in, on the shard, or on where a run was interrupted, and two decoders
+that ask for the same (use, index) see the same number (which is how coupled decoders can equal plain sampling token for token).
+
+The generator is SplitMix64 (Steele, Lea & Flood 2014): each (row, use, index) names a stream, its elements are consecutive counters.
+Everything is int64 tensor arithmetic, so the bits are the same on every device; torch has no stable keyed generator that takes a
+tensor of keys and of counters.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
+MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+USES = ("sample", "accept", "draft", "branch")  # what a number is for; each is a stream of its own
+
+
+def _mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place; shifts are logical."""
+    for shift, factor in ((30, MIX1), (27, MIX2)):
+        z.bitwise_xor_((z >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(factor)
+    return z.bitwise_xor_((z >> 31).bitwise_and_((1 << 33) - 1))
+
+
+def row_key(seed: int, prompt: str) -> int:
+    """The 64-bit key of a row, from the run's seed and the prompt's id."""
+    return int.from_bytes(hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()[:8], "little", signed=True)
+
+
+class Noise:
+    """Random numbers for a batch of rows.
+
+    keys [B] int64, one a row; dtype float32 (24 random bits, the leading ones of float64's 53) or float64.
+    `use` is one of USES; `index` is int64 [B, ...], or [1, ...] for all rows: a step, a position, or both in one number.
+    """
+
+    def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
+        self.keys, self.dtype = keys, dtype
+        self.bits = 53 if dtype == torch.float64 else 24
+
+    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        salt = torch.tensor(USES.index(use) + 1, device=self.keys.device) * GOLDEN
+        keys = _mix(self.keys + salt).view(-1, *[1] * (index.ndim - 1))
+        stream = _mix((keys ^ (index * MIX1)) + GOLDEN)
+        words = _mix(stream[..., None] + torch.arange(1, n + 1, device=keys.device) * GOLDEN)
+        whole = (words >> (64 - self.bits)).bitwise_and_((1 << self.bits) - 1).to(self.dtype)
+        return whole.add_(0.5).mul_(2.0**-self.bits)  # never 0; in float32 the largest rounds to 1
+
+    def uniform(self, use: str, index: Tensor) -> Tensor:
+        """U(0, 1), one a row and index: [B, ...]."""
+        return self._uniform(use, index, 1)[..., 0]
+
+    def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
+        """Unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a Gumbel-max race)."""
+        return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
+
+
+def batch_noise(seed: int, prompts: list[str], device: str = "cpu", dtype: torch.dtype = torch.float32) -> Noise:
+    """Noise of a batch of prompt ids under a run's seed."""
+    return Noise(torch.tensor([row_key(seed, p) for p in prompts], device=device), dtype)
+
+
+def counted_noise(seed: int, rows: range, dtype: torch.dtype = torch.float64) -> Noise:
+    """Noise of many anonymous rows, keyed by number: what the equality tests draw their samples with."""
+    keys = torch.arange(rows.start, rows.stop, dtype=torch.int64)
+    return Noise(_mix(keys * GOLDEN + torch.tensor(seed) * MIX2), dtype)

@@ -1,0 +1,61 @@
+"""From a model's logits to the law that is sampled: guidance, temperature, top-k, top-p, grammar.
+
+`Sampled` wraps a model and satisfies the same protocol, so a decoder sees one law and acceptance ratios use it on both sides.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parity.models.protocol import TokenModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    guidance: float = 1.0  # scale s of classifier-free guidance u + s (c - u); 1 is none
+    temperature: float = 1.0
+    top_k: int = 0  # 0 keeps all
+    top_p: float = 1.0
+
+
+def top_k_filter(logits: Tensor, k: int) -> Tensor:
+    """All but the k largest of the last dimension to -inf; ties with the k-th are kept."""
+    return logits.masked_fill(logits < logits.topk(min(k, logits.shape[-1])).values[..., -1:], float("-inf"))
+
+
+def top_p_filter(logits: Tensor, p: float) -> Tensor:
+    """The smallest set of most likely tokens whose mass reaches p; the rest to -inf (Holtzman et al. 2020)."""
+    ordered, order = logits.sort(descending=True)
+    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of the more likely ones
+    return logits.masked_fill((before >= p).scatter(-1, order, before >= p), float("-inf"))
+
+
+class Sampled:
+    """A model under sampling settings: the same protocol, its logits those of the law that is sampled, float32 or wider."""
+
+    def __init__(self, model: TokenModel, sampling: Sampling):
+        self.model, self.sampling = model, sampling
+        self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
+        self.grammar = bool((model.forced >= 0).any())
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """tokens, positions [B, S] -> [B, S, V]. Under guidance the model's rows are B conditional, then B unconditional ones."""
+        s = self.sampling
+        if s.guidance == 1:
+            logits = self.model.logits(tokens, positions)
+        else:
+            conditional, unconditional = self.model.logits(tokens.repeat(2, 1), positions.repeat(2, 1)).chunk(2)
+            logits = torch.lerp(unconditional, conditional, s.guidance)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if s.temperature != 1:
+            logits = logits / s.temperature
+        if s.top_k:
+            logits = top_k_filter(logits, s.top_k)
+        if s.top_p < 1:
+            logits = top_p_filter(logits, s.top_p)
+        if self.grammar:
+            forced = self.forced[(positions + 1).clamp(max=self.length - 1)][..., None]
+            other = torch.arange(self.vocab, device=logits.device) != forced
+            logits = torch.where((forced >= 0) & other, float("-inf"), torch.where((forced >= 0) & ~other, 0.0, logits))
+        return logits

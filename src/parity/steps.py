@@ -1,0 +1,13 @@
+"""What a decoder yields."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Step(NamedTuple):
+    """One pass of the target over a batch whose rows stand at different positions."""
+
+    tokens: Tensor  # [B, W] tokens of the pass, the first at `positions`
+    kept: Tensor  # [B] how many of them are final; 0 for a row that was finished before
+    positions: Tensor  # [B] where the first of them stands
