@@ -20,12 +20,18 @@ def tokenizer() -> PreTrainedTokenizerFast:
 VOCAB = len(WORDS) + 3
 
 
+def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
+    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as a transformers tokenizer is."""
+    batch = tokenizer()([c + " </s>" for c in captions], padding="max_length", max_length=max_length, return_tensors="pt")
+    if batch["input_ids"].shape[1] > max_length:
+        n, caption = max((len(c.split()), c) for c in captions)
+        raise ValueError(f"caption: {caption[:60]!r} has {n} words; allowed: at most {max_length - 1}")
+    return dict(batch)
+
+
 def token_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask [B, length], right-padded, with the end token; ValueError for a caption that does not fit."""
-    batch = tokenizer()([c + " </s>" for c in captions], padding="max_length", max_length=length, return_tensors="pt")
-    if batch["input_ids"].shape[1] > length:
-        n, caption = max((len(c.split()) + 1, c) for c in captions)
-        raise ValueError(f"caption: {caption[:60]!r} has {n - 1} words; allowed: at most {length - 1}")
+    """Ids and mask, each [B, length]; ValueError for a caption that does not fit."""
+    batch = encode(captions, length)
     return batch["input_ids"], batch["attention_mask"]
 
 

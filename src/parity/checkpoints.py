@@ -1,0 +1,181 @@
+"""Get a model's files, verify them by SHA-256, convert what is pickled, and load them without a silent mismatch.
+
+    python -m parity.checkpoints --name scenes --spec '{"source": "embedded"}' --out results/checkpoints/scenes-1234abcd/manifest.json
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from parity.config import EMBEDDED, ConfigError, ModelSpec
+from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, read_config
+from parity.models.vq import VQ, VQConfig
+from parity.storage import write_json
+
+
+def sha256(path: Path) -> str:
+    """Of a file, or of a folder's *.safetensors in order of name."""
+    whole = hashlib.sha256()
+    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                whole.update(block)
+    return whole.hexdigest()
+
+
+def check(path: Path, expected: str, what: str) -> None:
+    if not path.exists():
+        raise ConfigError(f"{what} = {str(path)!r}: no such file")
+    found = sha256(path)
+    if found != expected:
+        raise ConfigError(f"{what} = {str(path)!r}: SHA-256 is {found[:16]}..., expected {expected[:16]}...; delete the file and get it again")
+
+
+def embedded_sums() -> dict[str, str]:
+    """File name to SHA-256 of the weights that ship with the package."""
+    lock = EMBEDDED / "SHA256SUMS"
+    if not lock.exists():
+        raise ConfigError(f"models: {lock} is missing; run `snakemake train_embedded`, which writes it")
+    return {name: total for total, name in (line.split() for line in lock.read_text().splitlines())}
+
+
+def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
+    """One file of a pinned commit; network errors and 5xx are tried again, the last one is shown with its cause."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    for attempt in range(attempts):
+        try:
+            return Path(hf_hub_download(repo, file, revision=revision))
+        except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, EntryNotFoundError) as error:
+            cause = error
+            break
+        except Exception as error:  # the hub's client raises several families here; all of them mean "not now"
+            cause = error
+            print(f"{repo}/{file}: try {attempt + 1} of {attempts} failed: {error.__cause__ or error}", file=sys.stderr, flush=True)
+            time.sleep(2**attempt)
+    raise ConfigError(f"models: {repo}/{file} at {revision[:8]} cannot be had: {type(cause).__name__}: {cause.__cause__ or cause}")
+
+
+def unpickle(path: Path, out: Path) -> None:
+    """A published .pt to safetensors: tensors only are loaded, the weights are looked for where such files keep them."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("model", "module", "state_dict"):
+        if key in state:
+            state = state[key]
+            break
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_suffix(".part")
+    save_file({k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}, part)
+    part.replace(out)
+
+
+def get(name: str, spec: ModelSpec, folder: Path) -> dict:
+    """Bring every file of a model to hand, verified; the manifest names where each is."""
+    files = {}
+    if spec.source == "embedded":
+        sums = embedded_sums()
+        for file, total in sums.items():
+            check(EMBEDDED / file, total, f"models.{name}")
+        return {"family": spec.family, "source": "embedded", "files": {Path(f).stem: str(EMBEDDED / f) for f in sums}, "sha256": sums, "network": {}}
+    for part, file in spec.files.items():
+        local = download(spec.repo, spec.revision, file) if spec.source == "hub" and part != "text" else Path(file)
+        check(local, spec.sha256[part], f"models.{name}.files.{part}")
+        if local.suffix in (".pt", ".pth", ".bin"):
+            unpickle(local, folder / f"{part}.safetensors")
+            local = folder / f"{part}.safetensors"
+        files[part] = str(local)
+    return {"family": spec.family, "source": spec.source, "files": files, "sha256": dict(spec.sha256), "network": dict(spec.network)}
+
+
+def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = (), strip: str = "") -> None:
+    """Load a safetensors file whole: ConfigError that lists missing, unexpected or wrongly shaped entries."""
+    state = {k.removeprefix(strip): v for k, v in load_file(path).items() if k not in ignored}
+    want = module.state_dict()
+    problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
+    problems += [f"{k} has shape {tuple(v.shape)}, expected {tuple(want[k].shape)}" for k, v in state.items() if k in want and v.shape != want[k].shape]
+    if problems:
+        raise ConfigError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if len(problems) > 4 else ''}")
+    module.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
+
+
+@dataclass
+class Loaded:
+    """A text-to-image model ready for batches of captions."""
+
+    net: Transformer
+    vq: VQ
+    text: nn.Module
+    tokenizer: object
+    device: torch.device
+
+    def condition(self, captions: list[str]) -> tuple[Tensor, Tensor]:
+        """Left-padded caption embeddings [B, prefix, caption_dim] and their mask [B, prefix]."""
+        c = self.net.config
+        words = self.tokenizer(captions, padding="max_length", max_length=c.prefix, return_tensors="pt", add_special_tokens=True)
+        if words["input_ids"].shape[1] > c.prefix:
+            long = max(captions, key=lambda x: len(x.split()))
+            raise ConfigError(f"prompts: {long[:40]!r}... is {words['input_ids'].shape[1]} tokens long; allowed: at most {c.prefix}")
+        ids, valid = words["input_ids"].to(self.device), words["attention_mask"].to(self.device)
+        with torch.inference_mode():
+            hidden = self.text(input_ids=ids, attention_mask=valid).last_hidden_state
+            return left_pad(hidden.to(self.net.output.weight.dtype), valid)
+
+    def decodable(self, captions: list[str], guided: bool) -> LlamaGen:
+        """The token model of a batch of captions."""
+        with torch.inference_mode():
+            return LlamaGen(self.net, *self.condition(captions), guided)
+
+
+def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+    files = {k: Path(v) for k, v in manifest["files"].items()}
+    if manifest["source"] == "embedded":
+        from parity.embedded.text import encode, t5_encoder
+
+        config = LlamaGenConfig(**read_config(files["llamagen"]))
+        vq_config = read_config(files["vq"])
+        text, tokenizer = t5_encoder(), encode
+        load_weights(text, files["t5"])
+        transformer = files["llamagen"]
+    else:
+        from transformers import AutoTokenizer, T5EncoderModel
+
+        config = LlamaGenConfig(**manifest["network"])
+        vq_config = {}
+        text, tokenizer = T5EncoderModel.from_pretrained(files["text"], local_files_only=True), AutoTokenizer.from_pretrained(files["text"], local_files_only=True)
+        transformer = files["transformer"]
+    unknown = set(vq_config) - {f.name for f in fields(VQConfig)}
+    if unknown:
+        raise ConfigError(f"{files['vq']}: configuration names {sorted(unknown)}, which this version does not know")
+    if "ch_mult" in vq_config:
+        vq_config["ch_mult"] = tuple(vq_config["ch_mult"])
+    net, vq = Transformer(config), VQ(VQConfig(**vq_config))
+    load_weights(net, transformer)
+    load_weights(vq, files["vq"], ignored=("quantize.codebook_used",))
+    if vq.config.codebook != config.vocab:
+        raise ConfigError(f"models: the tokenizer has {vq.config.codebook} codes, the transformer {config.vocab}; take the tokenizer the model was trained with")
+    place = torch.device(device)
+    return Loaded(net.eval().to(place, dtype), vq.eval().to(place), text.eval().to(place), tokenizer, place)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--spec", type=json.loads, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    write_json(a.out, get(a.name, ModelSpec.model_validate(a.spec), a.out.parent))
+
+
+if __name__ == "__main__":
+    from parity.command import one_line
+
+    one_line(main)

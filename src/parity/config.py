@@ -1,0 +1,309 @@
+"""The configuration: what may be asked for, checked before any job starts, and the cells it expands to.
+
+Imports neither torch nor a decoder, for the Snakefile reads it each time it is parsed. A decoder's options are read from the source
+of its module: the keyword-only arguments of the function of the module's name, with their annotations, are the schema.
+"""
+
+import ast
+import hashlib
+import inspect
+import itertools
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+
+from parity.storage import canonical, digest
+
+DECODERS = Path(__file__).parent / "decoders"
+EMBEDDED = Path(__file__).parent / "embedded" / "weights"
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSpec(Strict):
+    """A model: the embedded one, or published files by repository, commit and SHA-256, or by local path."""
+
+    family: Literal["llamagen"] = "llamagen"
+    source: Literal["embedded", "hub", "files"] = "embedded"
+    repo: str = Field("", description="hub: owner/name")
+    revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch name would move")
+    files: dict[Literal["transformer", "vq", "text", "clip"], str] = Field({}, description="hub: path in the repository; files: path here")
+    sha256: dict[Literal["transformer", "vq", "text", "clip"], Hex64] = {}
+    network: dict[str, int | float] = Field({}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1")
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if self.source == "hub" and not (self.repo and self.revision):
+            raise ValueError("source 'hub' needs repo and revision")
+        if self.source != "embedded" and set(self.sha256) != set(self.files):
+            raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
+        return self
+
+
+class PromptSpec(Strict):
+    """A prompt set: a UTF-8 text file, one prompt a line."""
+
+    file: str = "prompts/scenes.txt"
+    limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
+    repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
+    shards: int = Field(1, ge=1, le=1000, description="jobs the prompts are split over; changes no result")
+    max_words: int = Field(23, ge=1, le=120, description="longest prompt the model's prefix holds")
+
+
+class SamplingSpec(Strict):
+    """The law that is sampled; the same for a decoder and its baseline."""
+
+    guidance: float = Field(3.0, ge=0, le=50)
+    temperature: float = Field(1.0, gt=0, le=10)
+    top_k: int = Field(0, ge=0, description="0 keeps every token")
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
+class Seeds(Strict):
+    """Independent seeds: tests compare samples that share no noise."""
+
+    reference: int = Field(0, ge=0, le=2**31, description="of plain sampling, the reference")
+    null: int = Field(1, ge=0, le=2**31, description="of plain sampling again: the null row of every table")
+    methods: int = Field(2, ge=0, le=2**31, description="of every other method")
+
+    @model_validator(mode="after")
+    def _distinct(self):
+        if len({self.reference, self.null, self.methods}) < 3:
+            raise ValueError(f"reference, null and methods must differ, got {self.reference}, {self.null}, {self.methods}")
+        return self
+
+
+class EqualitySpec(Strict):
+    """How much testing is done, and the margins, fixed before looking."""
+
+    n: int = Field(200_000, ge=10_000, le=10**8, description="sequences per decoder and enumerable model")
+    models: Literal["small", "full"] = "small"
+    mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
+    calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
+    alpha: float = Field(0.05, gt=0, lt=0.5)
+    margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below")
+    margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
+    margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")
+    swaps: int = Field(499, ge=99, le=100_000, description="within-prompt swaps of the paired tests")
+    seeds: tuple[int, ...] = Field((11, 12, 13, 14, 15, 16), min_length=2, description="a rejection is repeated on the next one")
+
+
+class Config(Strict):
+    """One experiment."""
+
+    experiment: Name = "default"
+    models: dict[Name, ModelSpec] = Field({"scenes": ModelSpec()}, min_length=1)
+    prompts: PromptSpec = PromptSpec()
+    sampling: SamplingSpec | list[SamplingSpec] = SamplingSpec()
+    methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
+    seeds: Seeds = Seeds()
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
+    reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
+    reference_folder: str = Field("", description="PNG pictures to compare with, for models that are not embedded")
+    equality: EqualitySpec = EqualitySpec()
+
+    @field_validator("sampling")
+    @classmethod
+    def _some(cls, value):
+        if isinstance(value, list) and not value:
+            raise ValueError("needs at least one set of sampling settings")
+        return value
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message is one line that names the key, the value and what is allowed."""
+
+
+def _allowed(error: dict[str, Any]) -> str:
+    """What pydantic would have accepted, in a few words."""
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "literal_error":
+        return f"allowed: {context['expected']}"
+    if kind == "missing":
+        return "required"
+    if kind in ("int_type", "float_type", "bool_type", "string_type", "int_from_float"):
+        wanted = {"int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false", "string_type": "text"}[kind]
+        hint = ""
+        if kind in ("int_type", "float_type") and isinstance(error["input"], str):
+            try:
+                number = float(error["input"])
+                hint = f" (YAML reads {error['input']} as text: write {int(number) if kind == 'int_type' else f'{number:.1e}'}, unquoted)"
+            except ValueError:
+                pass
+        return f"allowed: {wanted}{hint}"
+    if kind == "model_type":
+        return "allowed: a mapping of keys to values"
+    return error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:").replace("String should", "allowed: text that should")
+
+
+def _validate(schema: type[BaseModel], value: Any, where: str) -> BaseModel:
+    try:
+        return schema.model_validate(value)
+    except ValidationError as problem:
+        error = problem.errors()[0]
+        path = ".".join(str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p))
+        key = ".".join(x for x in (where, path) if x) or "config"
+        shown = "" if error["type"] == "missing" else f" = {error['input']!r}"[:120]
+        names = ""
+        if error["type"] == "extra_forbidden":
+            names = f"; allowed: {', '.join(_fields(schema, error['loc'][:-1])) or 'no options'}"
+        raise ConfigError(f"{key}{shown}: {_allowed(error)}{names}") from None
+
+
+def _fields(schema: type[BaseModel], loc: tuple) -> list[str]:
+    """Names allowed at a place inside a schema."""
+    for part in loc:
+        if isinstance(schema, type) and issubclass(schema, BaseModel) and part in schema.model_fields:
+            kind = schema.model_fields[part].annotation
+            choices = [kind, *getattr(kind, "__args__", ())]
+            nested = [c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)]
+            schema = nested[0] if nested else schema
+    return list(schema.model_fields)
+
+
+@cache
+def methods() -> tuple[str, ...]:
+    """Names of the decoder modules."""
+    return tuple(sorted(p.stem for p in DECODERS.glob("*.py") if p.stem != "__init__"))
+
+
+@cache
+def _source(method: str) -> ast.Module:
+    return ast.parse((DECODERS / f"{method}.py").read_text(encoding="utf-8"))
+
+
+def claim(method: str) -> str:
+    """What the method's paper says of its law, as its module declares: "lossless" or "lossy"."""
+    for node in _source(method).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "CLAIM":
+            return ast.literal_eval(node.value)
+    raise ConfigError(f"src/parity/decoders/{method}.py: declares no CLAIM; allowed: 'lossless', 'lossy'")
+
+
+@cache
+def option_schema(method: str) -> type[BaseModel]:
+    """The options of a method: keyword-only arguments but `noise`, from the signature in its source."""
+    found = [n for n in _source(method).body if isinstance(n, ast.FunctionDef) and n.name == method]
+    if not found:
+        raise ConfigError(f"src/parity/decoders/{method}.py: has no function {method}(model, start, *, noise, ...)")
+    names = {"Annotated": Annotated, "Literal": Literal, "Field": Field, "int": int, "float": float, "bool": bool, "str": str}
+    fields: dict[str, Any] = {}
+    for argument, default in zip(found[0].args.kwonlyargs, found[0].args.kw_defaults, strict=True):
+        if argument.arg != "noise" and argument.annotation is not None and default is not None:
+            kind = eval(compile(ast.Expression(argument.annotation), method, "eval"), {"__builtins__": {}}, names)  # our own source
+            fields[argument.arg] = (kind, ast.literal_eval(default))
+    return create_model(f"{method}_options", __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def options(method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """A variant's options, complete with defaults; ConfigError for one that does not apply or is out of range."""
+    return _validate(option_schema(method), given, where or f"methods.{method}").model_dump()
+
+
+def load(raw: dict[str, Any]) -> Config:
+    """The configuration from its YAML, checked."""
+    value = _validate(Config, raw, "")
+    assert isinstance(value, Config)
+    if "ar" not in value.methods:
+        raise ConfigError(f"methods = {sorted(value.methods)}: needs ar, the baseline that every other method is compared with")
+    for method, variants in value.methods.items():
+        if method not in methods():
+            raise ConfigError(f"methods.{method}: unknown method; allowed: {', '.join(methods())}")
+        if not variants:
+            raise ConfigError(f"methods.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults")
+        seen: dict[str, int] = {}
+        for i, variant in enumerate(variants):
+            text = canonical(options(method, variant, f"methods.{method}.{i}"))
+            if text in seen:
+                raise ConfigError(f"methods.{method}.{i} = {variant}: the same variant as methods.{method}.{seen[text]}")
+            seen[text] = i
+    samplings = value.sampling if isinstance(value.sampling, list) else [value.sampling]
+    if len({canonical(s.model_dump()) for s in samplings}) < len(samplings):
+        raise ConfigError(f"sampling = {[s.model_dump() for s in samplings]}: a set of settings is given twice")
+    return value
+
+
+def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
+    """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt that is too long."""
+    path = root / spec.file
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"prompts.file = {spec.file!r}: no such file") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise ConfigError(f"prompts.file = {spec.file!r}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prompts.file = {spec.file!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line") from None
+    prompts = [line.strip() for line in text.splitlines() if line.strip()][: spec.limit]
+    if not prompts:
+        raise ConfigError(f"prompts.file = {spec.file!r}: holds no prompt; allowed: one prompt a line")
+    for number, prompt in enumerate(prompts, 1):
+        if len(prompt.split()) > spec.max_words:
+            raise ConfigError(
+                f"prompts.file = {spec.file!r}: prompt {number} ({prompt[:40]!r}...) has {len(prompt.split())} words; allowed: at most {spec.max_words}"
+            )
+    if len(prompts) < spec.limit and "limit" in spec.model_fields_set:
+        raise ConfigError(f"prompts.limit = {spec.limit}: {spec.file!r} holds {len(prompts)} prompts; allowed: at most that")
+    if len(prompts) * spec.repeats < spec.shards:
+        raise ConfigError(f"prompts.shards = {spec.shards}: more than the {len(prompts) * spec.repeats} images; allowed: at most that")
+    return prompts
+
+
+def prompt_digest(prompts: list[str]) -> str:
+    return hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
+
+
+def revision(spec: ModelSpec) -> str:
+    """What identifies a model's weights: the digest of its files' digests."""
+    if spec.source != "embedded":
+        return digest([spec.revision, spec.network, spec.sha256])
+    lock = EMBEDDED / "SHA256SUMS"
+    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+
+
+def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
+    """Every cell of the experiment: its specification, its key, and its role (reference, null or method).
+
+    The key is a digest of what the samples depend on, and of nothing else: not of shards, batch, or the experiment's name.
+    """
+    found = []
+    samplings = config.sampling if isinstance(config.sampling, list) else [config.sampling]
+    for (name, model), sampling in itertools.product(config.models.items(), samplings):
+        shared = {
+            "model": name,
+            "revision": revision(model),
+            "prompts": prompt_digest(prompts),
+            "repeats": config.prompts.repeats,
+            "sampling": sampling.model_dump(),
+            "dtype": config.dtype,
+        }
+        for method, variants in config.methods.items():
+            for variant in variants:
+                chosen = options(method, variant)
+                roles = [("reference", config.seeds.reference), ("null", config.seeds.null)] if method == "ar" else [("method", config.seeds.methods)]
+                for role, seed in roles:
+                    spec = {**shared, "method": method, "options": chosen, "seed": seed}
+                    found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{name}/{method}-{digest(spec)}"})
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of config.yaml, each method's options included; workflow/schemas/config.schema.json is this, and a test says so."""
+    top = Config.model_json_schema()
+    variants = {}
+    for method in methods():
+        variant = option_schema(method).model_json_schema()
+        variant["description"] = inspect.cleandoc(ast.get_docstring(_source(method)) or "")
+        variants[method] = {"type": "array", "items": variant, "minItems": 1}
+    top["properties"]["methods"] = {"type": "object", "properties": variants, "additionalProperties": False, "required": ["ar"]}
+    top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return top

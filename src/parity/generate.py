@@ -1,0 +1,89 @@
+"""Decode one shard of prompts with one method: the job that every method's rule runs.
+
+    python -m parity.generate --spec spec.json --prompts 0.json --checkpoint manifest.json --batch 32 --threads 1 --device cpu --out 0.npz
+
+A shard is the unit of recovery: a job first looks whether a whole shard for this very specification is there already.
+"""
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity import checkpoints
+from parity.command import one_line, pin_threads, progress, provenance
+from parity.decode import decode
+from parity.noise import batch_noise
+from parity.sampling import Sampled, Sampling
+from parity.storage import Shard, canonical, read_json, read_shard, write_shard
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], entries: list[dict[str, str]], batch: int) -> Shard:
+    """Tokens and records of `entries` under `spec`, in batches."""
+    method = getattr(importlib.import_module(f"parity.decoders.{spec['method']}"), spec["method"])
+    sampling = Sampling(**spec["sampling"])
+    rows: dict[str, list[np.ndarray]] = {}
+    batches = [entries[i : i + batch] for i in range(0, len(entries), batch)]
+    for part in progress(batches, len(batches), f"{spec['method']} {canonical(spec['options'])}"):
+        ids, captions = [e["id"] for e in part], [e["caption"] for e in part]
+        model = Sampled(loaded.decodable(captions, sampling.guidance != 1), sampling)
+        wide = torch.float64 if spec["dtype"] == "float64" else torch.float32  # laws are float32 or wider whatever the weights are
+        noise = batch_noise(spec["seed"], ids, str(loaded.device), wide)
+        start = torch.zeros(len(part), dtype=torch.int64, device=loaded.device)
+        done = decode(model, method(model, start, noise=noise, **spec["options"]), len(part))
+        full = np.full(len(part), 1)
+        for name, value in {
+            "ids": np.array(ids),
+            "captions": np.array(captions),
+            "tokens": done.tokens.cpu().numpy().astype(np.int32),
+            "step": done.step.cpu().numpy(),
+            "nfe": done.nfe.cpu().numpy(),
+            "nodes": done.nodes.cpu().numpy(),
+            "kept": done.kept.cpu().numpy(),
+            "seconds": full * done.seconds,
+            "batch": full * len(part),
+            "passes": full * done.passes,
+        }.items():
+            rows.setdefault(name, []).append(value)
+    wide_kept = max(k.shape[1] for k in rows["kept"])
+    rows["kept"] = [np.pad(k, ((0, 0), (0, wide_kept - k.shape[1]))) for k in rows["kept"]]
+    return Shard(**{k: np.concatenate(v) for k, v in rows.items()})
+
+
+def is_done(path: Path, spec: dict[str, Any], entries: list[dict[str, str]]) -> bool:
+    """Whether `path` holds these images under this specification already, whole."""
+    try:
+        shard = read_shard(path)
+    except (FileNotFoundError, ValueError):
+        return False
+    return shard.provenance.get("spec") == spec and shard.ids.tolist() == [e["id"] for e in entries]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name in ("spec", "prompts", "checkpoint", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--code", default="", help="digest of the sources the samples depend on")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    spec, entries = read_json(a.spec), read_json(a.prompts)
+    wanted = {**spec, "code": a.code}
+    if is_done(a.out, wanted, entries):
+        print(f"{a.out}: whole and of this specification; kept")
+        return
+    loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
+    shard = generate(loaded, spec, entries, a.batch)
+    shard.provenance = {**provenance(a.device, spec["dtype"], a.threads), "spec": wanted}
+    write_shard(a.out, shard)
+
+
+if __name__ == "__main__":
+    one_line(main)
