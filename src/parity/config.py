@@ -69,13 +69,13 @@ class Seeds(Strict):
     """Independent seeds: tests compare samples that share no noise."""
 
     reference: int = Field(0, ge=0, le=2**31, description="of plain sampling, the reference")
-    null: int = Field(1, ge=0, le=2**31, description="of plain sampling again: the null row of every table")
+    control: int = Field(1, ge=0, le=2**31, description="of plain sampling again: the null row of every table")
     methods: int = Field(2, ge=0, le=2**31, description="of every other method")
 
     @model_validator(mode="after")
     def _distinct(self):
-        if len({self.reference, self.null, self.methods}) < 3:
-            raise ValueError(f"reference, null and methods must differ, got {self.reference}, {self.null}, {self.methods}")
+        if len({self.reference, self.control, self.methods}) < 3:
+            raise ValueError(f"reference, control and methods must differ, got {self.reference}, {self.control}, {self.methods}")
         return self
 
 
@@ -289,7 +289,7 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
         for method, variants in config.methods.items():
             for variant in variants:
                 chosen = options(method, variant)
-                roles = [("reference", config.seeds.reference), ("null", config.seeds.null)] if method == "ar" else [("method", config.seeds.methods)]
+                roles = [("reference", config.seeds.reference), ("null", config.seeds.control)] if method == "ar" else [("method", config.seeds.methods)]
                 for role, seed in roles:
                     spec = {**shared, "method": method, "options": chosen, "seed": seed}
                     found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{name}/{method}-{digest(spec)}"})

@@ -1,12 +1,17 @@
 """Decode one shard of prompts with one method: the job that every method's rule runs.
 
-    python -m parity.generate --spec spec.json --prompts 0.json --checkpoint manifest.json --batch 32 --threads 1 --device cpu --out 0.npz
+    python -m parity.generate --spec spec.json --prompts 0.json --checkpoint manifest.json \
+        --code 0123 --store results/store --batch 32 --threads 1 --device cpu --out 0.npz
 
-A shard is the unit of recovery: a job first looks whether a whole shard for this very specification is there already.
+A shard is the unit of recovery. Whole shards are kept in a store under a digest of all they depend on (specification, images, sources), and a
+job first looks there: a killed run loses the shards in flight alone, and an option changed and changed back decodes nothing twice.
 """
 
 import argparse
+import hashlib
 import importlib
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,34 +60,52 @@ def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], entries: list[dic
     return Shard(**{k: np.concatenate(v) for k, v in rows.items()})
 
 
-def is_done(path: Path, spec: dict[str, Any], entries: list[dict[str, str]]) -> bool:
-    """Whether `path` holds these images under this specification already, whole."""
+def stored(store: Path, spec: dict[str, Any], code: str, entries: list[dict[str, str]]) -> Path:
+    """Where the store keeps a shard: the name holds everything its bytes depend on, the time they took aside."""
+    return store / f"{hashlib.sha256(canonical([spec, code, entries]).encode()).hexdigest()[:24]}.npz"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a stored shard can be read: every member's checksum holds."""
     try:
-        shard = read_shard(path)
+        read_shard(path)
     except (FileNotFoundError, ValueError):
         return False
-    return shard.provenance.get("spec") == spec and shard.ids.tolist() == [e["id"] for e in entries]
+    return True
+
+
+def link(source: Path, out: Path) -> None:
+    """Put a stored file in its place, whole: a hard link where the file system has them (a copy would do as well)."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        part = Path(folder) / out.name
+        try:
+            os.link(source, part)
+        except OSError:
+            part.write_bytes(source.read_bytes())
+        part.replace(out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name in ("spec", "prompts", "checkpoint", "out"):
+    for name in ("spec", "prompts", "checkpoint", "store", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--code", default="", help="digest of the sources the samples depend on")
+    parser.add_argument("--code", required=True, help="digest of the sources the samples depend on")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
     pin_threads(a.threads)
     spec, entries = read_json(a.spec), read_json(a.prompts)
-    wanted = {**spec, "code": a.code}
-    if is_done(a.out, wanted, entries):
-        print(f"{a.out}: whole and of this specification; kept")
-        return
-    loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
-    shard = generate(loaded, spec, entries, a.batch)
-    shard.provenance = {**provenance(a.device, spec["dtype"], a.threads), "spec": wanted}
-    write_shard(a.out, shard)
+    kept = stored(a.store, spec, a.code, entries)
+    if is_whole(kept):
+        print(f"{kept}: whole and of this specification; not decoded again")
+    else:
+        loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
+        shard = generate(loaded, spec, entries, a.batch)
+        shard.provenance = {**provenance(a.device, spec["dtype"], a.threads), "spec": spec, "code": a.code}
+        write_shard(kept, shard)
+    link(kept, a.out)
 
 
 if __name__ == "__main__":

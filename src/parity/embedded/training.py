@@ -1,6 +1,7 @@
 """What every recipe shares: the Scenes arrays, a resumable loop, and how trained weights are published."""
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ def cosine(step: int, steps: int, warmup: int, peak: float, floor: float = 0.02)
     """Learning rate at a step: linear warm-up, then half a cosine down to `floor` of the peak."""
     if step < warmup:
         return peak * (step + 1) / warmup
-    return peak * (floor + (1 - floor) * 0.5 * (1 + np.cos(np.pi * (step - warmup) / max(1, steps - warmup))))
+    return peak * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
 
 
 def train(

@@ -1,0 +1,44 @@
+"""Parity: does a fast decoder still draw from the same distribution, how much faster is it, and what does it cost?
+
+    snakemake --cores all --resources gpu=1                                          the default experiment
+    snakemake --cores all --configfile workflow/experiments/sjd-figure8.yaml         one of the papers' studies
+    snakemake --cores all train_embedded                                             train the embedded models anew
+
+This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
+"""
+
+from snakemake.utils import min_version
+
+min_version("9.22")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/checkpoints.smk"
+include: "workflow/rules/prompts.smk"
+include: "workflow/rules/generate.smk"
+include: "workflow/rules/render.smk"
+include: "workflow/rules/metrics.smk"
+include: "workflow/rules/equality.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/training.smk"
+
+
+for method in METHODS:
+
+    include: f"workflow/methods/{method}.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+rule all:
+    default_target: True
+    input:
+        REPORT,
+
+
+onsuccess:
+    announce(REPORT)

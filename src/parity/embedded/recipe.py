@@ -1,0 +1,103 @@
+"""The recipes of the embedded models, as commands; `snakemake train_embedded` chains them.
+
+    python -m parity.embedded.recipe vq --work results/training --steps 2800 --batch 48 --threads 2
+    python -m parity.embedded.recipe install --work results/training        weights, digests and model cards into the package
+
+Each is seeded and resumes from its last checkpoint, which is replaced whole every three minutes.
+"""
+
+import argparse
+import hashlib
+
+import shutil
+from pathlib import Path
+
+from parity.command import one_line, pin_threads
+from parity.config import EMBEDDED
+from parity.storage import publish, read_json, write_json
+
+EXAMPLES = 48_000  # pictures of the training set
+
+CARDS = {
+    "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
+    "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, trained together with `llamagen`.",
+    "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
+    "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision and recall.",
+}
+
+
+def card(name: str, run: dict) -> str:
+    """A model card in Markdown, from what the run recorded."""
+    rows = [r for r in run["log"] if "step" in r]
+    shown = rows[:: max(1, len(rows) // 8)] + rows[-1:]
+    columns = [c for c in dict.fromkeys(k for r in rows for k in r)]
+    table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]
+    results = [f"- {k}: {v:.4g}" for r in run["log"] if "step" not in r for k, v in r.items()]
+    return "\n".join(
+        [
+            f"# {name}",
+            "",
+            CARDS[name],
+            "",
+            f"- data: Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py); captions whose hash is 0 modulo 8 held out",
+            f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
+            "- licence: that of this repository; made from nothing but its code",
+            *results,
+            "",
+            *table,
+            "",
+        ]
+    )
+
+
+def train(name: str, a: argparse.Namespace) -> None:
+    shared = {"work": a.work, "steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed, "processes": a.threads}
+    if name == "vq":
+        from parity.embedded.train_vq import main as recipe
+
+        log = recipe(out=a.work / "vq.safetensors", **shared)
+    elif name == "clip":
+        from parity.embedded.train_clip import main as recipe
+
+        log = recipe(out=a.work / "clip.safetensors", **shared)
+    else:
+        from parity.embedded.train_llamagen import main as recipe
+
+        log = recipe(vq_file=a.work / "vq.safetensors", out=a.work / "llamagen.safetensors", t5_out=a.work / "t5.safetensors", **shared)
+    write_json(a.work / f"{name}.json", {"log": log, **{k: v for k, v in shared.items() if k not in ("work", "processes")}, "threads": a.threads})
+
+
+def install(work: Path, out: Path) -> None:
+    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
+    sums = []
+    for name in CARDS:
+        file = work / f"{name}.safetensors"
+        publish(out / file.name, file.read_bytes())
+        publish(out / f"{name}.md", card(name, read_json(work / f"{'llamagen' if name == 't5' else name}.json")).encode())
+        sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
+    publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["vq", "clip", "llamagen", "install"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=EMBEDDED)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=EXAMPLES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    if a.what == "install":
+        install(a.work, a.out)
+    elif a.steps < 1 or a.batch < 1:
+        raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
+    else:
+        train(a.what, a)
+
+
+if __name__ == "__main__":
+    one_line(main)

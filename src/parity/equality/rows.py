@@ -1,0 +1,89 @@
+"""Rows of results: what every layer returns, and the few numbers that all layers compute in the same way.
+
+A row is a plain dict with at least
+
+    layer, model, method, key, test, n, statistic, p_value, p_holm, effect, minimum_detectable_effect, verdict, seed, repeat, note, decides
+
+n        independent units that the test used: sequences, tokens or prompts
+effect   what the test measures, in its own units (a TV distance, a mean difference, ...)
+p_holm   p_value after Holm's correction within the decoder's family of the layer (`family`); Holm over decoders is verdict.py's
+verdict  "rejected", "not rejected", "not run", or a certificate's own words
+repeat   0 for the run itself, k for its k-th repetition on a fresh seed
+decides  whether the row counts in the decoder's verdict (a diagnostic row, or one summed up by another, does not)
+
+A test that could not be run has None for its numbers and a note "not run: needs ...". A p-value is never 0.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+Row = dict[str, Any]
+ALPHA = 0.05
+POWER = 0.8
+SMALLEST = 1e-300  # a p-value from a formula is cut here, so that none is 0
+
+
+def number(value: Any) -> float | None:
+    """A float that JSON can hold; None for a missing or undefined one."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
+    """A row with every column present."""
+    p = None if p_value is None else max(float(p_value), SMALLEST)
+    columns = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
+    columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
+    columns["verdict"] = "not run" if p is None else "rejected" if p < ALPHA else "not rejected"
+    columns |= {k: number(v) if isinstance(v, float | np.floating) else v for k, v in values.items()}
+    return {"layer": layer, "test": test, "n": int(n), "p_value": p} | columns
+
+
+def not_run(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
+    """The row of a test that the data cannot support: a note, never a number."""
+    return row(layer, test, n, **values | {"note": f"not run: needs {needs}", "verdict": "not run", "decides": False})
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Holm's step-down adjusted p-values (statsmodels)."""
+    return multipletests(p, method="holm")[1] if len(p) else np.zeros(0)
+
+
+def family(rows: Iterable[Row]) -> None:
+    """Fill p_holm and verdict of the rows that were run, as one family."""
+    run = [r for r in rows if r["p_value"] is not None]
+    for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
+        r["p_holm"] = float(p)
+        r["verdict"] = "rejected" if p < ALPHA else "not rejected"
+
+
+def monte_carlo_p(observed: float, null: np.ndarray) -> float:
+    """(1 + b) / (1 + B), b the null draws [B] that are at least as large as the observed one."""
+    return (1 + int((null >= observed).sum())) / (1 + len(null))
+
+
+def detectable_z(standard_error: float) -> float:
+    """The effect that a two-sided z-test at ALPHA rejects with probability POWER."""
+    return float((stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER)) * standard_error)
+
+
+def detectable_tv(n: int) -> float:
+    """The smallest total variation that any test could find (POWER, one-sided ALPHA) if it knew the event to look at.
+
+    An event of probability near one half, where the binomial is noisiest: n = 618 / 15,450 / 61,800 for TV .05 / .01 / .005.
+    """
+    return float((stats.norm.isf(ALPHA) + stats.norm.ppf(POWER)) / 2 / math.sqrt(n))
+
+
+def check_laws(p: np.ndarray, model: str, position: int | None = None, tolerance: float = 1e-4) -> None:
+    """ValueError that names model, position and row if a law of p [n, V] (at `position`) or [n, L, V] is not one."""
+    total = p.sum(-1)
+    bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= tolerance) & (p >= 0).all(-1))
+    if bad.any():
+        where = np.argwhere(bad)[0]
+        at = position if position is not None else int(where[1])
+        raise ValueError(f"model {model}, position {at}, row {where[0]}: p is not a law (sum {total[tuple(where)]:.6g})")

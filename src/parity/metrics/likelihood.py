@@ -1,0 +1,49 @@
+"""How likely the target finds the tokens that were decoded: perplexity, and the mean and spread of token log-probabilities."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.metrics.spread import mean_and_error
+from parity.models.protocol import TokenModel
+
+
+@torch.inference_mode()
+def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
+    """Log-probability of each of tokens [B, L] given those before it, float64 [B, L]; NaN at positions the grammar forces.
+
+    One teacher-forced pass: [start, tokens[:-1]] at positions -1 .. L - 2. `model` holds the rows' prompts and is the law that was sampled
+    (`sampling.Sampled`), so under top-k a token that law excludes has -inf. `start` [B] is the token before position 0; zeros if not given.
+    """
+    B, L = tokens.shape
+    if L != model.length:
+        raise ValueError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
+    tokens = tokens.long()
+    first = tokens.new_zeros(B, 1) if start is None else start[:, None]
+    feed = torch.cat([first, tokens[:, :-1]], 1)
+    positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
+    law = model.logits(feed, positions).log_softmax(-1)
+    found = law.gather(-1, tokens[..., None])[..., 0].double()
+    return found.masked_fill(model.forced.to(found.device) >= 0, float("nan"))
+
+
+def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    """From logp [n, L], NaN where forced: perplexity, and mean and standard deviation per image, averaged over images, in nats.
+
+    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens the law excludes (-inf; only a lossy decoder
+    emits them) would make every figure infinite: they are left out and their share among free tokens is `excluded`, 0 for a sound decoder.
+    """
+    outside = np.isneginf(logp)
+    kept = np.where(outside, np.nan, logp)
+    mean, error = mean_and_error(np.nanmean(kept, 1), groups)
+    spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
+    perplexity = float(np.exp(-mean))
+    return {
+        "perplexity": perplexity,
+        "perplexity_se": perplexity * error,
+        "logp_mean": mean,
+        "logp_mean_se": error,
+        "logp_sd": spread,
+        "logp_sd_se": spread_error,
+        "excluded": float(outside.sum() / (~np.isnan(logp)).sum()),
+    }

@@ -1,0 +1,48 @@
+"""The pictures that quality metrics compare with: fresh renderings of the prompts, or a folder of the user's.
+
+    python -m parity.reference --prompts results/prompts/x/0.json ... --count 512 --out results/reference/x.npz
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from parity.command import one_line
+from parity.embedded.scenes import ground_truth
+from parity.storage import read_json, write_arrays
+
+Image.MAX_IMAGE_PIXELS = 64_000_000  # a larger picture is an error, not a warning
+
+
+def renderings(captions: list[str], count: int) -> np.ndarray:
+    """uint8 [count, 64, 64, 3]: the captions in turn, each time a new picture."""
+    return np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
+
+
+def folder(path: Path, count: int) -> np.ndarray:
+    """The first `count` PNG pictures of a folder by name; all must be of one size."""
+    files = sorted(path.glob("*.png"))[:count]
+    if len(files) < count:
+        raise ValueError(f"reference_folder = {str(path)!r}: holds {len(files)} PNG files; allowed: at least reference_images = {count}")
+    pictures = [np.asarray(Image.open(f, formats=["PNG"]).convert("RGB")) for f in files]
+    sizes = {p.shape for p in pictures}
+    if len(sizes) > 1:
+        raise ValueError(f"reference_folder = {str(path)!r}: pictures of {len(sizes)} sizes; allowed: one size")
+    return np.stack(pictures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--prompts", type=Path, nargs="+", required=True)
+    parser.add_argument("--folder", default="")
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    a = parser.parse_args()
+    captions = list(dict.fromkeys(e["caption"] for p in a.prompts for e in read_json(p)))
+    write_arrays(a.out, pixels=folder(Path(a.folder), a.count) if a.folder else renderings(captions, a.count))
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,101 @@
+"""A wrong configuration is one line that names the key, the value and what is allowed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parity import config
+
+ROOT = Path(__file__).parent.parent
+GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}}
+
+BAD = {
+    "unknown key": ({"foo": 1}, ["foo = 1", "unknown key", "prompts"]),
+    "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
+    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, sjd"]),
+    "unknown option": ({"methods": {"ar": [{}], "sjd": [{"windows": 3}]}}, ["methods.sjd.0.windows = 3", "window, init, refine"]),
+    "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["methods.ar.0.window = 4", "no options"]),
+    "option out of range": ({"methods": {"ar": [{}], "sjd": [{"window": 0}]}}, ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
+    "option not a choice": ({"methods": {"ar": [{}], "sjd": [{"init": "up"}]}}, ["methods.sjd.0.init = 'up'", "repeat_above"]),
+    "text for a number": (yaml.safe_load("sampling: {temperature: 1e-4}"), ["sampling.temperature = '1e-4'", "1.0e-04"]),
+    "text for a whole number": ({"batch": "8"}, ["batch = '8'", "whole number"]),
+    "out of range": ({"sampling": {"top_p": 2.0}}, ["sampling.top_p = 2.0", "less than or equal to 1"]),
+    "same variant twice": ({"methods": {"ar": [{}], "sjd": [{}, {"window": 16}]}}, ["methods.sjd.1 = {'window': 16}", "same variant as methods.sjd.0"]),
+    "no baseline": ({"methods": {"sjd": [{}]}}, ["methods", "needs ar"]),
+    "no variant": ({"methods": {"ar": []}}, ["methods.ar = []", "no variant"]),
+    "same sampling twice": ({"sampling": [{"top_k": 5}, {"top_k": 5}]}, ["sampling", "twice"]),
+    "seeds that share noise": ({"seeds": {"control": 0}}, ["seeds", "must differ"]),
+    "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
+    "moving revision": ({"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}}, ["models.m.revision = 'main'", "allowed"]),
+    "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["models.m", "sha256"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_configuration_is_one_clear_line(case):
+    change, parts = BAD[case]
+    with pytest.raises(config.ConfigError) as error:
+        config.load({**GOOD, **change})
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "spec", "parts"),
+    [
+        (None, {}, ["no such file"]),
+        (b"", {}, ["holds no prompt"]),
+        (b"\n  \n", {}, ["holds no prompt"]),
+        (b"a red \xff circle\n", {}, ["not UTF-8 at byte 6"]),
+        (b"ok\n" + b"word " * 30 + b"\n", {}, ["prompt 2", "30 words", "at most 23"]),
+        (b"one\ntwo\n", {"limit": 3}, ["prompts.limit = 3", "holds 2"]),
+        (b"one\ntwo\n", {"shards": 5}, ["prompts.shards = 5", "2 images"]),
+    ],
+)
+def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
+    if content is not None:
+        (tmp_path / "p.txt").write_bytes(content)
+    with pytest.raises(config.ConfigError) as error:
+        config.read_prompts(config.PromptSpec(file="p.txt", **spec), tmp_path)
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["prompts.", *parts]), str(error.value)
+
+
+def keys(change):
+    loaded = config.load({**GOOD, **change})
+    return {c["key"] for c in config.cells(loaded, ["a red circle"])}
+
+
+def test_key_holds_all_that_samples_depend_on_and_nothing_else():
+    base = keys({})
+    for change in ({"sampling": {"guidance": 2.0}}, {"dtype": "float64"}, {"prompts": {"repeats": 2}}, {"seeds": {"reference": 5, "control": 6, "methods": 7}}):
+        assert not base & keys(change), change
+    for change in ({"batch": 7}, {"experiment": "other"}, {"prompts": {"shards": 1}}, {"equality": {"n": 50_000}}):
+        assert base == keys(change), change
+    loaded = config.load(GOOD)
+    assert not base & {c["key"] for c in config.cells(loaded, ["a blue circle"])}
+
+
+def test_adding_an_option_value_adds_one_cell_and_taking_it_back_changes_nothing():
+    more = {"methods": {**GOOD["methods"], "sjd": [*GOOD["methods"]["sjd"], {"window": 17}]}}
+    assert len(keys(more) - keys({})) == 1 and keys({}) < keys(more)
+    assert keys({"methods": {**GOOD["methods"], "jacobi": [{"window": 16}]}}) == keys({})  # a default written out is the same cell
+
+
+def test_defaults_of_the_code_are_what_the_options_say():
+    assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True}
+    assert config.claim("sjd") == "lossless"
+
+
+def test_schema_file_is_the_schema():
+    """`python -m parity.schema` writes it."""
+    stored = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
+    assert stored == config.schema()
+
+
+@pytest.mark.parametrize("file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name)
+def test_every_configuration_we_ship_is_valid(file):
+    base = yaml.safe_load((ROOT / "config.yaml").read_text())
+    given = yaml.safe_load(file.read_text())
+    loaded = config.load({**base, **given})
+    assert config.cells(loaded, config.read_prompts(loaded.prompts, ROOT))

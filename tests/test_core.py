@@ -1,0 +1,133 @@
+"""Verification, noise and sampling, one property each."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from parity.noise import Noise, batch_noise, counted_noise, row_key
+from parity.sampling import top_k_filter, top_p_filter
+from parity.verification import match, race, residual, slide, verify
+
+
+def laws(*rows):
+    return torch.tensor(rows, dtype=torch.float64)[None]
+
+
+ONES = torch.ones(1, 2, 3, dtype=torch.float64)
+NO = torch.zeros(1, 2, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "draft", "u", "tokens", "kept"),
+    [
+        # p = q: everything is accepted whatever u
+        (laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]), laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]), [0, 2], [0.999, 0.999], [0, 2], 2),
+        # first draft impossible under p: rejected even at u = 0, corrected from the residual (token 2 alone), the rest fresh
+        (laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1]), [0, 0], [0.0, 0.0], [2, 1], 1),
+        # ratio 0.25 / 0.5 = 0.5: u just below accepts, then a rejection at the second slot
+        (laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]), [0, 0], [0.499, 0.5], [0, 2], 2),
+        # u at the ratio rejects: the residual of the first row is token 1 alone
+        (laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]), [0, 0], [0.5, 0.5], [1, 2], 1),
+    ],
+)
+def test_accept_reject_table(p, q, draft, u, tokens, kept):
+    out = verify(p, q, torch.tensor([draft]), NO, torch.tensor([u], dtype=torch.float64), ONES)
+    assert out.tokens.tolist() == [tokens] and out.kept.tolist() == [kept]
+
+
+def test_rows_of_a_batch_stop_independently():
+    p = laws([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]).expand(3, -1, -1)
+    draft = torch.tensor([[0, 1], [2, 1], [0, 2]])
+    q = torch.nn.functional.one_hot(draft, 3).double()
+    out = verify(p, q, draft, torch.zeros(3, 2, dtype=torch.bool), torch.full((3, 2), 0.5, dtype=torch.float64), ONES.expand(3, -1, -1))
+    assert out.kept.tolist() == [2, 1, 2] and out.tokens[:, 0].tolist() == [0, 0, 0]
+
+
+def test_zero_residual_falls_back_to_the_target():
+    """p = q leaves no residual; rounding can still reject, and the correction must then be a token that p allows."""
+    p = laws([0.0, 0.4, 0.6])
+    assert torch.equal(residual(p, p), p)
+    assert race(residual(p, p), ONES[:, :1]).item() == 2
+
+
+def test_point_draft_is_plain_sampling():
+    """With a given token as draft, what comes out is the draw from p under the same noise, accepted or not."""
+    g = torch.Generator().manual_seed(0)
+    p = torch.rand(500, 1, 5, generator=g, dtype=torch.float64).softmax(-1)
+    e = counted_noise(3, range(500)).exponential("sample", torch.zeros(1, 1, dtype=torch.int64), 5)
+    draft = torch.randint(0, 5, (500, 1), generator=g)
+    out = verify(p, p, draft, torch.ones(500, 1, dtype=torch.bool), torch.zeros(500, 1, dtype=torch.float64), e)
+    assert torch.equal(out.tokens, race(p, e)) and torch.equal(match(p, draft, e).tokens, out.tokens)
+
+
+@pytest.mark.parametrize("point", [False, True])
+def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
+    """One slot, 10^6 rows: the law of the kept token is p. Must fail: correcting from p instead of the residual."""
+    n, p, q = 1_000_000, torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    noise, zero = counted_noise(7, range(n)), torch.zeros(1, 1, dtype=torch.int64)
+    draft = race(q, noise.exponential("draft", zero, 3))
+    P, Q = p.expand(n, 1, 3), q.expand(n, 1, 3)
+    u, e = noise.uniform("accept", zero), noise.exponential("sample", zero, 3)
+    out = verify(P, Q, draft, torch.full((n, 1), point), u, e)
+    assert stats.chisquare(torch.bincount(out.tokens[:, 0], minlength=3), n * p).pvalue > 1e-4
+    if not point:
+        wrong = torch.where(u * Q.gather(-1, draft[..., None])[..., 0] < P.gather(-1, draft[..., None])[..., 0], draft, race(P, e))
+        assert stats.chisquare(torch.bincount(wrong[:, 0], minlength=3), n * p).pvalue < 1e-12
+
+
+def test_acceptance_is_one_minus_total_variation():
+    """GSD supplement, Proposition 1."""
+    n, p, q = 400_000, torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    noise, zero = counted_noise(8, range(n)), torch.zeros(1, 1, dtype=torch.int64)
+    draft = race(q.expand(n, 1, 3), noise.exponential("draft", zero, 3))
+    accepted = noise.uniform("accept", zero)[:, 0] * q[draft[:, 0]] < p[draft[:, 0]]
+    rate = 1 - 0.5 * (p - q).abs().sum().item()
+    assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5
+
+
+def test_slide_moves_rows_by_their_own_step():
+    values, new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
+    assert values[0].tolist() == [1, 2, 3] and values[1, :2].tolist() == [5, 6]
+    assert new.tolist() == [[False] * 3, [False, False, True], [True] * 3]
+
+
+def test_noise_of_a_row_does_not_depend_on_its_batch():
+    index = torch.tensor([[3, 9], [4, 1], [0, 0]])
+    together = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
+    alone = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
+    assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(together[..., :3], batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3))  # shorter is a prefix
+
+
+def test_noise_streams_differ():
+    zero = torch.zeros(1, 1, dtype=torch.int64)
+    draws = [batch_noise(s, [p]).uniform(use, i + zero).item() for s in (0, 1) for p in "ab" for use in ("sample", "accept", "draft") for i in range(4)]
+    assert len(set(draws)) == len(draws)
+
+
+def test_noise_is_uniform_and_uncorrelated():
+    """KS over 10^6 keys; lag correlations over index, key and vocabulary below 4 standard errors."""
+    n = 1_000_000
+    u = counted_noise(0, range(n)).uniform("accept", torch.zeros(1, 1, dtype=torch.int64))[:, 0].numpy()
+    assert stats.kstest(u, "uniform").pvalue > 1e-4
+    table = counted_noise(0, range(2000))._uniform("sample", torch.arange(25)[None], 20).numpy()
+    for axis in range(3):
+        a, b = np.take(table, range(1, table.shape[axis]), axis), np.take(table, range(table.shape[axis] - 1), axis)
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / a.size**0.5
+
+
+def test_float32_noise_is_the_leading_bits_of_float64():
+    keys = torch.tensor([row_key(0, str(i)) for i in range(1000)])
+    index = torch.arange(50)[None]
+    narrow, wide = Noise(keys).uniform("sample", index), Noise(keys, torch.float64).uniform("sample", index)
+    assert (narrow.double() - wide).abs().max() < 2**-23
+    assert Noise(keys).exponential("sample", index, 8).min() > 0
+
+
+def test_top_k_and_top_p():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
+    assert torch.isfinite(top_k_filter(logits, 99)).all()
+    mass = logits.softmax(-1)[0].cumsum(0)
+    assert torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2 and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1

@@ -1,0 +1,132 @@
+"""Decoders on enumerable models: exactness, reductions, independence of the batch."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from parity.decoders.ar import ar
+from parity.decoders.jacobi import jacobi
+from parity.decoders.sjd import sjd
+from parity.models.tabular import TabularModel, joint
+from parity.noise import counted_noise
+from parity.sampling import Sampled, Sampling
+from tests.tables import counts, run, table
+
+INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
+CASES = [(ar, {}), (jacobi, {"window": 3}), (jacobi, {"window": 3, "coupling": "shared"})]
+CASES += [(sjd, {"window": w, "init": i}) for w in (3, 4) for i in INITS]
+CASES += [(sjd, {"window": 3, "init": i, "refine": False}) for i in ("random", "sample_above")]
+
+
+def p_value(tokens, law, vocab):
+    """Chi-square against the exact joint; cells expected fewer than ten times are pooled."""
+    observed, expected = counts(tokens, vocab).numpy(), law.numpy() * len(tokens)
+    big = expected >= 10
+    o, e = np.append(observed[big], observed[~big].sum()), np.append(expected[big], expected[~big].sum())
+    if e[-1] < 1:
+        o, e = o[:-1], e[:-1] * o[:-1].sum() / e[:-1].sum()
+    return stats.chisquare(o, e).pvalue
+
+
+@pytest.mark.parametrize(("decoder", "options"), CASES)
+def test_exact_on_an_enumerable_model(decoder, options):
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    assert p_value(run(decoder, logits, L, n, **options).tokens, law, V) > 1e-4
+
+
+def test_a_biased_decoder_is_noticed():
+    """The must-fail case beside it: SJD whose correction is drawn from p instead of the residual."""
+    import parity.decoders.sjd as module
+
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    original = module.verify
+
+    def wrong(p, q, draft, point, u, exponential):
+        accepted = torch.where(point, False, u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0])
+        n = accepted.long().cumprod(-1).sum(-1)
+        fresh = module.race(p, exponential)
+        tokens = torch.where(torch.arange(draft.shape[1]) < n[:, None], draft, fresh)
+        return tokens, (n + 1).clamp(max=draft.shape[1])
+
+    try:
+        module.verify = wrong
+        assert p_value(run(sjd, logits, L, n, window=3).tokens, law, V) < 1e-12
+    finally:
+        module.verify = original
+
+
+@pytest.mark.parametrize(("decoder", "options"), CASES)
+def test_guidance_top_k_and_grammar_reach_the_decoder(decoder, options):
+    V, L, n = 3, 5, 40_000
+    forced = torch.tensor([-1, 2, -1, -1, 0])
+    logits, sampling = table(V, L, pair=True), Sampling(guidance=2.0, temperature=0.9, top_k=2)
+    exact = Sampled(TabularModel(logits, L, V**L, forced=forced), sampling)
+    law = joint(exact, V, L)
+    assert (law > 0).sum() <= 2**3
+    tokens = run(decoder, logits, L, n, forced=forced, sampling=sampling, **options).tokens
+    assert (tokens[:, 1] == 2).all() and (tokens[:, 4] == 0).all()
+    support = law > 0
+    observed = counts(tokens, V)[support].numpy()
+    assert observed.sum() == n  # nothing outside the law's support
+    assert stats.chisquare(observed, law[support].numpy() * n).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("decoder", "options"), CASES)
+def test_a_row_alone_equals_the_row_in_a_batch(decoder, options):
+    logits = table(4, 6)
+    together = run(decoder, logits, 6, 40, **options)
+    for b in range(0, 40, 7):
+        alone = run(decoder, logits, 6, 1, noise=counted_noise(1, range(b, b + 1)), **options)
+        assert torch.equal(alone.tokens[0], together.tokens[b]) and alone.nfe[0] == together.nfe[b]
+        assert torch.equal(alone.step[0], together.step[b])
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_sjd_with_a_window_of_one_is_ar(init):
+    logits = table(4, 6)
+    a, s = run(ar, logits, 6, 3000), run(sjd, logits, 6, 3000, window=1)
+    assert torch.equal(a.tokens, s.tokens) and (s.nfe == 6).all()
+    assert (run(sjd, logits, 6, 300, window=1, init=init).nfe == 6).all()
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 9])
+def test_jacobi_with_shared_noise_is_ar_in_fewer_passes(window):
+    logits = table(4, 6)
+    a, j = run(ar, logits, 6, 3000), run(jacobi, logits, 6, 3000, window=window, coupling="shared")
+    assert torch.equal(a.tokens, j.tokens)
+    assert (j.nfe <= 6).all() and (window == 1) == (j.nfe == 6).all().item()
+
+
+@pytest.mark.parametrize(("decoder", "options"), CASES)
+def test_greedy_equals_greedy_ar(decoder, options):
+    logits, greedy = table(5, 6), Sampling(top_k=1)
+    a = run(ar, logits, 6, 20, sampling=greedy).tokens
+    assert torch.equal(run(decoder, logits, 6, 20, sampling=greedy, **options).tokens, a)
+    assert (a == a[0]).all()  # the most likely token at each place, whatever the noise
+
+
+@pytest.mark.parametrize(("decoder", "options"), CASES)
+def test_records_add_up(decoder, options):
+    L = 6
+    d = run(decoder, table(4, L), L, 200, **options)
+    assert (d.kept.sum(1) == L).all() and ((d.kept > 0).sum(1) == d.nfe).all()
+    assert (d.step.diff(dim=1) >= 0).all() and (d.step[:, 0] == 1).all() and torch.equal(d.step[:, -1].long(), d.nfe)
+    assert d.passes == d.nfe.max() and (d.nodes >= d.nfe).all()
+
+
+def test_forced_tokens_cost_plain_sampling_no_pass():
+    forced = torch.tensor([2, -1, 2, 2, -1, 0])
+    d = run(ar, table(3, 6), 6, 50, forced=forced)
+    assert (d.nfe == 2).all() and (d.tokens[:, forced >= 0] == forced[forced >= 0]).all()
+
+
+def test_refinement_is_what_accelerates():
+    """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the past."""
+    V, L = 4, 6
+    weak = table(V, 1, seed=3, scale=2.0)[:1].expand(sum(V**i for i in range(L)), -1) + 0.2 * table(V, L)
+    assert run(sjd, weak, L, 2000, window=6).nfe.float().mean() < run(sjd, weak, L, 2000, window=6, refine=False).nfe.float().mean() - 0.5

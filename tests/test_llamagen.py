@@ -1,0 +1,172 @@
+"""The LlamaGen module: published names and shapes, the cache against plain recomputation, its quirks."""
+
+import hashlib
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import T5EncoderModel
+
+from parity import checkpoints
+from parity.config import ConfigError, ModelSpec
+from parity.decode import decode
+from parity.decoders.ar import ar
+from parity.decoders.jacobi import jacobi
+from parity.decoders.sjd import sjd
+from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
+from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
+from parity.models.vq import VQ, VQConfig
+from parity.noise import batch_noise
+from parity.sampling import Sampled, Sampling
+
+SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
+CAPTIONS = ["a small red circle on a blue background", "two small striped pink squares on a cloudy white background", "a large black ring on a red background"]
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    net = Transformer(SMALL).double().eval()
+    for p in net.parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=0.3)
+    return net
+
+
+@pytest.fixture(scope="module")
+def condition():
+    torch.manual_seed(1)
+    ids, valid = token_ids(CAPTIONS, PREFIX)
+    with torch.no_grad():
+        return left_pad(t5_encoder().eval()(input_ids=ids, attention_mask=valid).last_hidden_state.double(), valid)
+
+
+def test_names_and_shapes_are_the_published_ones():
+    """Sizes of LlamaGen-XL and of its tokenizer as in the published files; built without memory."""
+    with torch.device("meta"):
+        state, vq = Transformer(LlamaGenConfig()).state_dict(), VQ(VQConfig()).state_dict()
+    shapes = {k: list(v.shape) for k, v in state.items()}
+    assert shapes["cls_embedding.cap_proj.fc1.weight"] == [1280, 2048] and shapes["cls_embedding.uncond_embedding"] == [120, 2048]
+    assert shapes["layers.35.attention.wqkv.weight"] == [3840, 1280] and shapes["layers.0.feed_forward.w2.weight"] == [1280, 3584]
+    assert shapes["output.weight"] == shapes["tok_embeddings.weight"] == [16384, 1280]
+    assert len(shapes) == 3 + 1 + 36 * 7 + 2 and sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
+    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(vq["encoder.conv_blocks.4.attn.1.q.weight"].shape) == [512, 512, 1, 1]
+    assert list(vq["decoder.conv_blocks.0.upsample.conv.weight"].shape) == [512, 512, 3, 3] and "encoder.conv_blocks.0.downsample.conv.weight" in vq
+    with torch.device("meta"):
+        c2i = Transformer(LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)).state_dict()
+    assert list(c2i["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
+
+
+def test_rotary_tables_are_zero_at_the_prefix_and_turn_in_two_directions():
+    table = rotary_table(SMALL)
+    assert (table[:PREFIX] == 0).all()  # zero vectors there, not "no rotation"
+    image = table[PREFIX:].unflatten(0, (4, 4))
+    half = image.shape[2] // 2
+    assert (image[:, 0, :half] == image[:, 3, :half]).all() and (image[0, :, half:] == image[3, :, half:]).all()
+    assert not (image[0, 0, :half] == image[1, 0, :half]).all()
+
+
+def test_text_encoder_is_transformers_and_padding_goes_left():
+    ids = encode(CAPTIONS, PREFIX)
+    encoder = t5_encoder().eval()
+    assert isinstance(encoder, T5EncoderModel)
+    with torch.no_grad():
+        alone = encoder(**{k: v[:1, :9] for k, v in encode(CAPTIONS[:1], PREFIX).items()}).last_hidden_state
+        padded, valid = left_pad(encoder(**ids).last_hidden_state, ids["attention_mask"])
+    assert valid[0].tolist() == [0] * (PREFIX - 9) + [1] * 9
+    assert torch.allclose(padded[0, -9:], alone[0], atol=1e-5) and (padded[0, :-9] == 0).all()
+
+
+def test_cached_decoding_equals_recomputation(net, condition):
+    """Windows at different positions per row, drafts rolled back and overwritten, guidance rows: logits equal the full forward's."""
+    embeddings, valid = condition
+    g = torch.Generator().manual_seed(0)
+    final = torch.randint(0, 64, (3, 16), generator=g)
+    model = LlamaGen(net, embeddings, valid, guided=True)
+    dropped = torch.tensor([False] * 3 + [True] * 3)
+    with torch.inference_mode():
+        whole = net(torch.cat([embeddings] * 2), torch.cat([valid] * 2), dropped, torch.cat([final] * 2))
+    at, guess = torch.tensor([0, 0, 0]), torch.Generator().manual_seed(1)
+    for advance in ([3, 1, 2], [1, 4, 1], [5, 1, 2], [2, 2, 6]):
+        where = at[:, None] + torch.arange(6)
+        drafts = torch.randint(0, 64, (3, 6), generator=guess)
+        before = torch.cat([torch.zeros(3, 1, dtype=torch.int64), final, torch.zeros(3, 9, dtype=torch.int64)], 1)
+        tokens = torch.where(torch.arange(6) < torch.tensor(advance)[:, None], before.gather(1, where), drafts)
+        positions = (where - 1).clamp(max=15)
+        logits = model.logits(tokens.repeat(2, 1), positions.repeat(2, 1))
+        for b in range(6):
+            n = advance[b % 3]
+            assert torch.allclose(logits[b, :n], whole[b, at[b % 3] : at[b % 3] + n], atol=1e-10)
+        at = at + torch.tensor(advance)
+
+
+def test_padding_of_a_caption_changes_nothing_but_what_is_masked(net, condition):
+    embeddings, valid = condition
+    noisy = torch.where(valid[..., None].bool(), embeddings, torch.full_like(embeddings, 9.0))
+    start, at = torch.zeros(3, 1, dtype=torch.int64), torch.full((3, 1), -1)
+    a, b = (LlamaGen(net, e, valid, False).logits(start, at) for e in (embeddings, noisy))
+    assert torch.allclose(a, b, atol=1e-12)
+
+
+@pytest.mark.parametrize(("decoder", "options"), [(sjd, {"window": 1}), (jacobi, {"coupling": "shared", "window": 5})])
+def test_reductions_hold_on_the_real_network(net, condition, decoder, options):
+    """Token for token in float64, with guidance and top-k; and each row alone equals the row in the batch."""
+    embeddings, valid = condition
+    sampling, ids = Sampling(guidance=3.0, top_k=20), ["a", "b", "c"]
+
+    def run(f, rows, **o):
+        model = Sampled(LlamaGen(net, embeddings[rows], valid[rows], True), sampling)
+        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
+        return decode(model, f(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+
+    plain = run(ar, [0, 1, 2])
+    assert torch.equal(run(decoder, [0, 1, 2], **options).tokens, plain.tokens)
+    for f, o in ((sjd, {"window": 4, "init": "sample_above"}), (decoder, options)):
+        together = run(f, [0, 1, 2], **o)
+        for r in range(3):
+            assert torch.equal(run(f, [r], **o).tokens[0], together.tokens[r])
+
+
+def test_weights_must_fit(tmp_path):
+    state = {k: v.contiguous() for k, v in Transformer(SMALL).state_dict().items()}
+    for change, part in (("missing", "missing norm.weight"), ("unexpected", "unexpected extra"), ("shape", "norm.weight has shape (3,)")):
+        wrong = dict(state)
+        if change == "missing":
+            del wrong["norm.weight"]
+        elif change == "unexpected":
+            wrong["extra"] = torch.zeros(1)
+        else:
+            wrong["norm.weight"] = torch.zeros(3)
+        save_file(wrong, tmp_path / "w.safetensors")
+        with pytest.raises(ConfigError) as error:
+            checkpoints.load_weights(Transformer(SMALL), tmp_path / "w.safetensors")
+        assert part in str(error.value) and "\n" not in str(error.value)
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("evil-was-here"),))
+
+
+def test_published_files_are_verified_and_converted(tmp_path, monkeypatch):
+    """A .pt in the published layout becomes safetensors; a wrong digest and a pickle with code are refused."""
+    monkeypatch.chdir(tmp_path)
+    net = Transformer(SMALL)
+    torch.save({"model": net.state_dict(), "steps": 3}, "t2i.pt")
+    total = hashlib.sha256(Path("t2i.pt").read_bytes()).hexdigest()
+    spec = ModelSpec(source="files", files={"transformer": "t2i.pt"}, sha256={"transformer": total})
+    manifest = checkpoints.get("m", spec, tmp_path / "out")
+    again = Transformer(SMALL)
+    checkpoints.load_weights(again, Path(manifest["files"]["transformer"]))
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
+    with pytest.raises(ConfigError, match="SHA-256 is .* expected 0000"):
+        checkpoints.get("m", spec.model_copy(update={"sha256": {"transformer": "0" * 64}}), tmp_path / "out")
+    Path("t2i.pt").write_bytes(pickle.dumps({"model": Evil()}))
+    total = hashlib.sha256(Path("t2i.pt").read_bytes()).hexdigest()
+    with pytest.raises(pickle.UnpicklingError):
+        checkpoints.get("m", spec.model_copy(update={"sha256": {"transformer": total}}), tmp_path / "out")
+    assert not Path("evil-was-here").exists()
+    with pytest.raises(ConfigError, match="no such file"):
+        checkpoints.get("m", spec.model_copy(update={"files": {"transformer": "nowhere.pt"}}), tmp_path / "out")

@@ -1,0 +1,3 @@
+use rule generate as ar with:
+    pathvars:
+        method="ar",

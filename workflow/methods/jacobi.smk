@@ -1,0 +1,3 @@
+use rule generate as jacobi with:
+    pathvars:
+        method="jacobi",

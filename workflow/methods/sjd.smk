@@ -1,0 +1,3 @@
+use rule generate as sjd with:
+    pathvars:
+        method="sjd",

@@ -1,0 +1,95 @@
+"""Training: make the embedded models anew. Nothing asks for this but the target `train_embedded`; the weights ship with the package.
+
+REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
+OUTPUTS          results/training/<model>.safetensors and .json (the log)
+                 src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
+
+Takes about two hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
+"""
+
+STEPS = {"vq": (2800, 48), "clip": (2500, 192), "llamagen": (4000, 32)}  # steps, batch
+
+
+rule train_vq:
+    input:
+        code=[
+            "src/parity/embedded/train_vq.py",
+            "src/parity/embedded/scenes.py",
+            "src/parity/models/vq.py",
+        ],
+    output:
+        weights="results/training/vq.safetensors",
+        log="results/training/vq.json",
+    log:
+        "logs/training/vq.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 2
+    params:
+        steps=STEPS["vq"][0],
+        batch=STEPS["vq"][1],
+    shell:
+        "python -m parity.embedded.recipe vq --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_clip:
+    input:
+        code=[
+            "src/parity/embedded/train_clip.py",
+            "src/parity/embedded/clip.py",
+            "src/parity/embedded/scenes.py",
+        ],
+    output:
+        weights="results/training/clip.safetensors",
+        log="results/training/clip.json",
+    log:
+        "logs/training/clip.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["clip"][0],
+        batch=STEPS["clip"][1],
+    shell:
+        "python -m parity.embedded.recipe clip --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_llamagen:
+    input:
+        vq="results/training/vq.safetensors",
+        code=[
+            "src/parity/embedded/train_llamagen.py",
+            "src/parity/models/llamagen.py",
+            "src/parity/embedded/text.py",
+        ],
+    output:
+        weights="results/training/llamagen.safetensors",
+        text="results/training/t5.safetensors",
+        log="results/training/llamagen.json",
+    log:
+        "logs/training/llamagen.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["llamagen"][0],
+        batch=STEPS["llamagen"][1],
+    shell:
+        "python -m parity.embedded.recipe llamagen --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_embedded:
+    input:
+        rules.train_vq.output,
+        rules.train_clip.output,
+        rules.train_llamagen.output,
+    log:
+        "logs/training/install.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    shell:
+        "python -m parity.embedded.recipe install --work results/training > {log:q} 2>&1"
