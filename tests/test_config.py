@@ -22,7 +22,10 @@ BAD = {
     "text for a number": (yaml.safe_load("sampling: {temperature: 1e-4}"), ["sampling.temperature = '1e-4'", "1.0e-04"]),
     "text for a whole number": ({"batch": "8"}, ["batch = '8'", "whole number"]),
     "out of range": ({"sampling": {"top_p": 2.0}}, ["sampling.top_p = 2.0", "less than or equal to 1"]),
-    "same variant twice": ({"methods": {"ar": [{}], "sjd": [{}, {"window": 16}]}}, ["methods.sjd.1 = {'window': 16}", "same variant as methods.sjd.0"]),
+    "same variant twice": (
+        {"methods": {"ar": [{}], "sjd": [{}, {"window": 16}]}},
+        ["methods.sjd.1 = {'window': 16}", "same variant as methods.sjd.0"],
+    ),
     "no baseline": ({"methods": {"sjd": [{}]}}, ["methods", "needs ar"]),
     "no variant": ({"methods": {"ar": []}}, ["methods.ar = []", "no variant"]),
     "same sampling twice": ({"sampling": [{"top_k": 5}, {"top_k": 5}]}, ["sampling", "twice"]),
@@ -68,7 +71,12 @@ def keys(change):
 
 def test_key_holds_all_that_samples_depend_on_and_nothing_else():
     base = keys({})
-    for change in ({"sampling": {"guidance": 2.0}}, {"dtype": "float64"}, {"prompts": {"repeats": 2}}, {"seeds": {"reference": 5, "control": 6, "methods": 7}}):
+    for change in (
+        {"sampling": {"guidance": 2.0}},
+        {"dtype": "float64"},
+        {"prompts": {"repeats": 2}},
+        {"seeds": {"reference": 5, "control": 6, "methods": 7}},
+    ):
         assert not base & keys(change), change
     for change in ({"batch": 7}, {"experiment": "other"}, {"prompts": {"shards": 1}}, {"equality": {"n": 50_000}}):
         assert base == keys(change), change

@@ -102,7 +102,13 @@ def test_noise_of_a_row_does_not_depend_on_its_batch():
 
 def test_noise_streams_differ():
     zero = torch.zeros(1, 1, dtype=torch.int64)
-    draws = [batch_noise(s, [p]).uniform(use, i + zero).item() for s in (0, 1) for p in "ab" for use in ("sample", "accept", "draft") for i in range(4)]
+    draws = [
+        batch_noise(s, [p]).uniform(use, i + zero).item()
+        for s in (0, 1)
+        for p in "ab"
+        for use in ("sample", "accept", "draft")
+        for i in range(4)
+    ]
     assert len(set(draws)) == len(draws)
 
 

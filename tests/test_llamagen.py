@@ -22,7 +22,11 @@ from parity.noise import batch_noise
 from parity.sampling import Sampled, Sampling
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
-CAPTIONS = ["a small red circle on a blue background", "two small striped pink squares on a cloudy white background", "a large black ring on a red background"]
+CAPTIONS = [
+    "a small red circle on a blue background",
+    "two small striped pink squares on a cloudy white background",
+    "a large black ring on a red background",
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +56,16 @@ def test_names_and_shapes_are_the_published_ones():
     assert shapes["layers.35.attention.wqkv.weight"] == [3840, 1280] and shapes["layers.0.feed_forward.w2.weight"] == [1280, 3584]
     assert shapes["output.weight"] == shapes["tok_embeddings.weight"] == [16384, 1280]
     assert len(shapes) == 3 + 1 + 36 * 7 + 2 and sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
-    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(vq["encoder.conv_blocks.4.attn.1.q.weight"].shape) == [512, 512, 1, 1]
-    assert list(vq["decoder.conv_blocks.0.upsample.conv.weight"].shape) == [512, 512, 3, 3] and "encoder.conv_blocks.0.downsample.conv.weight" in vq
+    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(vq["encoder.conv_blocks.4.attn.1.q.weight"].shape) == [
+        512,
+        512,
+        1,
+        1,
+    ]
+    assert (
+        list(vq["decoder.conv_blocks.0.upsample.conv.weight"].shape) == [512, 512, 3, 3]
+        and "encoder.conv_blocks.0.downsample.conv.weight" in vq
+    )
     with torch.device("meta"):
         c2i = Transformer(LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)).state_dict()
     assert list(c2i["cls_embedding.embedding_table.weight"].shape) == [1001, 768]

@@ -33,7 +33,9 @@ def shard(n=3, L=4):
 def test_a_shard_comes_back(tmp_path):
     storage.write_shard(tmp_path / "s.npz", shard())
     back = storage.read_shard(tmp_path / "s.npz")
-    assert np.array_equal(back.tokens, shard().tokens) and back.provenance == shard().provenance and back.ids.tolist() == shard().ids.tolist()
+    assert (
+        np.array_equal(back.tokens, shard().tokens) and back.provenance == shard().provenance and back.ids.tolist() == shard().ids.tolist()
+    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,6 +1,6 @@
 """Get a model's files, verify them by SHA-256, convert what is pickled, and load them without a silent mismatch.
 
-    python -m parity.checkpoints --name scenes --spec '{"source": "embedded"}' --out results/checkpoints/scenes-1234abcd/manifest.json
+python -m parity.checkpoints --name scenes --spec '{"source": "embedded"}' --out results/checkpoints/scenes-1234abcd/manifest.json
 """
 
 import argparse
@@ -36,7 +36,9 @@ def check(path: Path, expected: str, what: str) -> None:
         raise ConfigError(f"{what} = {str(path)!r}: no such file")
     found = sha256(path)
     if found != expected:
-        raise ConfigError(f"{what} = {str(path)!r}: SHA-256 is {found[:16]}..., expected {expected[:16]}...; delete the file and get it again")
+        raise ConfigError(
+            f"{what} = {str(path)!r}: SHA-256 is {found[:16]}..., expected {expected[:16]}...; delete the file and get it again"
+        )
 
 
 def embedded_sums() -> dict[str, str]:
@@ -85,7 +87,13 @@ def get(name: str, spec: ModelSpec, folder: Path) -> dict:
         sums = embedded_sums()
         for file, total in sums.items():
             check(EMBEDDED / file, total, f"models.{name}")
-        return {"family": spec.family, "source": "embedded", "files": {Path(f).stem: str(EMBEDDED / f) for f in sums}, "sha256": sums, "network": {}}
+        return {
+            "family": spec.family,
+            "source": "embedded",
+            "files": {Path(f).stem: str(EMBEDDED / f) for f in sums},
+            "sha256": sums,
+            "network": {},
+        }
     for part, file in spec.files.items():
         local = download(spec.repo, spec.revision, file) if spec.source == "hub" and part != "text" else Path(file)
         check(local, spec.sha256[part], f"models.{name}.files.{part}")
@@ -101,9 +109,15 @@ def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = (), s
     state = {k.removeprefix(strip): v for k, v in load_file(path).items() if k not in ignored}
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
-    problems += [f"{k} has shape {tuple(v.shape)}, expected {tuple(want[k].shape)}" for k, v in state.items() if k in want and v.shape != want[k].shape]
+    problems += [
+        f"{k} has shape {tuple(v.shape)}, expected {tuple(want[k].shape)}"
+        for k, v in state.items()
+        if k in want and v.shape != want[k].shape
+    ]
     if problems:
-        raise ConfigError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if len(problems) > 4 else ''}")
+        raise ConfigError(
+            f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if len(problems) > 4 else ''}"
+        )
     module.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
 
 
@@ -150,7 +164,10 @@ def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32
 
         config = LlamaGenConfig(**manifest["network"])
         vq_config = {}
-        text, tokenizer = T5EncoderModel.from_pretrained(files["text"], local_files_only=True), AutoTokenizer.from_pretrained(files["text"], local_files_only=True)
+        text, tokenizer = (
+            T5EncoderModel.from_pretrained(files["text"], local_files_only=True),
+            AutoTokenizer.from_pretrained(files["text"], local_files_only=True),
+        )
         transformer = files["transformer"]
     unknown = set(vq_config) - {f.name for f in fields(VQConfig)}
     if unknown:
@@ -161,9 +178,22 @@ def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32
     load_weights(net, transformer)
     load_weights(vq, files["vq"], ignored=("quantize.codebook_used",))
     if vq.config.codebook != config.vocab:
-        raise ConfigError(f"models: the tokenizer has {vq.config.codebook} codes, the transformer {config.vocab}; take the tokenizer the model was trained with")
+        raise ConfigError(
+            f"models: the tokenizer has {vq.config.codebook} codes, the transformer {config.vocab}; take the tokenizer the model was trained with"
+        )
     place = torch.device(device)
     return Loaded(net.eval().to(place, dtype), vq.eval().to(place), text.eval().to(place), tokenizer, place)
+
+
+def load_clip(manifest: dict, device: str = "cpu") -> nn.Module | None:
+    """The network that quality is measured with; None for a model whose files name none."""
+    if "clip" not in manifest["files"]:
+        return None
+    from parity.embedded.clip import build
+
+    clip = build()
+    load_weights(clip, Path(manifest["files"]["clip"]))
+    return clip.eval().to(device)
 
 
 def main() -> None:

@@ -54,4 +54,11 @@ def provenance(device: str, dtype: str, threads: int) -> dict[str, Any]:
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
     versions = {p: importlib.metadata.version(p) for p in PACKAGES}
-    return {"device": device, "device_name": name, "dtype": dtype, "threads": threads, "python": platform.python_version(), "versions": versions}
+    return {
+        "device": device,
+        "device_name": name,
+        "dtype": dtype,
+        "threads": threads,
+        "python": platform.python_version(),
+        "versions": versions,
+    }

@@ -131,7 +131,13 @@ def _allowed(error: dict[str, Any]) -> str:
     if kind == "missing":
         return "required"
     if kind in ("int_type", "float_type", "bool_type", "string_type", "int_from_float"):
-        wanted = {"int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "bool_type": "true or false", "string_type": "text"}[kind]
+        wanted = {
+            "int_type": "a whole number",
+            "int_from_float": "a whole number",
+            "float_type": "a number",
+            "bool_type": "true or false",
+            "string_type": "text",
+        }[kind]
         hint = ""
         if kind in ("int_type", "float_type") and isinstance(error["input"], str):
             try:
@@ -142,7 +148,12 @@ def _allowed(error: dict[str, Any]) -> str:
         return f"allowed: {wanted}{hint}"
     if kind == "model_type":
         return "allowed: a mapping of keys to values"
-    return error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:").replace("String should", "allowed: text that should")
+    return (
+        error["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should be", "allowed:")
+        .replace("String should", "allowed: text that should")
+    )
 
 
 def _validate(schema: type[BaseModel], value: Any, where: str) -> BaseModel:
@@ -242,7 +253,9 @@ def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
     except (IsADirectoryError, PermissionError) as error:
         raise ConfigError(f"prompts.file = {spec.file!r}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"prompts.file = {spec.file!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line") from None
+        raise ConfigError(
+            f"prompts.file = {spec.file!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line"
+        ) from None
     prompts = [line.strip() for line in text.splitlines() if line.strip()][: spec.limit]
     if not prompts:
         raise ConfigError(f"prompts.file = {spec.file!r}: holds no prompt; allowed: one prompt a line")
@@ -289,7 +302,11 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
         for method, variants in config.methods.items():
             for variant in variants:
                 chosen = options(method, variant)
-                roles = [("reference", config.seeds.reference), ("null", config.seeds.control)] if method == "ar" else [("method", config.seeds.methods)]
+                roles = (
+                    [("reference", config.seeds.reference), ("null", config.seeds.control)]
+                    if method == "ar"
+                    else [("method", config.seeds.methods)]
+                )
                 for role, seed in roles:
                     spec = {**shared, "method": method, "options": chosen, "seed": seed}
                     found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{name}/{method}-{digest(spec)}"})

@@ -1,6 +1,6 @@
 """Prompt shards: which images a generation job makes.
 
-    python -m parity.prompts --file prompts/scenes.txt --limit 64 --repeats 1 --shards 2 --out results/prompts/0123abcd
+python -m parity.prompts --file prompts/scenes.txt --limit 64 --repeats 1 --shards 2 --out results/prompts/0123abcd
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The pictures that quality metrics compare with: fresh renderings of the prompts, or a folder of the user's.
 
-    python -m parity.reference --prompts results/prompts/x/0.json ... --count 512 --out results/reference/x.npz
+python -m parity.reference --prompts results/prompts/x/0.json ... --count 512 --out results/reference/x.npz
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Tokens to pictures: the tokenizer's decoder over one shard.
 
-    python -m parity.render --shard shards/0.npz --checkpoint manifest.json --threads 1 --device cpu --out images/0.npz
+python -m parity.render --shard shards/0.npz --checkpoint manifest.json --threads 1 --device cpu --out images/0.npz
 """
 
 import argparse
@@ -19,7 +19,9 @@ def render(vq: torch.nn.Module, tokens: np.ndarray, device: str, batch: int = 32
     """tokens [n, L] -> pixels uint8 [n, H, W, 3]."""
     parts = [torch.from_numpy(tokens[i : i + batch]).long() for i in range(0, len(tokens), batch)]
     with torch.inference_mode():
-        pictures = [to_uint8(vq.decode(part.to(device))).permute(0, 2, 3, 1).cpu().numpy() for part in progress(parts, len(parts), "render")]
+        pictures = [
+            to_uint8(vq.decode(part.to(device))).permute(0, 2, 3, 1).cpu().numpy() for part in progress(parts, len(parts), "render")
+        ]
     return np.concatenate(pictures)
 
 

@@ -1,8 +1,8 @@
 """Files that hold results: published whole or not at all, checked when read, never pickled.
 
-    results/cells/<model>/<method>-<key>/spec.json      what was asked for (canonical JSON; the key is its digest)
-                                         shards/<k>.npz   tokens and records of one shard of prompts
-                                         images/<k>.npz   the pictures of those tokens
+results/cells/<model>/<method>-<key>/spec.json      what was asked for (canonical JSON; the key is its digest)
+                                     shards/<k>.npz   tokens and records of one shard of prompts
+                                     images/<k>.npz   the pictures of those tokens
 """
 
 import hashlib

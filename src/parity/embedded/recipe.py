@@ -8,8 +8,6 @@ Each is seeded and resumes from its last checkpoint, which is replaced whole eve
 
 import argparse
 import hashlib
-
-import shutil
 from pathlib import Path
 
 from parity.command import one_line, pin_threads
@@ -65,7 +63,9 @@ def train(name: str, a: argparse.Namespace) -> None:
         from parity.embedded.train_llamagen import main as recipe
 
         log = recipe(vq_file=a.work / "vq.safetensors", out=a.work / "llamagen.safetensors", t5_out=a.work / "t5.safetensors", **shared)
-    write_json(a.work / f"{name}.json", {"log": log, **{k: v for k, v in shared.items() if k not in ("work", "processes")}, "threads": a.threads})
+    write_json(
+        a.work / f"{name}.json", {"log": log, **{k: v for k, v in shared.items() if k not in ("work", "processes")}, "threads": a.threads}
+    )
 
 
 def install(work: Path, out: Path) -> None:

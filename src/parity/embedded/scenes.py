@@ -33,7 +33,7 @@ WORDS = tuple(
     dict.fromkeys(
         w
         for phrase in (
-            *("a of on background small large circles squares triangles crosses rings diamonds".split()),
+            *(["a", "of", "on", "background", "small", "large", "circles", "squares", "triangles", "crosses", "rings", "diamonds"]),
             *SHAPES,
             *TEXTURES,
             *COUNTS,
@@ -168,7 +168,10 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         t = np.clip(0.5 + 0.75 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)), 0, 1)
         canvas += t[..., None] * (darker - ground)
     elif scene.background == "cloudy":
-        t = sum(a * np.sin(2 * np.pi * (kx * x + ky * y + ph)) for a, kx, ky, ph in zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True))
+        t = sum(
+            a * np.sin(2 * np.pi * (kx * x + ky * y + ph))
+            for a, kx, ky, ph in zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True)
+        )
         canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
     things = scene.things * COUNTS[scene.count] if scene.count else scene.things
     for thing, (cx, cy) in zip(things, _places(scene, rng), strict=True):

@@ -37,4 +37,8 @@ def token_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
 
 def t5_encoder() -> T5EncoderModel:
     """Freshly initialised; 0.6 M parameters."""
-    return T5EncoderModel(T5Config(vocab_size=VOCAB, d_model=128, d_kv=32, d_ff=384, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu", dropout_rate=0.0))
+    return T5EncoderModel(
+        T5Config(
+            vocab_size=VOCAB, d_model=128, d_kv=32, d_ff=384, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu", dropout_rate=0.0
+        )
+    )

@@ -39,7 +39,9 @@ def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Te
     return torch.from_numpy(np.load(file)).long()
 
 
-def main(work: Path, vq_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int) -> list[dict[str, float]]:
+def main(
+    work: Path, vq_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int
+) -> list[dict[str, float]]:
     """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
     tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}")
@@ -71,7 +73,14 @@ def main(work: Path, vq_file: Path, out: Path, t5_out: Path, steps: int, batch: 
     for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
         if row["step"] % 500 == 0:
             with torch.inference_mode():
-                row["held_out"] = np.mean([nats(test_ids[i : i + 64], test_valid[i : i + 64], test_tokens[i : i + 64], torch.zeros(64, dtype=torch.bool)).item() for i in range(0, 256, 64)])
+                row["held_out"] = np.mean(
+                    [
+                        nats(
+                            test_ids[i : i + 64], test_valid[i : i + 64], test_tokens[i : i + 64], torch.zeros(64, dtype=torch.bool)
+                        ).item()
+                        for i in range(0, 256, 64)
+                    ]
+                )
         print(row, flush=True)
         log.append(row)
     publish(net, out, asdict(CONFIG))

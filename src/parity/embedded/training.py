@@ -64,14 +64,23 @@ def train(
     """
     parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay}, {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}],
+        [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
         betas=betas,
     )
     mean = [p.detach().clone() for p in parameters] if average else []
     step, spent, saved = 0, 0.0, time.monotonic()
 
     def save(step: int) -> None:
-        state = {"step": step, "spent": spent, "optimiser": optimiser.state_dict(), "mean": mean, **{k: m.state_dict() for k, m in modules.items()}}
+        state = {
+            "step": step,
+            "spent": spent,
+            "optimiser": optimiser.state_dict(),
+            "mean": mean,
+            **{k: m.state_dict() for k, m in modules.items()},
+        }
         part = checkpoint.with_suffix(".part")
         torch.save(state, part)
         part.replace(checkpoint)

@@ -16,7 +16,7 @@ def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | N
     (`sampling.Sampled`), so under top-k a token that law excludes has -inf. `start` [B] is the token before position 0; zeros if not given.
     """
     B, L = tokens.shape
-    if L != model.length:
+    if model.length != L:
         raise ValueError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
     tokens = tokens.long()
     first = tokens.new_zeros(B, 1) if start is None else start[:, None]

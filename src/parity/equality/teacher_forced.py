@@ -1,0 +1,203 @@
+"""Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals, at model scale, with no baseline sample.
+
+    battery(tokens, law, width, rng=..., model="", method="", key="", seed=None, slot=None, groups=None, chunk=64) -> rows
+
+tokens  [n, L] int   what the decoder drew
+law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling settings
+                     (guidance, temperature, top-k): position i given tokens[:, :i]. NumPy or torch, float32 or wider
+width   int          positions in a grid row
+rng     Generator    numpy's, for the randomised PIT
+slot    [n, L] int   optional stratum; use `slots(step)`
+groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators; `sign_groups(codebook)` makes them
+
+If the decoder is lossless, d_i = f(x_i) - E_p f(. | x_<i) has mean zero given the past whatever f, so Z = sum d_i / sqrt(sum Var_p f)
+is standard normal: a martingale central limit, every token counts, and there is no variance between images to overcome.
+
+What may stratify. A stratum must be known before x_i is drawn. Position and grid row are. The slot, i minus the first position that
+became final in the same pass, is so for the left-to-right verifiers: whether the run reaches i is decided by the drafts, uniforms and
+corrections at positions before i (each run ends in a correction, so i is decided in the first pass that reaches it), and x_i's own
+noise plays no part. It is not so for a decoder that keeps only what was accepted, with no correction, or that finalises out of order:
+pass no slot there. Accepted / rejected is never known before: stratifying by it finds "faults" in a correct decoder.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy import stats
+from statsmodels.stats.power import GofChisquarePower
+from torch import Tensor
+
+from parity.equality import rows as R
+from parity.equality.rows import Row
+
+Law = Callable[[int, int], Tensor | np.ndarray]
+BINS = 10  # of the PIT
+ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), and ...
+SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
+
+
+def slots(step: np.ndarray) -> np.ndarray:
+    """Slot [n, L] of each position in its pass, from the pass in which it became final, step [n, L] (forced positions, 0, get 0)."""
+    i = np.arange(step.shape[1])
+    before = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
+    return np.where(step > 0, i - np.maximum.accumulate(np.where(step != before, i, 0), 1), 0)
+
+
+def sign_groups(codebook: np.ndarray, dimensions: int = 8) -> np.ndarray:
+    """Indicators [G, V] of codes whose k-th coordinate is above its median: codebook [V, D], first G = min(D, dimensions)."""
+    first = np.asarray(codebook)[:, :dimensions]
+    return (first > np.median(first, axis=0)).T
+
+
+def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
+    """Groups as indicators [G, V]."""
+    if groups is None:
+        return np.zeros((0, vocab))
+    groups = np.asarray(groups)
+    if groups.shape[-1] != vocab:
+        raise ValueError(f"groups: {groups.shape[-1]} codes, expected the vocabulary's {vocab}")
+    return (groups == np.unique(groups)[:, None]).astype(float) if groups.ndim == 1 else groups.astype(float)
+
+
+def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
+    """Names [F], differences d and variances [F, n, L] of every f, for laws p [n, L, V] and tokens x [n, L]."""
+    at = x[..., None]
+    own = p.gather(-1, at)[..., 0]
+    log_p = torch.where(p > 0, p, 1).log_()
+    mean = (p * log_p).sum(-1)
+    names = ["log p"]
+    d = [own.log() - mean]
+    var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
+    log_p = None
+
+    def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | None = None) -> None:
+        chance = chance.clamp(0, 1)
+        inside = 1.0 if exists is None else exists.to(p.dtype)
+        names.append(name)
+        d.append((hit.to(p.dtype) - chance) * inside)
+        var.append(chance * (1 - chance) * inside)
+
+    top = p.topk(min(5, p.shape[-1]))
+    for k in (1, 5):
+        if k < p.shape[-1]:
+            indicator(f"top-{k} hit", (top.indices[..., :k] == at).any(-1), top.values[..., :k].sum(-1))
+    i = torch.arange(x.shape[1])
+    for name, back, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
+        other = x.roll(back, 1)
+        indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.expand(x.shape))
+    for g, member in enumerate(G):
+        indicator(f"group {g}", member[x] > 0, p @ member)
+    return names, torch.stack(d), torch.stack(var)
+
+
+def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    """U [n, L], uniform if x ~ p: the mass of likelier codes (of lower index among equals), plus v [n, L] of the code's own."""
+    at = x[..., None]
+    own = p.gather(-1, at)
+    ahead = (p > own) | ((p == own) & (torch.arange(p.shape[-1]) < at))
+    return (p * ahead).sum(-1) + v * own[..., 0]
+
+
+def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
+    """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
+    if tokens == 0 or var <= 1e-12:
+        return R.not_run("teacher-forced", test, tokens, "a token that is not certain (all variances are zero)", **place)
+    short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
+    if short > 1:
+        return R.not_run("teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place)
+    z, error = d / var**0.5, var**0.5 / tokens
+    values = {"statistic": z, "effect": d / tokens, "minimum_detectable_effect": R.detectable_z(error)}
+    return R.row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
+
+
+def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
+    """Chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
+    n = int(bins.sum())
+    if n < 5 * BINS:
+        return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
+    found = stats.chisquare(bins)
+    smallest = GofChisquarePower().solve_power(nobs=n, alpha=R.ALPHA, power=R.POWER, n_bins=BINS)
+    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5, "minimum_detectable_effect": float(np.squeeze(smallest))}
+    return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
+
+
+def battery(
+    tokens: np.ndarray,
+    law: Law,
+    width: int,
+    *,
+    rng: np.random.Generator,
+    model: str = "",
+    method: str = "",
+    key: str = "",
+    seed: int | None = None,
+    repeat: int = 0,
+    slot: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    chunk: int = 64,
+) -> list[Row]:
+    """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose law is certain
+    carry no information and are not counted in n."""
+    tokens = np.asarray(tokens)
+    n, L = tokens.shape
+    strata = [("", np.zeros((n, L), int))] if width >= L else [("", np.zeros((n, L), int)), ("row", np.tile(np.arange(L) // width, (n, 1)))]
+    if slot is not None:
+        strata.append(("slot", np.asarray(slot)))
+    sizes = [int(s.max()) + 1 for _, s in strata]
+    names: list[str] = []
+    sums: list[np.ndarray] = []  # a stratum: [4, F, size] sums of d and variance, the largest variance, tokens with variance
+    bins = [np.zeros((size, BINS)) for size in sizes]
+    for a in range(0, n, chunk):
+        b = min(a + chunk, n)
+        p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
+        p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
+        check(p, x, a, model)
+        p = (p / p.sum(-1, keepdim=True)).double() if p.dtype == torch.float64 else p / p.sum(-1, keepdim=True)
+        G = torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype)
+        names, d_, var_ = centred(p, x, width, G)
+        d, var = d_.double().numpy(), var_.double().numpy()
+        u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1).numpy()
+        where = np.minimum((u * BINS).astype(int), BINS - 1)
+        live = var[0] + var[1 if len(var) > 1 else 0] > 1e-12  # a certain law has U uniform by v alone
+        if not sums:
+            sums = [np.zeros((4, len(names), size)) for size in sizes]
+        for k, (_, label) in enumerate(strata):
+            group = label[a:b].ravel()
+            for f in range(len(names)):
+                v = var[f].ravel()
+                sums[k][0, f] += np.bincount(group, d[f].ravel(), sizes[k])
+                sums[k][1, f] += np.bincount(group, v, sizes[k])
+                np.maximum.at(sums[k][2, f], group, v)
+                sums[k][3, f] += np.bincount(group, v > 1e-12, sizes[k])
+            np.add.at(bins[k], (group[live.ravel()], where.ravel()[live.ravel()]), 1)
+    place = {"model": model, "method": method, "key": key, "seed": seed, "repeat": repeat}
+    found = []
+    for k, (stratum, _) in enumerate(strata):
+        for s in range(sizes[k]):
+            suffix = f", {stratum} {s}" if stratum else ""
+            for f, name in enumerate(names):
+                if name == "equals upper" and stratum == "row" and s == 0:
+                    continue
+                d_sum, v_sum, v_max, live_tokens = sums[k][:, f, s]
+                found.append(z_row(name + suffix, d_sum, v_sum, v_max, int(live_tokens), place, indicator=f > 0))
+            found.append(pit_row("rank PIT" + suffix, bins[k][s], place))
+    R.family(found)
+    return found
+
+
+def check(p: Tensor, x: Tensor, first: int, model: str) -> None:
+    """ValueError that names model, position and row for a law that is none, or a token of probability zero; rows count from `first`."""
+    if p.shape[:2] != x.shape:
+        raise ValueError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
+    total = p.sum(-1)
+    bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
+    if bad.any():
+        row, position = bad.nonzero()[0].tolist()
+        raise ValueError(f"model {model}, position {position}, row {first + row}: p is not a law (sum {total[row, position]:.6g})")
+    outside = (x < 0) | (x >= p.shape[-1])
+    zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
+    if (outside | zero).any():
+        row, position = (outside | zero).nonzero()[0].tolist()
+        what = f"token {int(x[row, position])} of probability zero was sampled"
+        raise ValueError(f"model {model}, position {position}, row {first + row}: {what}")

@@ -1,0 +1,72 @@
+"""Metrics: figures of each cell, with their errors.
+
+REQUIRED INPUTS  shards and images of a cell, the checkpoint manifest, the reference pictures
+OUTPUTS          results/reference/<name>.npz                             pictures to compare with
+                 results/cells/<model>/<method>-<key>/metrics.json        speed, likelihood, FID, KID, CLIP-score, precision, recall
+                 results/cells/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
+"""
+
+REFERENCE = f"results/reference/{PROMPT_SET}-{EXPERIMENT.reference_images}.npz"
+
+
+rule reference:
+    input:
+        prompts=collect("results/prompts/{set}/{shard}.json", set=PROMPT_SET, shard=range(SHARDS)),
+        code=["src/parity/reference.py", "src/parity/embedded/scenes.py"],
+    output:
+        REFERENCE,
+    log:
+        "logs/reference.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        count=EXPERIMENT.reference_images,
+        folder=EXPERIMENT.reference_folder,
+    shell:
+        r"""
+        python -m parity.reference \
+            --prompts {input.prompts:q} \
+            --count {params.count} \
+            --folder {params.folder:q} \
+            --out {output:q} \
+            > {log:q} 2>&1
+        """
+
+
+rule measure:
+    input:
+        spec="results/cells/{model}/{cell}/spec.json",
+        shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
+        images=lambda w: [f"results/cells/{w.model}/{w.cell}/images/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
+        checkpoint=lambda w: manifest(w.model),
+        reference=REFERENCE,
+        code=["src/parity/measure.py", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/metrics").glob("*.py"))],
+    output:
+        metrics="results/cells/{model}/{cell}/metrics.json",
+        features="results/cells/{model}/{cell}/features.npz",
+    log:
+        "logs/measure/{model}/{cell}.log",
+    wildcard_constraints:
+        cell="[a-z0-9_]+-[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        device=device,
+    shell:
+        r"""
+        python -m parity.measure \
+            --spec {input.spec:q} \
+            --shards {input.shards:q} \
+            --images {input.images:q} \
+            --checkpoint {input.checkpoint:q} \
+            --reference {input.reference:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output.metrics:q} \
+            --features {output.features:q} \
+            > {log:q} 2>&1
+        """
