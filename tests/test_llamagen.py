@@ -173,7 +173,7 @@ def test_published_files_are_verified_and_converted(tmp_path, monkeypatch):
     again = Transformer(SMALL)
     checkpoints.load_weights(again, Path(manifest["files"]["transformer"]))
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
-    with pytest.raises(ConfigError, match="SHA-256 is .* expected 0000"):
+    with pytest.raises(ConfigError, match=r"SHA-256 is .* expected 0000"):
         checkpoints.get("m", spec.model_copy(update={"sha256": {"transformer": "0" * 64}}), tmp_path / "out")
     Path("t2i.pt").write_bytes(pickle.dumps({"model": Evil()}))
     total = hashlib.sha256(Path("t2i.pt").read_bytes()).hexdigest()

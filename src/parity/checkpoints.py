@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from parity.config import EMBEDDED, ConfigError, ModelSpec
-from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, read_config
+from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, read_config
 from parity.models.vq import VQ, VQConfig
 from parity.storage import write_json
 
@@ -123,66 +124,39 @@ def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = (), s
 
 @dataclass
 class Loaded:
-    """A text-to-image model ready for batches of captions."""
+    """A text-to-image model ready for batches of encoded captions."""
 
     net: Transformer
     vq: VQ
-    text: nn.Module
-    tokenizer: object
     device: torch.device
 
-    def condition(self, captions: list[str]) -> tuple[Tensor, Tensor]:
-        """Left-padded caption embeddings [B, prefix, caption_dim] and their mask [B, prefix]."""
-        c = self.net.config
-        words = self.tokenizer(captions, padding="max_length", max_length=c.prefix, return_tensors="pt", add_special_tokens=True)
-        if words["input_ids"].shape[1] > c.prefix:
-            long = max(captions, key=lambda x: len(x.split()))
-            raise ConfigError(f"prompts: {long[:40]!r}... is {words['input_ids'].shape[1]} tokens long; allowed: at most {c.prefix}")
-        ids, valid = words["input_ids"].to(self.device), words["attention_mask"].to(self.device)
+    def decodable(self, embeddings: Tensor | np.ndarray, valid: Tensor | np.ndarray, guided: bool) -> LlamaGen:
+        """The token model of a batch: left-padded caption embeddings [B, prefix, caption_dim] and their mask [B, prefix]."""
+        dtype = self.net.output.weight.dtype
         with torch.inference_mode():
-            hidden = self.text(input_ids=ids, attention_mask=valid).last_hidden_state
-            return left_pad(hidden.to(self.net.output.weight.dtype), valid)
-
-    def decodable(self, captions: list[str], guided: bool) -> LlamaGen:
-        """The token model of a batch of captions."""
-        with torch.inference_mode():
-            return LlamaGen(self.net, *self.condition(captions), guided)
+            return LlamaGen(self.net, torch.as_tensor(embeddings).to(self.device, dtype), torch.as_tensor(valid).to(self.device), guided)
 
 
 def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
     files = {k: Path(v) for k, v in manifest["files"].items()}
     if manifest["source"] == "embedded":
-        from parity.embedded.text import encode, t5_encoder
-
-        config = LlamaGenConfig(**read_config(files["llamagen"]))
-        vq_config = read_config(files["vq"])
-        text, tokenizer = t5_encoder(), encode
-        load_weights(text, files["t5"])
-        transformer = files["llamagen"]
+        config, vq_config = LlamaGenConfig(**read_config(files["llamagen"])), read_config(files["vq"])
     else:
-        from transformers import AutoTokenizer, T5EncoderModel
-
-        config = LlamaGenConfig(**manifest["network"])
-        vq_config = {}
-        text, tokenizer = (
-            T5EncoderModel.from_pretrained(files["text"], local_files_only=True),
-            AutoTokenizer.from_pretrained(files["text"], local_files_only=True),
-        )
-        transformer = files["transformer"]
+        config, vq_config = LlamaGenConfig(**manifest["network"]), {}
     unknown = set(vq_config) - {f.name for f in fields(VQConfig)}
     if unknown:
         raise ConfigError(f"{files['vq']}: configuration names {sorted(unknown)}, which this version does not know")
     if "ch_mult" in vq_config:
         vq_config["ch_mult"] = tuple(vq_config["ch_mult"])
     net, vq = Transformer(config), VQ(VQConfig(**vq_config))
-    load_weights(net, transformer)
+    load_weights(net, files["llamagen" if manifest["source"] == "embedded" else "transformer"])
     load_weights(vq, files["vq"], ignored=("quantize.codebook_used",))
     if vq.config.codebook != config.vocab:
         raise ConfigError(
             f"models: the tokenizer has {vq.config.codebook} codes, the transformer {config.vocab}; take the tokenizer the model was trained with"
         )
     place = torch.device(device)
-    return Loaded(net.eval().to(place, dtype), vq.eval().to(place), text.eval().to(place), tokenizer, place)
+    return Loaded(net.eval().to(place, dtype), vq.eval().to(place), place)
 
 
 def load_clip(manifest: dict, device: str = "cpu") -> nn.Module | None:

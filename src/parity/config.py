@@ -91,7 +91,7 @@ class EqualitySpec(Strict):
     margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
     margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")
     swaps: int = Field(499, ge=99, le=100_000, description="within-prompt swaps of the paired tests")
-    seeds: tuple[int, ...] = Field((11, 12, 13, 14, 15, 16), min_length=2, description="a rejection is repeated on the next one")
+    seeds: list[int] = Field([11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next one")
 
 
 class Config(Strict):

@@ -1,6 +1,6 @@
 """Decode one shard of prompts with one method: the job that every method's rule runs.
 
-    python -m parity.generate --spec spec.json --prompts 0.json --checkpoint manifest.json \
+    python -m parity.generate --spec spec.json --prompts 0.npz --checkpoint manifest.json \
         --code 0123 --store results/store --batch 32 --threads 1 --device cpu --out 0.npz
 
 A shard is the unit of recovery. Whole shards are kept in a store under a digest of all they depend on (specification, images, sources), and a
@@ -23,35 +23,36 @@ from parity.command import one_line, pin_threads, progress, provenance
 from parity.decode import decode
 from parity.noise import batch_noise
 from parity.sampling import Sampled, Sampling
-from parity.storage import Shard, canonical, read_json, read_shard, write_shard
+from parity.storage import Shard, canonical, read_arrays, read_json, read_shard, write_shard
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], entries: list[dict[str, str]], batch: int) -> Shard:
-    """Tokens and records of `entries` under `spec`, in batches."""
+def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], encoded: dict[str, np.ndarray], batch: int) -> Shard:
+    """Tokens and records of encoded prompts (`parity.encode`) under `spec`, in batches."""
     method = getattr(importlib.import_module(f"parity.decoders.{spec['method']}"), spec["method"])
     sampling = Sampling(**spec["sampling"])
     rows: dict[str, list[np.ndarray]] = {}
-    batches = [entries[i : i + batch] for i in range(0, len(entries), batch)]
-    for part in progress(batches, len(batches), f"{spec['method']} {canonical(spec['options'])}"):
-        ids, captions = [e["id"] for e in part], [e["caption"] for e in part]
-        model = Sampled(loaded.decodable(captions, sampling.guidance != 1), sampling)
+    starts = range(0, len(encoded["ids"]), batch)
+    for i in progress(starts, len(starts), f"{spec['method']} {canonical(spec['options'])}"):
+        part = {k: v[i : i + batch] for k, v in encoded.items()}
+        ids = part["ids"].tolist()
+        model = Sampled(loaded.decodable(part["embeddings"], part["valid"], sampling.guidance != 1), sampling)
         wide = torch.float64 if spec["dtype"] == "float64" else torch.float32  # laws are float32 or wider whatever the weights are
         noise = batch_noise(spec["seed"], ids, str(loaded.device), wide)
-        start = torch.zeros(len(part), dtype=torch.int64, device=loaded.device)
-        done = decode(model, method(model, start, noise=noise, **spec["options"]), len(part))
-        full = np.full(len(part), 1)
+        start = torch.zeros(len(ids), dtype=torch.int64, device=loaded.device)
+        done = decode(model, method(model, start, noise=noise, **spec["options"]), len(ids))
+        full = np.full(len(ids), 1)
         for name, value in {
-            "ids": np.array(ids),
-            "captions": np.array(captions),
+            "ids": part["ids"],
+            "captions": part["captions"],
             "tokens": done.tokens.cpu().numpy().astype(np.int32),
             "step": done.step.cpu().numpy(),
             "nfe": done.nfe.cpu().numpy(),
             "nodes": done.nodes.cpu().numpy(),
             "kept": done.kept.cpu().numpy(),
             "seconds": full * done.seconds,
-            "batch": full * len(part),
+            "batch": full * len(ids),
             "passes": full * done.passes,
         }.items():
             rows.setdefault(name, []).append(value)
@@ -60,9 +61,10 @@ def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], entries: list[dic
     return Shard(**{k: np.concatenate(v) for k, v in rows.items()})
 
 
-def stored(store: Path, spec: dict[str, Any], code: str, entries: list[dict[str, str]]) -> Path:
+def stored(store: Path, spec: dict[str, Any], code: str, encoded: dict[str, np.ndarray]) -> Path:
     """Where the store keeps a shard: the name holds everything its bytes depend on, the time they took aside."""
-    return store / f"{hashlib.sha256(canonical([spec, code, entries]).encode()).hexdigest()[:24]}.npz"
+    images = [encoded[k].astype(str).tolist() for k in ("ids", "captions")]
+    return store / f"{hashlib.sha256(canonical([spec, code, images]).encode()).hexdigest()[:24]}.npz"
 
 
 def is_whole(path: Path) -> bool:
@@ -96,13 +98,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
     pin_threads(a.threads)
-    spec, entries = read_json(a.spec), read_json(a.prompts)
-    kept = stored(a.store, spec, a.code, entries)
+    spec, encoded = read_json(a.spec), read_arrays(a.prompts)
+    kept = stored(a.store, spec, a.code, encoded)
     if is_whole(kept):
         print(f"{kept}: whole and of this specification; not decoded again")
     else:
         loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
-        shard = generate(loaded, spec, entries, a.batch)
+        shard = generate(loaded, spec, encoded, a.batch)
         shard.provenance = {**provenance(a.device, spec["dtype"], a.threads), "spec": spec, "code": a.code}
         write_shard(kept, shard)
     link(kept, a.out)

@@ -4,6 +4,7 @@ python -m parity.prompts --file prompts/scenes.txt --limit 64 --repeats 1 --shar
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 from parity.command import one_line
@@ -19,7 +20,7 @@ def images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
 def shard(entries: list[dict[str, str]], shards: int) -> list[list[dict[str, str]]]:
     """Contiguous pieces whose sizes differ by one at most."""
     bounds = [len(entries) * k // shards for k in range(shards + 1)]
-    return [entries[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [entries[a:b] for a, b in pairwise(bounds)]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The pictures that quality metrics compare with: fresh renderings of the prompts, or a folder of the user's.
+"""The pictures that quality metrics compare with, and their features: fresh renderings of the prompts, or a folder of the user's.
 
 python -m parity.reference --prompts results/prompts/x/0.json ... --count 512 --out results/reference/x.npz
 """
@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from parity.command import one_line
+from parity import checkpoints
+from parity.command import one_line, pin_threads
 from parity.embedded.scenes import ground_truth
+from parity.metrics.features import picture_features
 from parity.storage import read_json, write_arrays
 
 Image.MAX_IMAGE_PIXELS = 64_000_000  # a larger picture is an error, not a warning
@@ -38,10 +40,17 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, nargs="+", required=True)
     parser.add_argument("--folder", default="")
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
+    pin_threads(a.threads)
     captions = list(dict.fromkeys(e["caption"] for p in a.prompts for e in read_json(p)))
-    write_arrays(a.out, pixels=folder(Path(a.folder), a.count) if a.folder else renderings(captions, a.count))
+    pixels = folder(Path(a.folder), a.count) if a.folder else renderings(captions, a.count)
+    clip = checkpoints.load_clip(read_json(a.checkpoint), a.device)
+    features = {} if clip is None else {"features": picture_features(pixels, clip)}
+    write_arrays(a.out, pixels=pixels, **features)
 
 
 if __name__ == "__main__":

@@ -113,3 +113,17 @@ def read_shards(paths: Iterable[Path]) -> Shard:
         s.kept = np.pad(s.kept, ((0, 0), (0, wide - s.kept.shape[1])))
     joined = {f.name: np.concatenate([getattr(s, f.name) for s in shards]) for f in fields(Shard) if f.name != "provenance"}
     return Shard(**joined, provenance=shards[0].provenance)
+
+
+def join(paths: Iterable[Path]) -> dict[str, np.ndarray]:
+    """Arrays of several .npz files, end to end."""
+    parts = [read_arrays(p) for p in paths]
+    return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+
+
+def read_encoded(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
+    """Encoded prompts of a cell's shards, joined; ValueError unless they are the shard's images in its order."""
+    encoded = join(paths)
+    if not np.array_equal(encoded["ids"], shard.ids):
+        raise ValueError(f"prompts: their ids are not the samples' (first: {encoded['ids'][0]} against {shard.ids[0]}); run the cell again")
+    return encoded

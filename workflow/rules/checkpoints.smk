@@ -9,9 +9,7 @@ The only rule that may use the network, and only for `source: hub`. A pinned com
 
 def weights(wildcards):
     if EXPERIMENT.models[wildcards.model].source == "embedded":
-        return sorted(
-            str(p.relative_to(ROOT)) for p in parity_config.EMBEDDED.glob("*.safetensors")
-        )
+        return sorted(str(p.relative_to(ROOT)) for p in parity_config.EMBEDDED.glob("*.safetensors"))
     return []
 
 
@@ -25,17 +23,17 @@ rule checkpoint:
     wildcard_constraints:
         model="[a-z0-9][a-z0-9_.-]*",
         revision="[0-9a-z]{8,9}",
+    retries: 2
     conda:
         "../../envs/parity.yaml"
     threads: 1
     params:
         spec=lambda w: canonical(EXPERIMENT.models[w.model].model_dump()),
-    retries: 2
     shell:
         r"""
         python -m parity.checkpoints \
             --name {wildcards.model} \
             --spec {params.spec:q} \
             --out {output:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """

@@ -10,16 +10,18 @@ A wrong configuration stops here, before any job, with one line that names the k
 """
 
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "src"))
-os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the commands that rules run
+# for the commands that rules run: this package, by the interpreter that runs snakemake (conda environments come before both)
+os.environ["PYTHONPATH"] = str(ROOT / "src")
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 from parity import config as parity_config
+from parity import layout
 from parity.storage import canonical
 
 try:
@@ -34,7 +36,7 @@ METHODS = list(EXPERIMENT.methods)
 SHARDS = EXPERIMENT.prompts.shards
 SPECS = {cell["key"]: cell["spec"] for cell in CELLS}
 GPU = int(Path("/dev/nvidia0").exists())  # asked of the system, for torch is not imported here
-PROMPT_SET = f"{parity_config.prompt_digest(PROMPTS)}-{EXPERIMENT.prompts.repeats}x{SHARDS}"
+PROMPT_SET = layout.prompt_set(EXPERIMENT, PROMPTS)
 RESULT = f"results/{EXPERIMENT.experiment}"
 REPORT = f"{RESULT}/report.html"
 
@@ -67,25 +69,9 @@ def code_digest(files):
     return whole.hexdigest()[:12]
 
 
-def manifest(model):
-    """A model's checkpoint manifest."""
-    return f"results/checkpoints/{model}-{parity_config.revision(EXPERIMENT.models[model])}/manifest.json"
-
-
-def cell_files(cell, kind):
-    """A cell's files of one kind (shards, images), in order."""
-    return [f"results/cells/{cell['cell']}/{kind}/{k}-of-{SHARDS}.npz" for k in range(SHARDS)]
-
-
-def reference_of(cell):
-    """The plain sampling that a cell is compared with: same model, same sampling settings, the reference seed."""
-    same = ("model", "sampling", "prompts", "repeats", "dtype")
-    return next(
-        c
-        for c in CELLS
-        if c["role"] == "reference"
-        and all(c["spec"][k] == cell["spec"][k] for k in same)
-    )
+def encoded_prompts(wildcards):
+    """Every encoded shard for a rule's model."""
+    return [layout.encoded(EXPERIMENT, PROMPTS, wildcards.model, k) for k in range(SHARDS)]
 
 
 def announce(page):

@@ -1,6 +1,6 @@
 """Generate: decode every shard of every cell.
 
-REQUIRED INPUTS  a cell's specification, a prompt shard, the checkpoint manifest, the sources the method depends on
+REQUIRED INPUTS  a cell's specification, an encoded prompt shard, the checkpoint manifest, the sources the method depends on
 OUTPUTS          results/cells/<model>/<method>-<key>/spec.json              what was asked for
                  results/cells/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image
 
@@ -27,8 +27,8 @@ rule spec:
 rule generate:
     input:
         spec="results/cells/{model}/<method>-{key}/spec.json",
-        prompts=f"results/prompts/{PROMPT_SET}/{{shard}}.json",
-        checkpoint=lambda w: manifest(w.model),
+        prompts=lambda w: layout.encoded(EXPERIMENT, PROMPTS, w.model, w.shard),
+        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
         code=[*CORE, "src/parity/decoders/<method>.py"],
     output:
         "results/cells/{model}/<method>-{key}/shards/{shard}-of-{shards}.npz",
@@ -36,12 +36,12 @@ rule generate:
         "logs/generate/{model}/<method>-{key}/{shard}-of-{shards}.log",
     benchmark:
         "results/benchmarks/generate/{model}/<method>-{key}/{shard}-of-{shards}.jsonl"
+    pathvars:
+        method="abstract",
     wildcard_constraints:
         key="[0-9a-f]{8}",
         shard="[0-9]+",
         shards="[0-9]+",
-    pathvars:
-        method="abstract",
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -63,5 +63,5 @@ rule generate:
             --threads {threads} \
             --device {params.device} \
             --out {output:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """

@@ -1,46 +1,54 @@
 """Metrics: figures of each cell, with their errors.
 
 REQUIRED INPUTS  shards and images of a cell, the checkpoint manifest, the reference pictures
-OUTPUTS          results/reference/<name>.npz                             pictures to compare with
+OUTPUTS          results/reference/<prompts>-<n>/<model>.npz              pictures to compare with, and features
                  results/cells/<model>/<method>-<key>/metrics.json        speed, likelihood, FID, KID, CLIP-score, precision, recall
                  results/cells/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
 """
 
-REFERENCE = f"results/reference/{PROMPT_SET}-{EXPERIMENT.reference_images}.npz"
+
+def reference_file(wildcards):
+    return f"results/reference/{PROMPT_SET}-{EXPERIMENT.reference_images}/{wildcards.model}-{parity_config.revision(EXPERIMENT.models[wildcards.model])}.npz"
 
 
 rule reference:
     input:
-        prompts=collect("results/prompts/{set}/{shard}.json", set=PROMPT_SET, shard=range(SHARDS)),
+        prompts=collect("results/prompts/{{set}}/{shard}.json", shard=range(SHARDS)),
+        checkpoint="results/checkpoints/{model}/manifest.json",
         code=["src/parity/reference.py", "src/parity/embedded/scenes.py"],
     output:
-        REFERENCE,
+        "results/reference/{set}-{pictures}/{model}.npz",
     log:
-        "logs/reference.log",
+        "logs/reference/{set}-{pictures}/{model}.log",
+    wildcard_constraints:
+        pictures="[0-9]+",
+        model="[^/]+",
     conda:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        count=EXPERIMENT.reference_images,
         folder=EXPERIMENT.reference_folder,
     shell:
         r"""
         python -m parity.reference \
             --prompts {input.prompts:q} \
-            --count {params.count} \
-            --folder {params.folder:q} \
+            --count {wildcards.pictures} \
+            --folder={params.folder:q} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
             --out {output:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """
 
 
 rule measure:
     input:
         spec="results/cells/{model}/{cell}/spec.json",
+        prompts=encoded_prompts,
         shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
         images=lambda w: [f"results/cells/{w.model}/{w.cell}/images/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
-        checkpoint=lambda w: manifest(w.model),
-        reference=REFERENCE,
+        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
+        reference=reference_file,
         code=["src/parity/measure.py", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/metrics").glob("*.py"))],
     output:
         metrics="results/cells/{model}/{cell}/metrics.json",
@@ -60,6 +68,7 @@ rule measure:
         r"""
         python -m parity.measure \
             --spec {input.spec:q} \
+            --prompts {input.prompts:q} \
             --shards {input.shards:q} \
             --images {input.images:q} \
             --checkpoint {input.checkpoint:q} \
@@ -68,5 +77,5 @@ rule measure:
             --device {params.device} \
             --out {output.metrics:q} \
             --features {output.features:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """

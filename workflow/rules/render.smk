@@ -8,7 +8,7 @@ OUTPUTS          results/cells/<model>/<method>-<key>/images/<k>-of-<n>.npz: ids
 rule render:
     input:
         shard="results/cells/{model}/{cell}/shards/{shard}.npz",
-        checkpoint=lambda w: manifest(w.model),
+        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
         code=["src/parity/render.py", "src/parity/models/vq.py"],
     output:
         "results/cells/{model}/{cell}/images/{shard}.npz",
@@ -29,5 +29,5 @@ rule render:
             --threads {threads} \
             --device {params.device} \
             --out {output:q} \
-            > {log:q} 2>&1
+            >{log:q} 2>&1
         """

@@ -31,7 +31,7 @@ def jacobi(
     coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one race per position in all passes (Gumbel
               coupling), so a law that moves little returns its old token, and the result equals `ar` under the same noise.
     """
-    B, L, V = len(start), model.length, model.vocab
+    L, V = model.length, model.vocab
     slot = torch.arange(window, device=start.device)[None]
     at = torch.zeros_like(start)  # [B] first open position
     last = start  # [B] the token before it

@@ -28,7 +28,7 @@ def card(name: str, run: dict) -> str:
     """A model card in Markdown, from what the run recorded."""
     rows = [r for r in run["log"] if "step" in r]
     shown = rows[:: max(1, len(rows) // 8)] + rows[-1:]
-    columns = [c for c in dict.fromkeys(k for r in rows for k in r)]
+    columns = list(dict.fromkeys(k for r in rows for k in r))
     table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]
     results = [f"- {k}: {v:.4g}" for r in run["log"] if "step" not in r for k, v in r.items()]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
+from parity import storage
 from parity.embedded import scenes
 
 
@@ -120,8 +121,5 @@ def train(
 
 def publish(module: torch.nn.Module, file: Path, config: dict) -> None:
     """Weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
-    part = file.with_suffix(".part")
-    save_file(state, part, metadata={"config": json.dumps(config, sort_keys=True)})
-    part.replace(file)
+    storage.publish(file, save(state, metadata={"config": json.dumps(config, sort_keys=True)}))

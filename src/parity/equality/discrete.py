@@ -155,8 +155,7 @@ def log_e(counts: np.ndarray, law: np.ndarray, concentrations: tuple[float, ...]
     c, p = counts[..., law > 0], law[law > 0]
     n = c.sum(-1)
     logs = [
-        special.gammaln(k) - special.gammaln(k + n) + (special.gammaln(k * p + c) - special.gammaln(k * p)).sum(-1)
-        for k in concentrations
+        special.gammaln(k) - special.gammaln(k + n) + (special.gammaln(k * p + c) - special.gammaln(k * p)).sum(-1) for k in concentrations
     ]
     return special.logsumexp(logs, axis=0) - math.log(len(concentrations)) - (c * np.log(p)).sum(-1)
 
@@ -179,9 +178,7 @@ def joint_rows(
         t = tables(law, vocab, length, n)
         observed = statistics(counts[None], t)[0]
         p = p_values(observed, simulate_null(t, draws, rng))
-        found = [
-            R.row(layer, test, n, statistic=observed[k], p_value=p[k], **common | {"decides": False}) for k, test in enumerate(TESTS)
-        ]
+        found = [R.row(layer, test, n, statistic=observed[k], p_value=p[k], **common | {"decides": False}) for k, test in enumerate(TESTS)]
         for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
             if not have:
                 found[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)

@@ -206,6 +206,3 @@ def exact(
             R.family(r for r in again if r["test"] == test)
         found += again
     return found
-
-
-

@@ -173,7 +173,7 @@ def mutants(
                 place = {"model": T.name, "method": name, "key": fault, "seed": seed, "repeat": repeat}
                 rows += discrete.joint_rows("mutants", counts, law, T.vocab, T.length, rng=rng, draws=draws, **place)
             rows = [r for r in rows if r["test"] in (*discrete.TESTS, "all four")]
-            detected = [r["p_value"] is not None and r["p_value"] < R.ALPHA for r in rows if r["test"] == "all four"]
+            detected = [r["p_value"] is not None and r["p_value"] <= R.ALPHA for r in rows if r["test"] == "all four"]
             required = not all(detected) if fault == "none" else all(detected) if size >= needed(fault) else None
             extra = {"effect": tv, "tv_low": low, "tv_high": high, "floor": floor, "as_required": required}
             found += [r | extra | {"detected": detected[r["repeat"]]} for r in rows]

@@ -21,6 +21,7 @@ pass no slot there. Accepted / rejected is never known before: stratifying by it
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -69,7 +70,6 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
     names = ["log p"]
     d = [own.log() - mean]
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
-    log_p = None
 
     def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | None = None) -> None:
         chance = chance.clamp(0, 1)
@@ -111,14 +111,19 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
     return R.row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
 
 
+@cache
+def detectable_w() -> float:
+    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER (statsmodels; it depends on w^2 n alone)."""
+    return 100 * float(np.squeeze(GofChisquarePower().solve_power(nobs=10_000, alpha=R.ALPHA, power=R.POWER, n_bins=BINS)))
+
+
 def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     """Chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
     n = int(bins.sum())
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
     found = stats.chisquare(bins)
-    smallest = GofChisquarePower().solve_power(nobs=n, alpha=R.ALPHA, power=R.POWER, n_bins=BINS)
-    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5, "minimum_detectable_effect": float(np.squeeze(smallest))}
+    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w() / n**0.5}
     return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
 
 
@@ -153,13 +158,13 @@ def battery(
         p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
         check(p, x, a, model)
-        p = (p / p.sum(-1, keepdim=True)).double() if p.dtype == torch.float64 else p / p.sum(-1, keepdim=True)
+        p = p / p.sum(-1, keepdim=True)
         G = torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype)
         names, d_, var_ = centred(p, x, width, G)
         d, var = d_.double().numpy(), var_.double().numpy()
         u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1).numpy()
         where = np.minimum((u * BINS).astype(int), BINS - 1)
-        live = var[0] + var[1 if len(var) > 1 else 0] > 1e-12  # a certain law has U uniform by v alone
+        live = var[:2].sum(0) > 1e-12  # a certain law has U uniform by v alone (and a uniform law has no variance of log p)
         if not sums:
             sums = [np.zeros((4, len(names), size)) for size in sizes]
         for k, (_, label) in enumerate(strata):

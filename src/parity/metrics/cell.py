@@ -37,7 +37,7 @@ def cell_metrics(
     logp: np.ndarray | None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """A row of figures under flat names, each with `<name>_se`, or `<name>_low` and `<name>_high`; None where one image or batch shows no spread.
+    """A row of figures under flat names, each with `<name>_se`, or `<name>_low` and `<name>_high`; None where one batch shows no spread.
 
     features   of `features.cell_features`, its ids those of the shard in the same order; None leaves the quality figures out
     reference  `fid.reference_half(reference_features)`, computed once for all cells

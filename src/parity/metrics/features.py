@@ -29,8 +29,8 @@ def embedded_tokens(captions: list[str]) -> Tensor:
 def picture_features(pixels: np.ndarray, clip: Any, batch: int = 64) -> np.ndarray:
     """pixels uint8 [n, H, W, 3] at the network's own size to float32 [n, d], in the order given; not normalised, as in clean-fid.
 
-    clean-fid reads files, so each picture passes through a PNG (lossless) in a temporary folder, named by its row: the list is explicit, and
-    no stray file can be counted. Its defaults are a GPU, 12 workers and 299 x 299 pixels; all three are overridden.
+    clean-fid reads files, so each picture passes through a PNG (lossless) in a temporary folder, named by its row: the list is explicit,
+    and no stray file can be counted. Its defaults are a GPU, 12 workers and 299 x 299 pixels; all three are overridden.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
         raise ValueError(f"pixels: {pixels.dtype} {pixels.shape}; allowed: uint8 [n, H, W, 3]")

@@ -1,4 +1,4 @@
-"""Kernel distance (Binkowski et al. 2018): unbiased, so it stands where n is below the features' dimension and FID's covariance is singular."""
+"""Kernel distance (Binkowski et al. 2018): unbiased, so it also stands where n is below the dimension and FID's covariance is singular."""
 
 import numpy as np
 import torch

@@ -22,8 +22,8 @@ def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | N
     first = tokens.new_zeros(B, 1) if start is None else start[:, None]
     feed = torch.cat([first, tokens[:, :-1]], 1)
     positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
-    law = model.logits(feed, positions).log_softmax(-1)
-    found = law.gather(-1, tokens[..., None])[..., 0].double()
+    logits = model.logits(feed, positions)
+    found = logits.gather(-1, tokens[..., None])[..., 0].double() - logits.logsumexp(-1).double()
     return found.masked_fill(model.forced.to(found.device) >= 0, float("nan"))
 
 

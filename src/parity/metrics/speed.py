@@ -27,7 +27,7 @@ def step_compression(shard: Shard, forced: np.ndarray | None = None) -> np.ndarr
 
 
 def speed(shard: Shard, forced: np.ndarray | None = None) -> dict[str, Any]:
-    """Flat figures: `_se` is a standard error, `_low` and `_high` bound a 95% bootstrap interval, `_q1` and `_q3` are quartiles over batches.
+    """Flat figures: `_se` is a standard error, `_low` and `_high` bound a 95% interval, `_q1`, `_q3` are quartiles over batches.
 
     Counts vary by prompt; times are one observation a batch, however many images it holds.
     """

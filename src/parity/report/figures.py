@@ -35,7 +35,7 @@ SPEED = {"step_compression": "step compression (tokens per pass)", "tokens_per_s
 class Acceptance:
     """When the tokens of a cell became final."""
 
-    step: np.ndarray  # [n, L] int: the pass, from 1; 0 for tokens that the grammar forced
+    step: np.ndarray  # [n, L] int: the pass, from 1; 0 for tokens that the grammar forced, whichever pass filled them in
     width: int  # tokens in a row of the picture
 
 
@@ -43,7 +43,7 @@ def data_uri(figure: Figure) -> str:
     """The figure as an SVG data URI, the same bytes for the same data."""
     stream = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        figure.savefig(stream, format="svg", bbox_inches="tight", dpi=144, metadata={"Date": None, "Creator": None})
     return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
@@ -93,7 +93,7 @@ def speed_quality(summary: pd.DataFrame, names: Sequence[str]) -> tuple[Figure, 
     look = styles(names, s["method"].tolist())
     bands = {m: noise_band(s[s["method"] == "ar"], m) for m in ys}
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.3 * len(ys) + 0.4), layout="constrained")
+        figure = Figure(figsize=(12.2, 3 * len(ys) + 0.5), layout="constrained")
         axes = figure.subplots(len(ys), len(xs), squeeze=False, sharex="col", sharey="row")
         for i, y in enumerate(ys):
             for j, x in enumerate(xs):
@@ -164,7 +164,7 @@ def acceptance_maps(acceptance: dict[str, Acceptance]) -> tuple[Figure, pd.DataF
     across = min(4, len(runs))
     deep = -(-len(runs) // across)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 5.2 * deep), layout="constrained")
+        figure = Figure(figsize=(12.2, 5.4 * deep), layout="constrained")
         axes = figure.subplots(2 * deep, max(across, 3), squeeze=False)
         for ax in axes.ravel():
             ax.axis("off")
@@ -185,14 +185,14 @@ def acceptance_maps(acceptance: dict[str, Acceptance]) -> tuple[Figure, pd.DataF
                     cbar_kws={"shrink": 0.75, "label": "tokens per pass"},
                 )
                 ax.set_title(f"{_wrapped(name)}\n{what}" if part == 0 else what, fontsize=8.5)
-    data = pd.concat(
-        [
-            pd.DataFrame({"label": name, "position": range(len(line)), "row": np.arange(len(line)) // w, "column": np.arange(len(line)) % w, "mean_run_length": line})
-            for name, run in runs.items()
-            for line, w in [(_by_position(run), acceptance[name].width)]
-        ],
-        ignore_index=True,
-    )
+    parts = []
+    for name, run in runs.items():
+        line, width = _by_position(run), acceptance[name].width
+        place = np.arange(len(line))
+        parts.append(
+            pd.DataFrame({"label": name, "position": place, "row": place // width, "column": place % width, "mean_run_length": line})
+        )
+    data = pd.concat(parts, ignore_index=True)
     return figure, data
 
 
@@ -215,7 +215,7 @@ def compression_ecdf(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
     if data.empty:
         return None
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+        figure = Figure(figsize=(5.8, 3.7), layout="constrained")
         ax = figure.subplots()
         sns.ecdfplot(data, x="step_compression", hue="label", palette={n: look[n][0] for n in acceptance}, ax=ax, lw=1.6)
         ax.set(xlabel="step compression of an image", ylabel="share of images")
@@ -224,7 +224,7 @@ def compression_ecdf(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
 
 
 def accepted_by_pass(acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]) -> tuple[Figure, pd.DataFrame] | None:
-    """Tokens that became final, pass by pass, with the 95% interval over images.
+    """Tokens that became final per pass, in up to 40 stretches of passes, with the 95% interval over images.
 
     Only passes in which at least half of the images still take part: the rest would be a picture of the slow images.
     """
@@ -234,22 +234,31 @@ def accepted_by_pass(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
         flat = a.step.astype(np.int64) + (int(passes.max()) + 1) * np.arange(len(a.step))[:, None]
         kept = np.bincount(flat.ravel(), minlength=(int(passes.max()) + 1) * len(a.step)).reshape(len(a.step), -1)[:, 1:].astype(float)
         kept[np.arange(kept.shape[1]) >= passes[:, None]] = np.nan
-        active = (~np.isnan(kept)).sum(0)
-        kept, active = kept[:, active * 2 >= len(kept)], active[active * 2 >= len(kept)]
-        mean = np.nanmean(kept, 0)
-        error = np.nanstd(kept, 0) / np.sqrt(active)
-        parts.append(pd.DataFrame({"label": name, "pass": np.arange(1, len(mean) + 1), "mean": mean, "se": error, "images": active}))
+        kept = kept[:, (~np.isnan(kept)).sum(0) * 2 >= len(kept)]
+        present = ~np.isnan(kept)
+        begin = np.arange(0, kept.shape[1], -(-kept.shape[1] // 40))
+        made, seen = np.add.reduceat(np.nan_to_num(kept), begin, 1), np.add.reduceat(present, begin, 1, dtype=int)  # [n, stretches]
+        each = np.where(seen > 0, made / np.maximum(1, seen), np.nan)
+        images = (seen > 0).sum(0)
+        first, last = begin + 1, np.append(begin[1:], kept.shape[1])
+        error = np.nanstd(each, 0) / np.sqrt(np.maximum(1, images - 1))
+        parts.append(
+            pd.DataFrame(
+                {"label": name, "first_pass": first, "last_pass": last, "mean": np.nanmean(each, 0), "se": error, "images": images}
+            )
+        )
     if not parts:
         return None
     data = pd.concat(parts, ignore_index=True)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+        figure = Figure(figsize=(5.8, 3.7), layout="constrained")
         ax = figure.subplots()
         for name in acceptance:
             d = data[data["label"] == name]
-            ax.plot(d["pass"], d["mean"], color=look[name][0], lw=1.3, label=name)
-            ax.fill_between(d["pass"], d["mean"] - 1.96 * d["se"], d["mean"] + 1.96 * d["se"], color=look[name][0], alpha=0.18, lw=0)
-        ax.set(xlabel="pass", ylabel="tokens made final")
+            middle = (d["first_pass"] + d["last_pass"]) / 2
+            ax.plot(middle, d["mean"], color=look[name][0], lw=1.4, label=name)
+            ax.fill_between(middle, d["mean"] - 1.96 * d["se"], d["mean"] + 1.96 * d["se"], color=look[name][0], alpha=0.18, lw=0)
+        ax.set(xlabel="pass", ylabel="tokens made final per pass")
         ax.legend()
         _legend_below(ax)
     return figure, data
@@ -259,26 +268,42 @@ def _legend_below(ax) -> None:
     sns.move_legend(ax, "upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, title=None, fontsize=8)
 
 
-def p_value_qq(null: pd.DataFrame, most: int = 6) -> tuple[Figure, pd.DataFrame] | None:
-    """Sorted p-values of plain sampling tested against itself, against uniform quantiles, with the pointwise 95% band of the smallest group."""
+def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> tuple[Figure, pd.DataFrame] | None:
+    """Sorted p-values of true null hypotheses against uniform quantiles, up to `points` of each test.
+
+    More than `most` tests: those furthest from the diagonal (Kolmogorov-Smirnov) are named, the rest are one grey group. The band is the
+    pointwise 95% one of the smallest test.
+    """
     null = null[null["p_value"].notna()] if "p_value" in null else null.iloc[:0]
     if null.empty:
         return None
-    by = next((c for c in ("test", "layer") if c in null and 1 < null[c].nunique() <= most), None)
-    groups = {str(k): v for k, v in null.groupby(by, sort=True)} if by else {"all tests": null}
+    by = "test" if "test" in null else "layer" if "layer" in null else None
+    tests = {str(k): np.sort(v.to_numpy(float)) for k, v in (null.groupby(by, sort=True)["p_value"] if by else [("all", null["p_value"])])}
+    n = min(map(len, tests.values()))
+    far = sorted(tests, key=lambda t: -stats.ks_1samp(tests[t], stats.uniform.cdf).statistic * math.sqrt(len(tests[t])))
+    named = sorted(tests) if len(tests) <= most else far[: most - 1]
+    rest = f"the other {len(tests) - len(named)} tests"
     parts = []
-    for name, rows in groups.items():
-        p = np.sort(rows["p_value"].to_numpy(dtype=float))
-        parts.append(pd.DataFrame({"group": name, "expected": (np.arange(len(p)) + 0.5) / len(p), "p_value": p}))
+    for name, p in tests.items():
+        shown = np.unique(np.linspace(0, len(p) - 1, min(points, len(p))).round().astype(int))
+        group = name if name in named else rest
+        parts.append(pd.DataFrame({"group": group, "test": name, "expected": (shown + 0.5) / len(p), "p_value": p[shown]}))
     data = pd.concat(parts, ignore_index=True)
-    n = min(map(len, parts))
+    colours = dict(zip(named, sns.color_palette("colorblind").as_hex(), strict=False)) | {rest: "#b9c0c7"}
+    order = [g for g in (rest, *named) if (data["group"] == g).any()]
     i = np.arange(1, n + 1)
+    low, high = stats.beta.ppf(0.025, i, n + 1 - i), stats.beta.ppf(0.975, i, n + 1 - i)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 4.2), layout="constrained")
+        figure = Figure(figsize=(6, 4.2), layout="constrained")
         ax = figure.subplots()
-        ax.fill_between((i - 0.5) / n, stats.beta.ppf(0.025, i, n + 1 - i), stats.beta.ppf(0.975, i, n + 1 - i), color="#8a94a0", alpha=0.18, lw=0)
+        ax.fill_between((i - 0.5) / n, low, high, color="#8a94a0", alpha=0.18, lw=0)
         ax.plot([0, 1], [0, 1], color="#8a94a0", lw=0.8)
-        sns.scatterplot(data, x="expected", y="p_value", hue="group", style="group", palette="colorblind" if len(groups) > 1 else ["#0173b2"], s=14, ax=ax, linewidth=0)
+        drawn = data.sort_values("group", key=lambda g: g.map(order.index), kind="stable")  # grey ones beneath
+        look = {"hue": "group", "style": "group", "hue_order": order, "palette": colours, "s": 12, "linewidth": 0}
+        sns.scatterplot(drawn, x="expected", y="p_value", ax=ax, rasterized=True, **look)
         ax.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         sns.move_legend(ax, "center left", bbox_to_anchor=(1.02, 0.5), title=None, fontsize=8)
+        legend = ax.get_legend()
+        for text in legend.get_texts() if legend else ():
+            text.set_text(_wrapped(text.get_text(), 24))
     return figure, data

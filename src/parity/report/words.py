@@ -80,6 +80,14 @@ def plain(value: Any, digits: int = 4) -> Cell:
     return Cell(NOT_RUN, kind="none") if missing(value) else Cell(number(value, digits))
 
 
+def bound(value: Any) -> Cell:
+    """An upper bound to two significant digits, rounded up: it must still hold as shown."""
+    if missing(value) or value <= 0:
+        return plain(value)
+    decimals = decimals_for(value)
+    return Cell(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
+
+
 def options_of(text: Any) -> dict[str, Any]:
     """The options of a summary row: JSON text, or a dict as it is."""
     if isinstance(text, dict):
@@ -116,6 +124,8 @@ def verdict_kind(verdict: Any) -> str:
     text = "" if missing(verdict) else str(verdict).lower()
     if not text or text.startswith("not run"):
         return "none"
-    if text.startswith(("equal", "lossless", "certified", "not rejected", "tv <=", "baseline", "reference")):
+    if text.startswith(("not rejected", "consistent", "baseline", "reference", "tv <=", "size ok")):
+        return "plain"  # no equality was shown, and no difference
+    if text.startswith(("equal", "lossless", "certified")):
         return "good"
-    return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal")) else "unsure"
+    return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal", "size off")) else "unsure"

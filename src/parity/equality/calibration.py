@@ -1,0 +1,125 @@
+"""Layer 7, calibration: the size of every test, measured on data for which its null hypothesis is true.
+
+    calibration(replicates=1000, seed=0, draws=999) -> (rows, p_values)
+
+rows      one per test: effect is the rate of p <= .05, `low` and `high` its 95 % binomial interval, verdict "size ok" if the rate lies in
+          [.03, .07], "size off" if the whole interval lies outside, else "size unclear": too few replicates to tell. Families corrected
+          by Holm, and e-values, promise at most .05: their verdict asks for the upper limit only.
+p_values  test to the null p-values [replicates], for a QQ plot
+
+Nominal .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share adds sqrt(.0475 / draws).
+"""
+
+from collections import defaultdict
+
+import numpy as np
+import torch
+from scipy import stats
+
+from parity.decode import decode
+from parity.decoders.ar import ar
+from parity.equality import continuous, discrete, paired, sequential, teacher_forced
+from parity.equality import rows as R
+from parity.equality.exact import Target, exact_law, targets
+from parity.equality.rows import Row
+from parity.models.tabular import random_table
+from parity.noise import counted_noise
+
+NOMINAL = (0.03, 0.07)
+P = dict[str, list[float]]
+
+
+def exact_p(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
+    """The joint statistics and the e-value on (3, 5): counts drawn from the law itself, as a perfect decoder would."""
+    target = next(t for t in targets() if t.name == "random-0 3x5")
+    law = exact_law(target)
+    t = discrete.tables(law, 3, 5, n)
+    null = discrete.simulate_null(t, draws, rng)
+    counts = rng.multinomial(n, law / law.sum(), size=replicates)
+    ps = np.array([discrete.p_values(s, null) for s in discrete.statistics(counts, t)])
+    found = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*discrete.TESTS, "all four"))}
+    return found | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(discrete.log_e(counts, law), 0)))}
+
+
+def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
+    """The battery on plain autoregressive samples of a prefix-dependent model of 8 codes on a 2 x 2 grid."""
+    target = Target("calibration", random_table(8, 4, torch.Generator().manual_seed(0)), 4, 2)
+    rows = images * replicates
+    model = target.model(rows)
+    noise = counted_noise(seed, range(rows))
+    tokens = decode(model, ar(model, torch.zeros(rows, dtype=torch.int64), noise=noise), rows).tokens
+    inputs = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens[:, :-1]], 1)
+    p = model.logits(inputs, torch.arange(-1, 3).expand(rows, -1)).softmax(-1)
+    found: P = defaultdict(list)
+    for r in range(replicates):
+        own = slice(r * images, (r + 1) * images)
+        mine = p[own]
+        battery = teacher_forced.battery(
+            tokens[own].numpy(), lambda a, b, mine=mine: mine[a:b], 2, rng=rng, groups=np.arange(8) % 2, chunk=images
+        )
+        for row in battery:
+            if row["p_value"] is not None and ", row" not in row["test"]:
+                found[f"teacher-forced: {row['test']}"].append(row["p_value"])
+        found["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in battery if row["p_holm"] is not None))
+    return found
+
+
+def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 99, n: int = 200, d: int = 4) -> P:
+    """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a difference of one margin."""
+    found: P = defaultdict(list)
+    ids = [f"{i}/0" for i in range(n)]
+    half = None
+    for r in range(replicates):
+        prompt = 2 * rng.standard_normal((n, d))
+        x, y = prompt + rng.standard_normal((n, d)), prompt + rng.standard_normal((n, d))
+        if half is None:
+            half = paired.fid.reference(2 * rng.standard_normal((500, d)))
+        t, boot, _ = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="score", margin=1.0, seed=r, resamples=999)
+        found["paired: t"].append(t["p_value"])
+        found["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
+        found["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
+        found["paired: MMD, swaps"].append(paired.mmd_row(x, y, ids, ids, seed=r, swaps=swaps)["p_value"])
+        found["paired: FID difference, swaps"].append(paired.fid_row(half, x, y, ids, ids, seed=r, swaps=swaps)["p_value"])
+    return found
+
+
+def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int = 1000) -> P:
+    """KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
+    model = continuous.random_mixture(np.random.default_rng(0))
+    samples = continuous.exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
+    u = model.rosenblatt(samples.reshape(-1, 3, 1)).reshape(replicates, n, 3)
+    ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
+    found: P = {"continuous: KS of PIT": [k[1] for k in ks], "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks]}
+    fresh = continuous.exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
+    found["continuous: energy"] = [continuous.energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)]
+    cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
+    uniform = np.full(27, 1 / 27)
+    t = discrete.tables(uniform, 3, 3, n)
+    null = discrete.simulate_null(t, draws, rng)
+    counts = np.array([np.bincount(c, minlength=27) for c in cells])
+    found["continuous: binned, all four"] = [float(discrete.p_values(s, null)[4]) for s in discrete.statistics(counts, t)]
+    return found
+
+
+def calibration(replicates: int = 1000, seed: int = 0, draws: int = 4999) -> tuple[list[Row], P]:
+    """Rows and null p-values of every test; twice the replicates for the exact statistics, which cost least."""
+    streams = iter(np.random.default_rng(seed).spawn(5))
+    found: P = exact_p(2 * replicates, next(streams), draws, 10_000) | exact_p(2 * replicates, next(streams), draws, 1_000_000)
+    found |= teacher_forced_p(replicates, next(streams), seed)
+    found |= paired_p(replicates, next(streams))
+    found |= continuous_p(replicates, next(streams), draws)
+    rows = []
+    for test, ps in found.items():
+        hits, n = int((np.array(ps) <= R.ALPHA).sum()), len(ps)
+        low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
+        at_most = "Holm" in test or "e-value" in test
+        floor = 0.0 if at_most else NOMINAL[0]
+        verdict = "size ok" if floor <= hits / n <= NOMINAL[1] else "size off" if high < floor or low > NOMINAL[1] else "size unclear"
+        note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)" + (
+            "; at most .05 by design" if at_most else ""
+        )
+        values = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
+        rows.append(R.row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high})
+    law = exact_law(next(t for t in targets() if t.name == "random-0 3x4"))
+    rows += sequential.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
+    return rows, {k: [float(p) for p in v] for k, v in found.items()}

@@ -1,0 +1,68 @@
+"""Layer 6, sequential: evidence that may be looked at after every shard.
+
+    e_rows(shards, law, ...) -> rows     counts [S, K] of S shards -> one row per shard, of all shards so far
+    false_alarms(...) -> rows            how often a correct sampler is rejected when one looks after each of 20 shards
+
+The Dirichlet-multinomial e-value (`discrete.log_e`: Lindon & Malek 2022, averaged over four concentrations) depends on the summed counts
+alone, so shards may come in any order, and it is a test martingale under the null: P(it ever reaches 1/alpha) <= alpha (Ville), however
+often it is read. So min(1, 1/E) is a p-value at any time. Plain chi-square has that size for one look only.
+"""
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from parity.equality import discrete
+from parity.equality import rows as R
+from parity.equality.rows import Row
+
+
+def e_rows(shards: np.ndarray, law: np.ndarray, **place) -> list[Row]:
+    """Row s is the evidence after shards 0..s; statistic log E, p_value = min over those looks of 1/E; only the last decides."""
+    running = np.cumsum(shards, 0)
+    logs = np.array([float(discrete.log_e(c, law)) for c in running])
+    best = np.maximum.accumulate(logs)
+    found = []
+    for s, counts in enumerate(running):
+        n, p = int(counts.sum()), math.exp(-min(max(best[s], 0.0), 690.0))
+        values = {"statistic": logs[s], "effect": float(discrete.total_variation(counts, law)), "decides": s == len(running) - 1}
+        found.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **{"model": ""} | place | values))
+    return found
+
+
+def false_alarms(
+    law: np.ndarray,
+    *,
+    looks: int = 20,
+    shard: int = 500,
+    replicates: int = 1000,
+    seed: int = 0,
+    model: str = "",
+    alternative: np.ndarray | None = None,
+) -> list[Row]:
+    """Rates of rejection at any of `looks` shards of `shard` draws, for the e-process and for chi-square on pooled cells; with an
+    `alternative` law to draw from, their power. effect is the rate, the note its binomial interval."""
+    rng = np.random.default_rng(seed)
+    drawn = law if alternative is None else alternative
+    running = rng.multinomial(shard, drawn / drawn.sum(), size=(replicates, looks)).cumsum(1)  # [replicates, looks, K]
+    evidence = np.stack([discrete.log_e(running[:, k], law) for k in range(looks)], 1)
+    plain = np.empty((replicates, looks))
+    for k in range(looks):
+        group = discrete.pool((k + 1) * shard * law)
+        fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
+        expected = ((k + 1) * shard * law) @ fold
+        plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * ((k + 1) * shard / expected.sum()), axis=1).pvalue
+    kind = "false alarms" if alternative is None else "power"
+    rejected = {
+        f"{kind}: e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),
+        f"{kind}: chi-square, {looks} looks": plain.min(1) <= R.ALPHA,
+        f"{kind}: chi-square, one look": plain[:, -1] <= R.ALPHA,
+    }
+    found = []
+    for test, hit in rejected.items():
+        low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
+        note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
+        values = {"model": model, "effect": float(hit.mean()), "seed": seed, "note": note, "verdict": "measured", "decides": False}
+        found.append(R.row("sequential", test, looks * shard, **values))
+    return found

@@ -1,0 +1,99 @@
+"""The verdict on each decoder, from the rows of all layers.
+
+    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> list of dicts, one a (method, key)
+
+    certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
+    consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with the minimum
+                         detectable effect
+    lossy: TV = x        a layer rejects, and rejects again on the fresh seed where there was one; x with its interval if the exact layer
+                         measured it, else the layer that rejected, with its effect
+    inconclusive         nothing was tested, or a rejection did not repeat
+
+Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows. Rows of repeats
+confirm a rejection and never replace it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from parity.equality import rows as R
+from parity.equality.rows import Row
+
+Verdict = dict[str, Any]
+
+
+def layer_p(rows: Iterable[Row]) -> float | None:
+    """A decoder's p-value in a layer: the smallest of its deciding rows; None if none was run."""
+    ps = [r["p_holm"] if r["p_holm"] is not None else r["p_value"] for r in rows if r["decides"] and r["p_value"] is not None]
+    return min(ps, default=None)
+
+
+def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Verdict]:
+    """One dict a decoder: method, key, verdict, claim, mismatch, tv_bound, tv, tv_low, tv_high, minimum_detectable_effect, rejected_by,
+    p_decoders (layer to p-value after Holm over decoders), note."""
+    rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
+    decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
+    layers = list(dict.fromkeys(r["layer"] for r in rows))
+
+    def select(decoder: tuple[str, str], layer: str, repeated: bool) -> list[Row]:
+        return [r for r in rows if (r["method"], r["key"]) == decoder and r["layer"] == layer and (r["repeat"] > 0) == repeated]
+
+    adjusted: dict[tuple[str, str], dict[str, float]] = {d: {} for d in decoders}
+    for layer in layers:
+        ps = {d: p for d in decoders if (p := layer_p(select(d, layer, False))) is not None}
+        for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
+            adjusted[d][layer] = float(p)
+    return [
+        judge(d, adjusted[d], {layer: (select(d, layer, False), select(d, layer, True)) for layer in layers}, claims, margin, alpha)
+        for d in decoders
+    ]
+
+
+def judge(
+    decoder: tuple[str, str],
+    p: Mapping[str, float],
+    found: Mapping[str, tuple[list[Row], list[Row]]],
+    claims: Mapping[str, str],
+    margin: float,
+    alpha: float,
+) -> Verdict:
+    """The verdict on one decoder: its p-values by layer, and by layer its rows (first run, repeats)."""
+    method, key = decoder
+    rejected = [layer for layer, value in p.items() if value <= alpha]
+    again = {layer: layer_p(found[layer][1]) for layer in rejected}
+    confirmed = [layer for layer in rejected if again[layer] is None or again[layer] <= alpha]
+    certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
+    worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)  # the surest fault, not the noisiest target
+    bound = max((r["effect"] for r in certificates), default=None)
+    reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
+    note = ""
+    if confirmed:
+        if "exact" in confirmed:
+            words = f"lossy: TV = {worst['tv']:.4f}"
+            note = f"on {worst['model']}, 95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
+        else:
+            first = min(confirmed, key=lambda layer: p[layer])
+            row = min((r for r in found[first][0] if r["decides"] and r["p_value"] is not None), key=lambda r: r["p_value"])
+            words = "lossy: TV not measured"
+            effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
+            note = f"rejected by {first}: {row['test']}{effect}" + (f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else "")
+    elif rejected:
+        words, note = "inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed"
+    elif not p:
+        words, note = "inconclusive", "no test could be run"
+    elif bound is not None and bound <= margin and "exact" in p:
+        words, note = "certified lossless", f"TV <= {bound:.4f} (95 %) on each of {len(certificates)} targets"
+    else:
+        words = "consistent"
+        if bound is not None:
+            note = f"not rejected; TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"
+        else:
+            reaches = [r for rows, _ in found.values() for r in rows if r["decides"] and r["minimum_detectable_effect"] is not None]
+            note = f"not rejected in {', '.join(p)}" + ("; see the rows for the minimum detectable effects" if reaches else "")
+    claim = claims.get(method, "")
+    mismatch = (claim == "lossless" and words.startswith("lossy")) or (claim == "lossy" and words == "certified lossless")
+    tv = {k: worst[k] if worst else None for k in ("tv", "tv_low", "tv_high")}
+    return {
+        "method": method, "key": key, "verdict": words, "claim": claim, "mismatch": mismatch, "tv_bound": bound, **tv,
+        "minimum_detectable_effect": reach, "rejected_by": rejected, "p_decoders": dict(p), "note": note,
+    }  # fmt: skip

@@ -1,0 +1,182 @@
+"""Bring an experiment's files together: summary.csv, equality.csv, records.parquet, published.csv and report.html.
+
+    python -m parity.gather --config '{"methods": ...}' --published workflow/published/sjd.csv --out results/default
+
+Which files belong to the experiment follows from its configuration (`parity.layout`); nothing is found by looking around.
+"""
+
+import argparse
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from parity import config, layout
+from parity.command import one_line, pin_threads, provenance
+from parity.config import Config, claim
+from parity.equality.rows import Row
+from parity.equality.verdict import verdicts
+from parity.layout import Cell
+from parity.report.build import Report, acceptance_of, write
+from parity.report.thumbnails import Column
+from parity.storage import Shard, canonical, publish, read_arrays, read_json, read_shards
+
+FIRST = ["model", "method", "options", "key", "role", "claim", "n", "nfe", "step_compression", "seconds_per_image", "ms_per_forward"]
+FIRST += ["tokens_per_second", "nodes_per_pass", "nodes_per_token", "device", "dtype", "fid", "kid", "clip_score", "precision", "recall"]
+FIRST += ["perplexity", "verdict"]
+TESTS = ["model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "minimum_detectable_effect", "verdict"]
+PICTURES = 256  # prompts that compete for a place in the picture grid
+
+
+def summary_row(cell: Cell) -> dict[str, Any]:
+    spec = cell["spec"]
+    row = {
+        "model": spec["model"],
+        "method": spec["method"],
+        "options": canonical(spec["options"]),
+        "key": cell["key"],
+        "role": cell["role"],
+    }
+    return (
+        row
+        | {"claim": claim(spec["method"]), "sampling": canonical(spec["sampling"]), "seed": spec["seed"]}
+        | read_json(Path(layout.folder(cell), "metrics.json"))
+    )
+
+
+def shards(settings: Config, cell: Cell) -> Shard:
+    return read_shards(Path(p) for p in layout.pieces(settings, cell, "shards"))
+
+
+def record_rows(settings: Config, cell: Cell) -> pd.DataFrame:
+    """A row per image of a cell."""
+    shard, features = shards(settings, cell), read_arrays(Path(layout.folder(cell), "features.npz"))
+    logp = np.where(np.isneginf(features["logp"]), np.nan, features["logp"])
+    spec = cell["spec"]
+    frame = pd.DataFrame({"id": shard.ids, "caption": shard.captions, "model": spec["model"], "method": spec["method"], "key": cell["key"]})
+    frame = frame.assign(seed=spec["seed"], nfe=shard.nfe, nodes=shard.nodes, batch=shard.batch, batch_seconds=shard.seconds)
+    frame = frame.assign(logp_mean=np.nanmean(logp, 1), kept=[k[k > 0].tolist() for k in shard.kept], step=shard.step.tolist())
+    return frame.assign(clip=features["cosine"]) if "cosine" in features else frame
+
+
+def rows_of(settings: Config, cell: Cell, cells: list[Cell]) -> list[Row]:
+    """Every equality row of a cell, under the cell's own key."""
+    rows = [row for file in layout.equality(settings, cell, cells) for row in read_json(Path(file))["rows"]]
+    return [row | {"model": row["model"] or cell["spec"]["model"], "key": cell["key"], "method": cell["spec"]["method"]} for row in rows]
+
+
+def ours(summary: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """The papers' figures with ours beside them, where a cell of the same method and options is in the experiment."""
+    found = []
+    for _, paper in published.iterrows():
+        wanted = json.loads(paper["options"])
+        for _, cell in summary[(summary["method"] == paper["method"]) & (summary["role"] == "method")].iterrows():
+            given = json.loads(cell["options"])
+            if any(given.get(k) != v for k, v in wanted.items()):
+                continue
+            same = (summary["role"] == "reference") & (summary["model"] == cell["model"]) & (summary["sampling"] == cell["sampling"])
+            plain = summary[same].iloc[0]
+            metric = paper["metric"]
+            if metric.endswith("_minus_ar"):
+                column = {"fid_minus_ar": "fid", "logp_minus_ar": "logp_mean"}[metric]
+                value = cell[column] - plain[column] if column in summary else None
+            elif metric == "latency_ratio":
+                value = plain["seconds_per_image"] / cell["seconds_per_image"]
+            else:
+                value = cell[metric]
+            difference = None if value is None else value - paper["value"]
+            found.append({**paper, "options": cell["options"], "key": cell["key"], "ours": value, "difference": difference})
+    return pd.DataFrame(found)
+
+
+def picture_columns(settings: Config, cells: list[Cell]) -> tuple[list[Column], list[str]]:
+    """The same prompts, cell by cell, plain sampling first; the page picks the prompts that came out worst."""
+    columns, captions = [], []
+    for cell in cells:
+        images, features = (
+            [read_arrays(Path(p)) for p in layout.pieces(settings, cell, "images")],
+            read_arrays(Path(layout.folder(cell), "features.npz")),
+        )
+        if "cosine" not in features:
+            return [], []
+        spec = cell["spec"]
+        label = {"reference": "ar", "null": "ar, again"}.get(cell["role"]) or f"{spec['method']} {canonical(spec['options'])}"
+        pixels = np.concatenate([i["pixels"] for i in images])[:PICTURES]
+        columns.append(Column(label, pixels, features["cosine"][:PICTURES], baseline=cell["role"] != "method"))
+        captions = features["captions"].tolist()[:PICTURES]
+    return columns, captions
+
+
+def environment(settings: Config, made: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers were obtained with; `made` is a shard's provenance."""
+    return {
+        "generation": {k: v for k, v in made.items() if k not in ("spec", "code")},
+        "report": provenance("cpu", settings.dtype, 1),
+        "machine": {"cores": os.cpu_count()},
+        "seeds": settings.seeds.model_dump(),
+        "checkpoints": {model: read_json(Path(layout.manifest(settings, model)))["sha256"] for model in settings.models},
+    }
+
+
+def csv(frame: pd.DataFrame, path: Path, first: list[str]) -> None:
+    ordered = [c for c in first if c in frame] + [c for c in frame if c not in first]
+    publish(path, frame[ordered].to_csv(index=False).encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", type=json.loads, required=True)
+    parser.add_argument("--published", type=Path, nargs="*", default=[])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    settings = config.load(a.config)
+    cells = config.cells(settings, config.read_prompts(settings.prompts))
+    summary = pd.DataFrame([summary_row(c) for c in cells])
+    tables = {name: read_json(Path(file)) for name, file in layout.tables(settings).items()}
+    rows = [row for c in cells for row in rows_of(settings, c, cells)]
+    claims = {c["spec"]["method"]: claim(c["spec"]["method"]) for c in cells}
+    found = {v["key"]: v for v in verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)}
+    for name in ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note"):
+        summary[name] = [found[key][name] for key in summary["key"]]
+    rows += [row for table in tables.values() for row in table["rows"]]
+    equality = pd.DataFrame(rows)
+    null = pd.DataFrame([{"test": test, "p_value": p} for test, ps in tables["calibration"]["p_values"].items() for p in ps])
+    records = pd.concat([record_rows(settings, c) for c in cells], ignore_index=True)
+    papers = [pd.read_csv(f) for f in a.published]
+    published = ours(summary, pd.concat(papers, ignore_index=True)) if papers else pd.DataFrame()
+    csv(summary, a.out / "summary.csv", FIRST)
+    csv(equality, a.out / "equality.csv", TESTS)
+    csv(published, a.out / "published.csv", ["paper", "table", "model", "metric", "method", "options", "value", "ours", "difference"])
+    stream = io.BytesIO()
+    records.to_parquet(stream, index=False)
+    publish(a.out / "records.parquet", stream.getvalue())
+
+    decoded = [(c["key"], shards(settings, c)) for c in cells]
+    width = round(decoded[0][1].tokens.shape[1] ** 0.5)  # raster order on a square grid
+    columns, captions = picture_columns(settings, [c for c in cells if c["spec"]["model"] == cells[0]["spec"]["model"]])
+    report = Report(
+        experiment=settings.experiment,
+        summary=summary,
+        equality=equality,
+        environment=environment(settings, decoded[0][1].provenance),
+        config=yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True),
+        records=records,
+        acceptance=acceptance_of(((key, shard.step) for key, shard in decoded), width),
+        pictures=columns,
+        captions=captions,
+        published=published,
+        mutants=pd.DataFrame(tables["mutants"]["rows"]),
+        null=null,
+    )
+    write(report, a.out / "report.html")
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,70 @@
+"""Where everything lies under results/: names that the rules and the report agree on."""
+
+from typing import Any
+
+from parity.config import Config, digest, prompt_digest, revision
+
+Cell = dict[str, Any]
+SMALL_WINDOW = 3  # on models of four or five positions a window of 16 would be the whole sequence
+
+
+def prompt_set(config: Config, prompts: list[str]) -> str:
+    return f"{prompt_digest(prompts)}-{config.prompts.repeats}x{config.prompts.shards}"
+
+
+def manifest(config: Config, model: str) -> str:
+    return f"results/checkpoints/{model}-{revision(config.models[model])}/manifest.json"
+
+
+def encoded(config: Config, prompts: list[str], model: str, shard: int | str) -> str:
+    """Encoded prompts of a shard, for a model."""
+    return f"results/prompts/{prompt_set(config, prompts)}/{model}-{revision(config.models[model])}/{shard}.npz"
+
+
+def folder(cell: Cell) -> str:
+    return f"results/cells/{cell['cell']}"
+
+
+def pieces(config: Config, cell: Cell, kind: str) -> list[str]:
+    """A cell's files of one kind ("shards" or "images"), in order."""
+    n = config.prompts.shards
+    return [f"{folder(cell)}/{kind}/{k}-of-{n}.npz" for k in range(n)]
+
+
+def small(options: dict[str, Any]) -> dict[str, Any]:
+    """A variant's options for an enumerable model: the window cut to a few positions."""
+    return {k: min(v, SMALL_WINDOW) if k == "window" else v for k, v in options.items()}
+
+
+def exact_key(config: Config, spec: dict[str, Any]) -> str:
+    e = config.equality
+    return digest([spec["method"], small(spec["options"]), e.n, e.models, e.seeds])
+
+
+def reference_of(cell: Cell, cells: list[Cell]) -> Cell:
+    """The plain sampling that a cell is compared with: same model, same sampling settings, the reference seed."""
+    same = ("model", "sampling", "prompts", "repeats", "dtype")
+    return next(c for c in cells if c["role"] == "reference" and all(c["spec"][k] == cell["spec"][k] for k in same))
+
+
+def exact(config: Config, cell: Cell) -> str:
+    return f"results/equality/exact/{cell['spec']['method']}-{exact_key(config, cell['spec'])}.json"
+
+
+def teacher_forced(cell: Cell) -> str:
+    return f"results/equality/teacher-forced/{cell['cell']}.json"
+
+
+def paired(cell: Cell, cells: list[Cell]) -> str:
+    return f"results/equality/paired/{cell['cell']}-{reference_of(cell, cells)['key']}.json"
+
+
+def equality(config: Config, cell: Cell, cells: list[Cell]) -> list[str]:
+    """Every file of equality rows of a cell."""
+    return [exact(config, cell), teacher_forced(cell), *([] if cell["role"] == "reference" else [paired(cell, cells)])]
+
+
+def tables(config: Config) -> dict[str, str]:
+    """Files that belong to the experiment, not to a cell."""
+    e = config.equality
+    return {"mutants": f"results/equality/mutants-{e.mutants}.json", "calibration": f"results/equality/calibration-{e.calibration}.json"}

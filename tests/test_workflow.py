@@ -1,0 +1,142 @@
+"""The workflow as a user runs it: bad input stops it, a killed run resumes, a second run does nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.storage import read_shard
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "prompts", "envs")
+TINY = """
+experiment: tiny
+prompts: {file: prompts/scenes.txt, limit: 4, shards: 2}
+methods:
+  ar: [{}]
+  sjd: [{window: 16}]
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of the project without results."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tmp_path / part)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return tmp_path
+
+
+def snakemake(project, *arguments, config="tiny.yaml", **more):
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--replace-workflow-config"]
+    command += ["--configfile", config, *arguments]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=400, **more)
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ("batchh: 3", ["batchh = 3", "unknown key"]),
+        ("sampling: {temperature: 1e-4}", ["sampling.temperature = '1e-4'", "a number"]),
+        ("prompts: {file: prompts/none.txt}", ["prompts.file = 'prompts/none.txt'", "no such file"]),
+        ("methods: {ar: [{}], sjd: [{window: 0}]}", ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
+    ],
+)
+def test_bad_configuration_stops_before_any_job_with_one_line(project, change, parts):
+    key = change.split(":")[0]
+    lines = [line for line in TINY.splitlines() if not line.startswith((f"{key}:", "  ") if key == "methods" else f"{key}:")]
+    (project / "bad.yaml").write_text("\n".join([*lines, change]))
+    done = snakemake(project, config="bad.yaml")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert done.returncode != 0 and len(errors) == 1, done.stderr
+    assert all(part in errors[0] for part in parts)
+    assert not (project / "results").exists() and "Traceback" not in done.stderr
+
+
+def test_a_wrong_checkpoint_stops_with_one_line(project):
+    weights = project / "src/parity/embedded/weights/vq.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    done = snakemake(project, "--until", "checkpoint")
+    assert done.returncode != 0 and "error: models.scenes" in done.stderr and "SHA-256" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def tokens(project):
+    files = sorted((project / "results/cells").rglob("*-of-*.npz"))
+    return {str(f.relative_to(project)): read_shard(f).tokens for f in files if f.parent.name == "shards"}
+
+
+@pytest.mark.slow
+def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(project, tmp_path_factory):
+    """SIGKILL of the whole process group at random moments; then shards again with one shard in place of two."""
+    goal = ["--until", "ar", "sjd"]
+    calm = snakemake(project, *goal)
+    assert calm.returncode == 0, calm.stderr
+    wanted = tokens(project)
+    assert len(wanted) == 6
+    again = snakemake(project, *goal)
+    assert "Nothing to be done" in again.stderr
+
+    shutil.rmtree(project / "results")
+    shutil.rmtree(project / ".snakemake")
+    rng = np.random.default_rng(0)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "2",
+        "--resources",
+        "gpu=0",
+        "--replace-workflow-config",
+        "--configfile",
+        "tiny.yaml",
+    ]
+    for _ in range(3):
+        run = subprocess.Popen([*command, *goal], cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(rng.uniform(6, 20))
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            snakemake(project, "--unlock")
+    done = snakemake(project, *goal)
+    assert done.returncode == 0, done.stderr
+    found = tokens(project)
+    assert found.keys() == wanted.keys() and all(np.array_equal(found[k], wanted[k]) for k in wanted)
+
+    (project / "one.yaml").write_text(TINY.replace("shards: 2", "shards: 1"))
+    assert snakemake(project, *goal, config="one.yaml").returncode == 0
+    for name, whole in tokens(project).items():
+        if name.endswith("0-of-1.npz"):
+            halves = [wanted[name.replace("0-of-1", f"{k}-of-2")] for k in range(2)]
+            assert np.array_equal(whole, np.concatenate(halves))
+
+
+@pytest.mark.slow
+def test_one_more_option_schedules_that_cell_alone_and_taking_it_back_nothing(project):
+    goal = ["--until", "ar", "sjd"]
+    assert snakemake(project, *goal).returncode == 0
+    (project / "more.yaml").write_text(TINY.replace("sjd: [{window: 16}]", "sjd: [{window: 16}, {window: 17}]"))
+    plan = snakemake(project, *goal, "-n", config="more.yaml").stdout
+    jobs = {line.split()[0]: int(line.split()[1]) for line in plan.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit()}
+    assert jobs["sjd"] == 2 and "ar" not in jobs  # its two shards
+    assert "Nothing to be done" in snakemake(project, *goal).stderr
+    source = project / "src/parity/decoders/sjd.py"
+    original = source.read_text()
+    source.write_text(original + "\n# edited\n")
+    plan = snakemake(project, *goal, "-n").stdout
+    assert "sjd" in plan and "\nar " not in plan
+    source.write_text(original)
+    assert "Nothing to be done" in snakemake(project, *goal).stderr
