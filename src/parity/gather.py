@@ -22,7 +22,8 @@ from parity.config import Config, claim
 from parity.equality.rows import Row
 from parity.equality.verdict import verdicts
 from parity.layout import Cell
-from parity.report.build import Report, acceptance_of, write
+from parity.report.build import Report, write
+from parity.report.figures import Acceptance
 from parity.report.thumbnails import Column
 from parity.storage import Shard, canonical, publish, read_arrays, read_json, read_shards
 
@@ -168,7 +169,7 @@ def main() -> None:
         environment=environment(settings, decoded[0][1].provenance),
         config=yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True),
         records=records,
-        acceptance=acceptance_of(((key, shard.step) for key, shard in decoded), width),
+        acceptance={key: Acceptance(shard.step, width) for key, shard in decoded},
         pictures=columns,
         captions=captions,
         published=published,

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from parity.checkpoints import load_weights
 from parity.embedded.text import PREFIX, t5_encoder, token_ids
 from parity.embedded.training import publish, scene_arrays, to_pictures, train
 from parity.models.llamagen import LlamaGenConfig, Transformer, left_pad, read_config
@@ -16,6 +17,7 @@ from parity.models.vq import VQ, VQConfig
 
 CONFIG = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=PREFIX, caption_dim=128, multiple_of=64)
 UNCONDITIONAL = 0.1  # share of captions dropped, for guidance
+PRETRAINED_AT = 1050  # step at which the text encoder's weights are replaced by those of train_text
 
 
 def load_vq(file: Path) -> VQ:
@@ -40,7 +42,7 @@ def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Te
 
 
 def main(
-    work: Path, vq_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int
+    work: Path, vq_file: Path, text_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int
 ) -> list[dict[str, float]]:
     """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
@@ -64,23 +66,24 @@ def main(
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def loss(step):
+        if step == PRETRAINED_AT:
+            # Trained from scratch so far, the encoder knew the words of a caption but not which colour was the ground's.
+            load_weights(t5, text_file)
         rng = np.random.default_rng([seed, step, 3])
         rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
         value = nats(ids[rows], valid[rows], tokens[rows], torch.from_numpy(rng.random(batch) < UNCONDITIONAL), step_fn)
         return value, {}
 
+    @torch.inference_mode()
+    def held_out() -> float:
+        every = torch.zeros(64, dtype=torch.bool)
+        parts = [slice(i, i + 64) for i in range(0, 256, 64)]
+        return float(np.mean([nats(test_ids[p], test_valid[p], test_tokens[p], every).item() for p in parts]))
+
     log = []
     for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
         if row["step"] % 500 == 0:
-            with torch.inference_mode():
-                row["held_out"] = np.mean(
-                    [
-                        nats(
-                            test_ids[i : i + 64], test_valid[i : i + 64], test_tokens[i : i + 64], torch.zeros(64, dtype=torch.bool)
-                        ).item()
-                        for i in range(0, 256, 64)
-                    ]
-                )
+            row["held_out"] = held_out()
         print(row, flush=True)
         log.append(row)
     publish(net, out, asdict(CONFIG))

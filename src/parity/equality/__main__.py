@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--options", type=json.loads, default={}, help="JSON object")
     c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
     c.add_argument("--models", choices=("full", "small"), default="full")
-    c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the first is the run, the others its repeats")
+    c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the first is the run, the second repeats what it rejected")
     c.add_argument("--draws", type=int, default=9999, help="of the Monte-Carlo null")
     c.add_argument("--key", default="", help="key of the cell, copied to the rows")
     c.add_argument("--pathwise", action="store_true", help="also compare with ar token for token (for decoders coupled to it)")
@@ -91,12 +91,12 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--seeds", type=json.loads, default=[0, 1])
         c.add_argument("--draws", type=int, default=1999)
         if name == "mutants":
-            c.add_argument("--n-tv", type=int, default=1_000_000, help="sequences from which the joint TV is measured")
+            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (10 n)")
 
     c = command("calibration", "layer 7: sizes", None)
     c.add_argument("--replicates", type=int, default=1000)
     c.add_argument("--seed", type=int, default=0)
-    c.add_argument("--draws", type=int, default=4999)
+    c.add_argument("--draws", type=int, default=9999)
     return main
 
 

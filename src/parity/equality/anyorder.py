@@ -9,7 +9,7 @@ with order [L] the positions in the order in which they are decoded; noise is `p
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -126,7 +126,9 @@ def anyorder_rows(
     law, code = model.joint.numpy(), t @ V ** np.arange(L - 1, -1, -1)
     if (law[code] == 0).any():
         row = int(np.argmax(law[code] == 0))
-        raise ValueError(f"model {model_name}, position {L - 1}, row {row}: sequence {t[row].tolist()} of probability zero was sampled")
+        cube = law.reshape([V] * L)
+        position = next(i for i in range(L) if cube[tuple(t[row, : i + 1])].sum() == 0)  # in raster order
+        raise ValueError(f"model {model_name}, position {position}, row {row}: token {t[row, position]} of probability zero was sampled")
     place = {"model": model_name, "method": method, "key": key, "seed": seed, "repeat": repeat}
     return discrete.joint_rows("any-order", np.bincount(code, minlength=len(law)), law, V, L, rng=rng, draws=draws, **place)
 
@@ -134,7 +136,7 @@ def anyorder_rows(
 def variants() -> dict[str, tuple[AnyDecoder, str]]:
     """The layer's decoders by name, with their fault ("none" for the two controls)."""
     found: dict[str, tuple[AnyDecoder, str]] = {"sequential": (sequential, "none")}
-    return found | {f"assd: {f}": (partial(assd, fault=f), f) for f in Fault.__args__}
+    return found | {f"assd: {f}": (partial(assd, fault=f), f) for f in get_args(Fault)}
 
 
 def anyorder(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999) -> list[Row]:
@@ -147,7 +149,7 @@ def anyorder(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999) 
             rows = []
             for repeat, seed in enumerate(seeds):
                 tokens = decoder(model, n, noise=counted_noise(seed, range(n)), order=order)
-                place = {"model_name": name, "method": method, "key": fault, "seed": seed, "repeat": repeat}
+                place: dict[str, Any] = {"model_name": name, "method": method, "key": fault, "seed": seed, "repeat": repeat}
                 rows += anyorder_rows(tokens, model, rng=np.random.default_rng([seed, L]), draws=draws, **place)
             detected = [r["p_value"] is not None and r["p_value"] <= R.ALPHA for r in rows if r["test"] == "all four"]
             required = not all(detected) if fault == "none" else all(detected)

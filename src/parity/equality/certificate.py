@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.equality import verdict
-from parity.equality.exact import Decoder, exact
+from parity.equality.exact import Decoder, exact, name_of
 from parity.equality.rows import Row
 
 
@@ -47,10 +47,11 @@ def certify(
 
     decoder  f(model, start, *, noise, **options) -> iterator of parity.steps.Step
     models   "full" (31 targets) or "small" (6)
-    seeds    the first is the run; what it rejects is repeated on the others
+    seeds    the first is the run; what it rejects is repeated on the second
     margin   the TV below which a bound certifies; a perfect sampler's bound on 243 cells is about .02 at n = 1e5 and .0065 at 1e6
     claim    "lossy" lets the decoder sample tokens of probability zero (counted); under "lossless" that is a ValueError
+    options  of the decoder; bind one whose name is taken above with functools.partial
     """
-    method = getattr(decoder, "__name__", type(decoder).__name__)
+    method = name_of(decoder)
     rows = exact(decoder, options, method=method, claim=claim, n=n, models=models, seeds=seeds, threads=threads)
     return Certificate(verdict.verdicts(rows, {method: claim}, margin)[0], rows)

@@ -14,7 +14,7 @@ A decoder here is decoder(model, rows, rng, **options) -> samples [rows, L, D], 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import spatial, special, stats
@@ -173,7 +173,7 @@ def continuous_rows(
 def variants() -> dict[str, tuple[Sampler, str]]:
     """The layer's decoders by name, with their fault ("none" for the two controls)."""
     found: dict[str, tuple[Sampler, str]] = {"exact sampling": (exact_sampler, "none")}
-    return found | {f"speculative: {f}": (partial(speculative, fault=f), f) for f in Fault.__args__}
+    return found | {f"speculative: {f}": (partial(speculative, fault=f), f) for f in get_args(Fault)}
 
 
 def continuous(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999, energy_n: int = 500) -> list[Row]:
@@ -188,7 +188,7 @@ def continuous(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999
             rows, hits = [], []
             for repeat, seed in enumerate(seeds):
                 rng = np.random.default_rng([seed, D])
-                place = {"model_name": name, "method": method, "key": fault, "seed": seed, "repeat": repeat}
+                place: dict[str, Any] = {"model_name": name, "method": method, "key": fault, "seed": seed, "repeat": repeat}
                 rows += continuous_rows(decoder(model, n, rng), model, rng=rng, bins=bins, energy_n=energy_n, draws=draws, **place)
                 hits.append(any(r["verdict"] == "rejected" for r in rows if r["decides"] and r["repeat"] == repeat))
             required = not all(hits) if fault == "none" else all(hits)

@@ -118,11 +118,19 @@ def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray
 
 
 def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
-    """Monte-Carlo p-values [5] of the four statistics [4] and of the smallest of them, against null [B, 4]."""
-    both = np.concatenate([observed[None], null])
-    p = stats.rankdata(-both, method="max", axis=0) / len(both)  # (1 + b) / (1 + B) for the first row; the others' likewise
-    smallest = p.min(1)
-    return np.append(p[0], (smallest <= smallest[0]).mean())
+    """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of the smallest of them, against null [B, 4].
+
+    The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B are exchangeable.
+    """
+    draws = len(null)
+    ordered = np.sort(null, 0)
+    rank = np.stack([draws - np.searchsorted(o, column) for o, column in zip(ordered.T, null.T, strict=True)], 1)  # [B, 4] null >= null_b
+    found = np.empty((len(observed), 5))
+    for r, one in enumerate(observed):
+        p = (1 + (null >= one).sum(0)) / (1 + draws)
+        others = ((rank + (one >= null)) / (1 + draws)).min(1)
+        found[r] = [*p, (1 + (others <= p.min() + 1e-12).sum()) / (1 + draws)]
+    return found
 
 
 def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
@@ -176,9 +184,11 @@ def joint_rows(
         found = [R.not_run(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
     else:
         t = tables(law, vocab, length, n)
-        observed = statistics(counts[None], t)[0]
-        p = p_values(observed, simulate_null(t, draws, rng))
-        found = [R.row(layer, test, n, statistic=observed[k], p_value=p[k], **common | {"decides": False}) for k, test in enumerate(TESTS)]
+        observed = statistics(counts[None], t)
+        p = p_values(observed, simulate_null(t, draws, rng))[0]
+        found = [
+            R.row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False}) for k, test in enumerate(TESTS)
+        ]
         for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
             if not have:
                 found[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)

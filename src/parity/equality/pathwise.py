@@ -17,7 +17,7 @@ from scipy import stats
 from parity.decoders.ar import ar
 from parity.equality import discrete
 from parity.equality import rows as R
-from parity.equality.exact import Decoder, Target, draw, targets
+from parity.equality.exact import Decoder, Target, draw, name_of, targets
 from parity.equality.rows import Row
 
 
@@ -74,6 +74,6 @@ def pathwise(
                     for d, o in ((decoder, options or {}), (reference, {}))
                 )
                 name, exact = str(dtype).removeprefix("torch."), dtype == torch.float64
-                place = {"model": target.name, "method": method or decoder.__name__, "key": key, "seed": seed, "repeat": repeat}
+                place = {"model": target.name, "method": method or name_of(decoder), "key": key, "seed": seed, "repeat": repeat}
                 found.append(token_row(a, b, exact=exact, test=f"same tokens, {name}", **place))
     return found

@@ -35,7 +35,7 @@ def number(value: Any) -> float | None:
 def row(layer: str, test: str, n: int, *, p_value: float | None = None, **values: Any) -> Row:
     """A row with every column present."""
     p = None if p_value is None else max(float(p_value), SMALLEST)
-    columns = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
+    columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
     columns["verdict"] = "not run" if p is None else "rejected" if p <= ALPHA else "not rejected"
     columns |= {k: number(v) if isinstance(v, float | np.floating) else v for k, v in values.items()}
@@ -49,10 +49,10 @@ def not_run(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
 
 def holm(p: Sequence[float]) -> np.ndarray:
     """Holm's step-down adjusted p-values. Those of statsmodels.multipletests, which collects garbage in every call (0.15 s with torch)."""
-    p = np.asarray(p, dtype=float)
-    order = np.argsort(p)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    raw = np.asarray(p, dtype=float)
+    order = np.argsort(raw)
+    adjusted = np.empty(len(raw))
+    adjusted[order] = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1)).clip(max=1)
     return adjusted
 
 

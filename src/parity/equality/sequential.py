@@ -63,6 +63,6 @@ def false_alarms(
     for test, hit in rejected.items():
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
-        values = {"model": model, "effect": float(hit.mean()), "seed": seed, "note": note, "verdict": "measured", "decides": False}
+        values: Row = {"model": model, "effect": float(hit.mean()), "seed": seed, "note": note, "verdict": "measured", "decides": False}
         found.append(R.row("sequential", test, looks * shard, **values))
     return found

@@ -38,6 +38,11 @@ ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), a
 SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
 
 
+def stored(p: Tensor) -> Law:
+    """The callable for laws [n, L, V] that have been computed."""
+    return lambda a, b: p[a:b]
+
+
 def slots(step: np.ndarray) -> np.ndarray:
     """Slot [n, L] of each position in its pass, from the pass in which it became final, step [n, L] (forced positions, 0, get 0)."""
     i = np.arange(step.shape[1])
@@ -58,7 +63,10 @@ def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
     groups = np.asarray(groups)
     if groups.shape[-1] != vocab:
         raise ValueError(f"groups: {groups.shape[-1]} codes, expected the vocabulary's {vocab}")
-    return (groups == np.unique(groups)[:, None]).astype(float) if groups.ndim == 1 else groups.astype(float)
+    if groups.ndim == 2:
+        return groups.astype(float)
+    labels = np.unique(groups)
+    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # of two groups, one says all
 
 
 def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:

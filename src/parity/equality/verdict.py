@@ -22,10 +22,15 @@ from parity.equality.rows import Row
 Verdict = dict[str, Any]
 
 
-def layer_p(rows: Iterable[Row]) -> float | None:
-    """A decoder's p-value in a layer: the smallest of its deciding rows; None if none was run."""
-    ps = [r["p_holm"] if r["p_holm"] is not None else r["p_value"] for r in rows if r["decides"] and r["p_value"] is not None]
-    return min(ps, default=None)
+def layer_p(rows: list[Row]) -> float | None:
+    """A decoder's p-value in a layer: the smallest p_holm of its deciding rows; None if none was run.
+
+    Rows that come without p_holm (the paired ones, made one score at a time) are given it here, as one family.
+    """
+    deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
+    if any(r["p_holm"] is None for r in deciding):
+        R.family(deciding)
+    return min((r["p_holm"] for r in deciding), default=None)
 
 
 def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Verdict]:
@@ -60,15 +65,14 @@ def judge(
     """The verdict on one decoder: its p-values by layer, and by layer its rows (first run, repeats)."""
     method, key = decoder
     rejected = [layer for layer, value in p.items() if value <= alpha]
-    again = {layer: layer_p(found[layer][1]) for layer in rejected}
-    confirmed = [layer for layer in rejected if again[layer] is None or again[layer] <= alpha]
+    confirmed = [layer for layer in rejected if (again := layer_p(found[layer][1])) is None or again <= alpha]
     certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)  # the surest fault, not the noisiest target
     bound = max((r["effect"] for r in certificates), default=None)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
     note = ""
     if confirmed:
-        if "exact" in confirmed:
+        if "exact" in confirmed and worst is not None:
             words = f"lossy: TV = {worst['tv']:.4f}"
             note = f"on {worst['model']}, 95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
         else:
