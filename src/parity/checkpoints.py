@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
+    cause: Exception | None = None
     for attempt in range(attempts):
         try:
             return Path(hf_hub_download(repo, file, revision=revision))
@@ -65,7 +67,9 @@ def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
             cause = error
             print(f"{repo}/{file}: try {attempt + 1} of {attempts} failed: {error.__cause__ or error}", file=sys.stderr, flush=True)
             time.sleep(2**attempt)
-    raise ConfigError(f"models: {repo}/{file} at {revision[:8]} cannot be had: {type(cause).__name__}: {cause.__cause__ or cause}")
+    raise ConfigError(
+        f"models: {repo}/{file} at {revision[:8]} cannot be had: {type(cause).__name__}: {getattr(cause, '__cause__', None) or cause}"
+    )
 
 
 def unpickle(path: Path, out: Path) -> None:
@@ -159,7 +163,7 @@ def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32
     return Loaded(net.eval().to(place, dtype), vq.eval().to(place), place)
 
 
-def load_clip(manifest: dict, device: str = "cpu") -> nn.Module | None:
+def load_clip(manifest: dict, device: str = "cpu") -> Any | None:
     """The network that quality is measured with; None for a model whose files name none."""
     if "clip" not in manifest["files"]:
         return None

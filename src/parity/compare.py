@@ -6,6 +6,7 @@ python -m parity.compare paired --cell .../sjd-0123abcd --baseline .../ar-0123ab
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
 
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right verifiers.
     slot = slots(shard.step) if claim(spec["method"]) == "lossless" else None
-    place = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
+    place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
     groups = sign_groups(loaded.vq.quantize.codes.detach().cpu().numpy())
     rng = np.random.default_rng(a.seeds[0])
     width = loaded.net.config.grid
@@ -47,16 +48,15 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
 def compare_pairs(a: argparse.Namespace) -> list[Row]:
     """Quality and likelihood differences from the baseline, prompt by prompt."""
     spec, mine, theirs = read_json(a.cell / "spec.json"), read_arrays(a.cell / "features.npz"), read_arrays(a.baseline / "features.npz")
-    place = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
-    ids, seed = (mine["ids"].astype(str).tolist(), theirs["ids"].astype(str).tolist()), a.seeds[0]
-    found: list[Row] = []
-    logp = [np.nanmean(np.where(np.isneginf(side["logp"]), np.nan, side["logp"]), 1) for side in (mine, theirs)]
-    found += paired.scalar_rows(*logp, *ids, name="log p", margin=a.margin_logp, seed=seed, **place)
+    place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
+    x, y, seed = mine["ids"].astype(str).tolist(), theirs["ids"].astype(str).tolist(), a.seeds[0]
+    logp, baseline = (np.nanmean(np.where(np.isneginf(side["logp"]), np.nan, side["logp"]), 1) for side in (mine, theirs))
+    found = paired.scalar_rows(logp, baseline, x, y, name="log p", margin=a.margin_logp, seed=seed, **place)
     if "features" in mine:
-        found += paired.scalar_rows(mine["cosine"], theirs["cosine"], *ids, name="CLIP", margin=a.margin_clip, seed=seed, **place)
-        found.append(paired.mmd_row(mine["features"], theirs["features"], *ids, seed=seed, swaps=a.swaps, name="CLIP features", **place))
+        found += paired.scalar_rows(mine["cosine"], theirs["cosine"], x, y, name="CLIP", margin=a.margin_clip, seed=seed, **place)
+        found.append(paired.mmd_row(mine["features"], theirs["features"], x, y, seed=seed, swaps=a.swaps, name="CLIP features", **place))
         real = read_arrays(a.reference)["features"]
-        found.append(paired.fid_row(real, mine["features"], theirs["features"], *ids, seed=seed, swaps=min(a.swaps, 199), **place))
+        found.append(paired.fid_row(real, mine["features"], theirs["features"], x, y, seed=seed, swaps=min(a.swaps, 199), **place))
     return found
 
 

@@ -85,6 +85,8 @@ class EqualitySpec(Strict):
     n: int = Field(200_000, ge=10_000, le=10**8, description="sequences per decoder and enumerable model")
     models: Literal["small", "full"] = "small"
     mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
+    continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
+    anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per any-subset decoder and enumerable model")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(0.05, gt=0, lt=0.5)
     margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below")
@@ -121,7 +123,7 @@ class ConfigError(ValueError):
     """A configuration that cannot run; the message is one line that names the key, the value and what is allowed."""
 
 
-def _allowed(error: dict[str, Any]) -> str:
+def _allowed(error: Any) -> str:
     """What pydantic would have accepted, in a few words."""
     context, kind = error.get("ctx", {}), error["type"]
     if kind == "extra_forbidden":

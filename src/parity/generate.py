@@ -32,7 +32,7 @@ def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], encoded: dict[str
     """Tokens and records of encoded prompts (`parity.encode`) under `spec`, in batches."""
     method = getattr(importlib.import_module(f"parity.decoders.{spec['method']}"), spec["method"])
     sampling = Sampling(**spec["sampling"])
-    rows: dict[str, list[np.ndarray]] = {}
+    rows: dict[str, list[Any]] = {}
     starts = range(0, len(encoded["ids"]), batch)
     for i in progress(starts, len(starts), f"{spec['method']} {canonical(spec['options'])}"):
         part = {k: v[i : i + batch] for k, v in encoded.items()}
@@ -58,7 +58,8 @@ def generate(loaded: checkpoints.Loaded, spec: dict[str, Any], encoded: dict[str
             rows.setdefault(name, []).append(value)
     wide_kept = max(k.shape[1] for k in rows["kept"])
     rows["kept"] = [np.pad(k, ((0, 0), (0, wide_kept - k.shape[1]))) for k in rows["kept"]]
-    return Shard(**{k: np.concatenate(v) for k, v in rows.items()})
+    columns: dict[str, Any] = {k: np.concatenate(v) for k, v in rows.items()}
+    return Shard(**columns)
 
 
 def stored(store: Path, spec: dict[str, Any], code: str, encoded: dict[str, np.ndarray]) -> Path:

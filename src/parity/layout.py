@@ -67,4 +67,5 @@ def equality(config: Config, cell: Cell, cells: list[Cell]) -> list[str]:
 def tables(config: Config) -> dict[str, str]:
     """Files that belong to the experiment, not to a cell."""
     e = config.equality
-    return {"mutants": f"results/equality/mutants-{e.mutants}.json", "calibration": f"results/equality/calibration-{e.calibration}.json"}
+    kinds = {"continuous": e.continuous, "anyorder": e.anyorder, "mutants": e.mutants, "calibration": e.calibration}
+    return {kind: f"results/equality/{kind}-{n}.json" for kind, n in kinds.items()}

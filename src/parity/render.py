@@ -11,11 +11,11 @@ import torch
 
 from parity import checkpoints
 from parity.command import one_line, pin_threads, progress
-from parity.models.vq import to_uint8
+from parity.models.vq import VQ, to_uint8
 from parity.storage import read_json, read_shard, write_arrays
 
 
-def render(vq: torch.nn.Module, tokens: np.ndarray, device: str, batch: int = 32) -> np.ndarray:
+def render(vq: VQ, tokens: np.ndarray, device: str, batch: int = 32) -> np.ndarray:
     """tokens [n, L] -> pixels uint8 [n, H, W, 3]."""
     parts = [torch.from_numpy(tokens[i : i + batch]).long() for i in range(0, len(tokens), batch)]
     with torch.inference_mode():

@@ -7,7 +7,7 @@ OUTPUTS          results/training/<model>.safetensors and .json (the log)
 Takes about two hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
-STEPS = {"vq": (2800, 48), "clip": (450, 128), "llamagen": (2300, 32)}  # steps, batch
+STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (2300, 32)}  # steps, batch
 
 
 rule train_vq:
@@ -56,9 +56,33 @@ rule train_clip:
         " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
 
 
+rule train_text:
+    input:
+        code=[
+            "src/parity/embedded/train_text.py",
+            "src/parity/embedded/text.py",
+            "src/parity/embedded/scenes.py",
+        ],
+    output:
+        weights="results/training/text.safetensors",
+        log="results/training/text.json",
+    log:
+        "logs/training/text.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["text"][0],
+        batch=STEPS["text"][1],
+    shell:
+        "python -m parity.embedded.recipe text --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
 rule train_llamagen:
     input:
         vq="results/training/vq.safetensors",
+        text="results/training/text.safetensors",
         code=[
             "src/parity/embedded/train_llamagen.py",
             "src/parity/models/llamagen.py",
@@ -84,6 +108,7 @@ rule train_llamagen:
 rule train_embedded:
     input:
         rules.train_vq.output,
+        rules.train_text.output,
         rules.train_clip.output,
         rules.train_llamagen.output,
     log:

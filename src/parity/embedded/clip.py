@@ -3,9 +3,9 @@
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import open_clip
-import torch
 
 from parity.embedded.text import VOCAB
 
@@ -17,7 +17,7 @@ MODEL_CONFIG = {
 }
 
 
-def build() -> torch.nn.Module:
+def build() -> Any:
     """Freshly initialised; pixels in [-1, 1], token ids as from `parity.embedded.text.token_ids`."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "parity-scenes.json").write_text(json.dumps(MODEL_CONFIG))

@@ -8,6 +8,7 @@ Each is seeded and resumes from its last checkpoint, which is replaced whole eve
 
 import argparse
 import hashlib
+import importlib
 from pathlib import Path
 
 from parity.command import one_line, pin_threads
@@ -18,7 +19,8 @@ EXAMPLES = 48_000  # pictures of the training set
 
 CARDS = {
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
-    "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, trained together with `llamagen`.",
+    "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions (recipe `text`), then trained "
+    "on together with `llamagen`.",
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
     "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision and recall.",
 }
@@ -50,22 +52,14 @@ def card(name: str, run: dict) -> str:
 
 
 def train(name: str, a: argparse.Namespace) -> None:
-    shared = {"work": a.work, "steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed, "processes": a.threads}
-    if name == "vq":
-        from parity.embedded.train_vq import main as recipe
-
-        log = recipe(out=a.work / "vq.safetensors", **shared)
-    elif name == "clip":
-        from parity.embedded.train_clip import main as recipe
-
-        log = recipe(out=a.work / "clip.safetensors", **shared)
-    else:
-        from parity.embedded.train_llamagen import main as recipe
-
-        log = recipe(vq_file=a.work / "vq.safetensors", out=a.work / "llamagen.safetensors", t5_out=a.work / "t5.safetensors", **shared)
-    write_json(
-        a.work / f"{name}.json", {"log": log, **{k: v for k, v in shared.items() if k not in ("work", "processes")}, "threads": a.threads}
-    )
+    """Run one recipe and write its log beside its weights."""
+    settings = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
+    files = {"out": a.work / f"{name}.safetensors"}
+    if name == "llamagen":
+        files |= {"vq_file": a.work / "vq.safetensors", "text_file": a.work / "text.safetensors", "t5_out": a.work / "t5.safetensors"}
+    recipe = importlib.import_module(f"parity.embedded.train_{name}").main
+    log = recipe(work=a.work, processes=a.threads, **files, **settings)
+    write_json(a.work / f"{name}.json", {"log": log, "threads": a.threads, **settings})
 
 
 def install(work: Path, out: Path) -> None:
@@ -81,7 +75,7 @@ def install(work: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["vq", "clip", "llamagen", "install"])
+    parser.add_argument("what", choices=["vq", "text", "clip", "llamagen", "install"])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=EMBEDDED)
     parser.add_argument("--steps", type=int, default=0)

@@ -93,6 +93,7 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
         ground = pick(COLOURS)
         rest = [c for c in COLOURS if c != ground]
         kind = rng.choice(["one", "count", "pair"], p=[0.35, 0.2, 0.45])
+        things: tuple[Thing, ...]
         if kind == "one":
             things, relation, count = (Thing(pick(SHAPES), pick(rest), pick(TEXTURES), pick(SIZES)),), "", ""
         elif kind == "count":

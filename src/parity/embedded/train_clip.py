@@ -1,6 +1,7 @@
 """Recipe of the embedded CLIP (an open_clip model from a custom configuration) on Scenes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from parity.embedded.text import token_ids
 from parity.embedded.training import publish, scene_arrays, to_pictures, train
 
 
-def retrieval(clip: torch.nn.Module, captions: list[str], pixels: np.ndarray) -> float:
+def retrieval(clip: Any, captions: list[str], pixels: np.ndarray) -> float:
     """Share of pictures whose own caption is the nearest of 100, over disjoint groups of 100 distinct captions."""
     hits = []
     with torch.inference_mode():

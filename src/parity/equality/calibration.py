@@ -70,7 +70,7 @@ def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 99, n: int 
         prompt = 2 * rng.standard_normal((n, d))
         x, y = prompt + rng.standard_normal((n, d)), prompt + rng.standard_normal((n, d))
         if half is None:
-            half = paired.fid.reference(2 * rng.standard_normal((500, d)))
+            half = paired.fid.reference_half(2 * rng.standard_normal((500, d)))
         t, boot, _ = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="score", margin=1.0, seed=r, resamples=999)
         found["paired: t"].append(t["p_value"])
         found["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)

@@ -18,9 +18,9 @@ import numpy as np
 from scipy import spatial, stats
 from statsmodels.stats.weightstats import ttost_paired
 
-from parity.equality import fid
 from parity.equality import rows as R
 from parity.equality.rows import Row
+from parity.metrics import fid
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the Gaussian kernels, times the median distance
 LEAST = 10  # prompts
@@ -159,7 +159,7 @@ def mmd_row(
 
 
 def fid_row(
-    real: np.ndarray | fid.Half,
+    real: np.ndarray | fid.Reference,
     x: np.ndarray,
     y: np.ndarray,
     ids_x: Sequence[str],
@@ -179,11 +179,11 @@ def fid_row(
     n, d, common = len(x), x.shape[1], {"model": ""} | place | {"seed": seed}
     if n <= d:  # a singular covariance: the distance is mostly bias
         return R.not_run("paired", f"{name} difference", n, f"n >= {d + 1} images", **common)
-    half = real if isinstance(real, fid.Half) else fid.reference(real)
+    half = real if isinstance(real, fid.Reference) else fid.reference_half(real)
     found = []
     for sign in swap_signs(n, swaps, np.random.default_rng(seed)):
         stay = (sign > 0)[:, None]
-        found.append(fid.frechet(half, np.where(stay, x, y)) - fid.frechet(half, np.where(stay, y, x)))
+        found.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
     difference, null = found[0], np.array(found[1:])
     sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
     values = common | {

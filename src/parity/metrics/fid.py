@@ -1,13 +1,14 @@
 """Frechet distance between Gaussian fits of two sets of features (Heusel et al. 2017), in the form that is quick to repeat.
 
 tr (S1 S2)^(1/2) needs only the eigenvalues of H S1 H with H = S2^(1/2), and H belongs to the reference: it is computed once. With fewer
-images than dimensions the n x n Gram matrix has the same eigenvalues and is smaller. On 5000 x 2048 features 0.8 s against clean-fid's
-21 s (reference/metrics.md), the same value.
+images than dimensions the n x n Gram matrix has the same eigenvalues and is smaller. The value is clean-fid's to 1e-8 relative, in a
+fraction of its time (tests/test_equality_samples.py).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import linalg
 
 from parity.metrics.spread import half_jackknife
 
@@ -23,8 +24,8 @@ class Reference:
 
 def reference_half(features: np.ndarray) -> Reference:
     """features [n, d], n >= 2, to what `frechet` needs of them."""
-    if len(features) < 2:
-        raise ValueError(f"features: {len(features)} rows; allowed: 2 or more")
+    if len(features) < 2 or not np.isfinite(features).all():
+        raise ValueError(f"features: {len(features)} rows; allowed: 2 or more, all finite")
     x = np.asarray(features, dtype=np.float64)
     covariance = np.atleast_2d(np.cov(x, rowvar=False))
     values, vectors = np.linalg.eigh(covariance)
@@ -37,9 +38,12 @@ def frechet(features: np.ndarray, reference: Reference) -> float:
     x = np.asarray(features, dtype=np.float64)
     mean = x.mean(0)
     centred = (x - mean) / np.sqrt(len(x) - 1)  # S1 = centred^T centred
-    m = centred @ reference.root
-    gram = m @ m.T if len(x) <= x.shape[1] else m.T @ m
-    cross = np.sqrt(np.linalg.eigvalsh(gram).clip(min=0)).sum()
+    if len(x) <= x.shape[1]:
+        m = centred @ reference.root
+        gram = m @ m.T
+    else:
+        gram = reference.root @ (centred.T @ centred) @ reference.root
+    cross = np.sqrt(linalg.eigvalsh(gram, check_finite=False, driver="evd").clip(min=0)).sum()
     return float(((mean - reference.mean) ** 2).sum() + (centred**2).sum() + reference.trace - 2 * cross)
 
 

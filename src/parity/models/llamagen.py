@@ -102,17 +102,25 @@ class Block(nn.Module):
         return x + self.feed_forward(self.ffn_norm(x))
 
 
+class CaptionProjection(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(c.caption_dim, c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
+
+    def forward(self, caption: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(caption), approximate="tanh"))
+
+
 class CaptionEmbedder(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.cap_proj = nn.Module()
-        self.cap_proj.fc1, self.cap_proj.fc2 = nn.Linear(c.caption_dim, c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
+        self.cap_proj = CaptionProjection(c)
         self.uncond_embedding = nn.Parameter(torch.randn(c.prefix, c.caption_dim) / c.caption_dim**0.5)
 
     def forward(self, caption: Tensor, dropped: Tensor) -> Tensor:
         """caption [R, prefix, caption_dim]; rows in `dropped` [R] bool become unconditional."""
         caption = torch.where(dropped[:, None, None], self.uncond_embedding, caption)
-        return self.cap_proj.fc2(F.gelu(self.cap_proj.fc1(caption), approximate="tanh"))
+        return self.cap_proj(caption)
 
 
 class ClassEmbedder(nn.Module):
@@ -127,6 +135,8 @@ class ClassEmbedder(nn.Module):
 
 class Transformer(nn.Module):
     """The network. `forward` sees whole sequences (training, tests); `LlamaGen` below decodes with a cache."""
+
+    table: Tensor
 
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
