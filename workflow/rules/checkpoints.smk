@@ -7,12 +7,6 @@ The only rule that may use the network, and only for `source: hub`. A pinned com
 """
 
 
-def weights(wildcards):
-    if EXPERIMENT.models[wildcards.model].source == "embedded":
-        return sorted(str(p.relative_to(ROOT)) for p in parity_config.EMBEDDED.glob("*.safetensors"))
-    return []
-
-
 rule checkpoint:
     input:
         weights=ancient(weights),

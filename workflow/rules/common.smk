@@ -10,19 +10,16 @@ A wrong configuration stops here, before any job, with one line that names the k
 """
 
 import hashlib
-import os
 import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "src"))
-# for the commands that rules run: this package, by the interpreter that runs snakemake (conda environments come before both)
-os.environ["PYTHONPATH"] = str(ROOT / "src")
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
 from parity import config as parity_config
-from parity import layout
+from parity import host, layout
 from parity.storage import canonical
+
+host.use_package(ROOT / "src")
 
 try:
     EXPERIMENT = parity_config.load(config)
@@ -35,7 +32,7 @@ except parity_config.ConfigError as error:
 METHODS = list(EXPERIMENT.methods)
 SHARDS = EXPERIMENT.prompts.shards
 SPECS = {cell["key"]: cell["spec"] for cell in CELLS}
-GPU = int(Path("/dev/nvidia0").exists())  # asked of the system, for torch is not imported here
+GPU = host.gpu()
 PROMPT_SET = layout.prompt_set(EXPERIMENT, PROMPTS)
 RESULT = f"results/{EXPERIMENT.experiment}"
 REPORT = f"{RESULT}/report.html"
@@ -72,6 +69,16 @@ def code_digest(files):
 def encoded_prompts(wildcards):
     """Every encoded shard for a rule's model."""
     return [layout.encoded(EXPERIMENT, PROMPTS, wildcards.model, k) for k in range(SHARDS)]
+
+
+def weights(wildcards):
+    if EXPERIMENT.models[wildcards.model].source == "embedded":
+        return sorted(str(p.relative_to(ROOT)) for p in parity_config.EMBEDDED.glob("*.safetensors"))
+    return []
+
+
+def reference_file(wildcards):
+    return f"results/reference/{PROMPT_SET}-{EXPERIMENT.reference_images}/{wildcards.model}-{parity_config.revision(EXPERIMENT.models[wildcards.model])}.npz"
 
 
 def announce(page):

@@ -17,6 +17,8 @@ rule spec:
         "logs/spec/{model}/{method}-{key}.log",
     wildcard_constraints:
         key="[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
     threads: 1
     params:
         spec=lambda w: canonical(SPECS[w.key]),

@@ -7,10 +7,6 @@ OUTPUTS          results/reference/<prompts>-<n>/<model>.npz              pictur
 """
 
 
-def reference_file(wildcards):
-    return f"results/reference/{PROMPT_SET}-{EXPERIMENT.reference_images}/{wildcards.model}-{parity_config.revision(EXPERIMENT.models[wildcards.model])}.npz"
-
-
 rule reference:
     input:
         prompts=collect("results/prompts/{{set}}/{shard}.json", shard=range(SHARDS)),

@@ -17,7 +17,7 @@ rule shard_prompts:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        folder=f"results/prompts/{PROMPT_SET}",
+        folder=subpath(output[0], parent=True),
         limit=len(PROMPTS),
         repeats=EXPERIMENT.prompts.repeats,
         shards=SHARDS,

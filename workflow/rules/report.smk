@@ -36,7 +36,7 @@ rule gather:
     threads: 1
     params:
         config=lambda w: EXPERIMENT.model_dump_json(exclude_unset=True),
-        folder=RESULT,
+        folder=subpath(output[0], parent=True),
     shell:
         r"""
         python -m parity.gather \
