@@ -12,7 +12,9 @@ from snakemake.utils import min_version
 min_version("9.22")
 
 
-configfile: "config.yaml"
+if "methods" not in config:  # an experiment given with --configfile stands alone
+
+    configfile: "config.yaml"
 
 
 include: "workflow/rules/common.smk"

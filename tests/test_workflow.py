@@ -38,7 +38,7 @@ def project(tmp_path):
 
 
 def snakemake(project, *arguments, config="tiny.yaml", **more):
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--replace-workflow-config"]
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0"]
     command += ["--configfile", config, *arguments]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=400, **more)
 
@@ -100,7 +100,6 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
         "2",
         "--resources",
         "gpu=0",
-        "--replace-workflow-config",
         "--configfile",
         "tiny.yaml",
     ]

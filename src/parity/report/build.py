@@ -195,6 +195,7 @@ def latency_table(summary: pd.DataFrame, names: list[str]) -> Table:
 
 EQUALITY = [
     ("layer", "Layer", ""),
+    ("tests", "Tests", "deciding tests that could be run"),
     ("model", "On", "the model that was decoded"),
     ("label", "Method", ""),
     ("test", "Test", ""),
@@ -209,12 +210,25 @@ EQUALITY = [
 ]
 
 
+def strongest(equality: pd.DataFrame) -> pd.DataFrame:
+    """One row per decoder and layer: its test of the smallest p, and how many of how many rejected. First runs only."""
+    first = equality[equality["repeat"].fillna(0) == 0] if "repeat" in equality else equality
+    found = []
+    for _, rows in first.groupby(["label", "layer"], sort=False):
+        p = rows["p_holm"].fillna(rows["p_value"]) if "p_holm" in rows else rows["p_value"]
+        best = rows.loc[p.idxmin()] if p.notna().any() else rows.iloc[0]
+        rejected = int((rows["verdict"] == "rejected").sum())
+        found.append({**best, "tests": int(p.notna().sum()), "verdict": f"{rejected} rejected" if rejected else best["verdict"]})
+    return pd.DataFrame(found)
+
+
 def equality_table(equality: pd.DataFrame) -> Table:
     rows = []
+    columns = [c for c in EQUALITY if c[0] != "tests" or "tests" in equality]
     for _, r in equality.iterrows():
         cells = []
         absent = NOT_RUN if words.verdict_kind(_get(r, "verdict")) == "none" else "n/a"  # a test that was run may have no such figure
-        for name, _, _ in EQUALITY:
+        for name, _, _ in columns:
             value = _get(r, name)
             if name in ("p_value", "p_holm"):
                 cells.append(Cell(absent, kind="none") if words.missing(value) else Cell(words.p_value(value)))
@@ -232,7 +246,7 @@ def equality_table(equality: pd.DataFrame) -> Table:
             else:
                 cells.append(Cell(absent, kind="none") if words.missing(value) else words.plain(value, 3))
         rows.append(cells)
-    return Table([(heading, meaning) for _, heading, meaning in EQUALITY], rows)
+    return Table([(heading, meaning) for _, heading, meaning in columns], rows)
 
 
 def planted_faults(equality: pd.DataFrame) -> pd.DataFrame:
@@ -399,8 +413,8 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         headline=headline(summary, names),
         verdicts=verdict_table(summary, names),
         latency=latency_table(summary, names),
-        equality=equality_table(deciding),
-        equality_all=equality_table(tests) if len(tests) > len(deciding) else None,
+        equality=equality_table(strongest(deciding) if {"label", "layer", "p_value", "verdict"} <= set(deciding) else deciding),
+        equality_all=equality_table(tests) if len(tests) else None,
         mutants=any_table(mutants) if len(mutants) else None,
         sizes=any_table(sizes) if len(sizes) else None,
         published=any_table(report.published) if len(report.published) else None,
