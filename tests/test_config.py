@@ -90,6 +90,13 @@ def test_adding_an_option_value_adds_one_cell_and_taking_it_back_changes_nothing
     assert keys({"methods": {**GOOD["methods"], "jacobi": [{"window": 16}]}}) == keys({})  # a default written out is the same cell
 
 
+def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own():
+    once, twice = config.load(GOOD), config.load({**GOOD, "repeat": True})
+    more = [c for c in config.cells(twice, ["a"]) if c["role"] == "again"]
+    assert len(more) == 4 and {c["spec"]["seed"] for c in more} == {3}
+    assert len(config.cells(twice, ["a"])) == len(config.cells(once, ["a"])) + 4
+
+
 def test_defaults_of_the_code_are_what_the_options_say():
     assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True}
     assert config.claim("sjd") == "lossless"

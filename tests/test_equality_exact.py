@@ -261,6 +261,8 @@ def fake(method, p, repeat=0, **values):
 def test_rejection_that_does_not_repeat_is_inconclusive():
     out = verdict.verdicts([fake("a", 1e-5), fake("a", 0.5, 1), fake("b", 1e-5), fake("b", 1e-3, 1), fake("c", 0.4)], {}, 0.01)
     assert [v["verdict"] for v in out] == ["inconclusive", "lossy: TV not measured", "consistent"]
+    once = verdict.verdicts([fake("d", 1e-5)], {}, 0.01)[0]
+    assert once["verdict"] == "inconclusive" and "once" in once["note"]
 
 
 def test_holm_runs_over_decoders():
@@ -280,11 +282,7 @@ def test_nothing_tested_is_inconclusive():
 
 
 @pytest.mark.slow
-def test_certified_at_a_million_and_in_time():
-    import time
-
-    begin = time.perf_counter()
+def test_certified_at_a_million():
     found = exact.exact(sjd, {"window": 3}, n=1_000_000, models=[named("random-0 3x5")], threads=2)
     certificate = next(r for r in found if r["test"] == "TV certificate")
     assert certificate["effect"] <= 0.0065 and certificate["cells"] == 243
-    assert time.perf_counter() - begin <= 15

@@ -71,11 +71,13 @@ class Seeds(Strict):
     reference: int = Field(0, ge=0, le=2**31, description="of plain sampling, the reference")
     control: int = Field(1, ge=0, le=2**31, description="of plain sampling again: the null row of every table")
     methods: int = Field(2, ge=0, le=2**31, description="of every other method")
+    again: int = Field(3, ge=0, le=2**31, description="of the repetition, if `repeat` is on")
 
     @model_validator(mode="after")
     def _distinct(self):
-        if len({self.reference, self.control, self.methods}) < 3:
-            raise ValueError(f"reference, control and methods must differ, got {self.reference}, {self.control}, {self.methods}")
+        given = [self.reference, self.control, self.methods, self.again]
+        if len(set(given)) < len(given):
+            raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, given))}")
         return self
 
 
@@ -105,6 +107,9 @@ class Config(Strict):
     sampling: SamplingSpec | list[SamplingSpec] = SamplingSpec()
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
     seeds: Seeds = Seeds()
+    repeat: bool = Field(
+        False, description="decode every method once more on seeds.again, to confirm or clear what a layer on samples rejects"
+    )
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
     reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
@@ -286,7 +291,7 @@ def revision(spec: ModelSpec) -> str:
 
 
 def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
-    """Every cell of the experiment: its specification, its key, and its role (reference, null or method).
+    """Every cell of the experiment: its specification, its key, and its role: reference, null, method, or again (the last's repetition).
 
     The key is a digest of what the samples depend on, and of nothing else: not of shards, batch, or the experiment's name.
     """
@@ -304,11 +309,11 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
         for method, variants in config.methods.items():
             for variant in variants:
                 chosen = options(method, variant)
-                roles = (
-                    [("reference", config.seeds.reference), ("null", config.seeds.control)]
-                    if method == "ar"
-                    else [("method", config.seeds.methods)]
-                )
+                roles = [("method", config.seeds.methods)]
+                if method == "ar":
+                    roles = [("reference", config.seeds.reference), ("null", config.seeds.control)]
+                if config.repeat:
+                    roles.append(("again", config.seeds.again))
                 for role, seed in roles:
                     spec = {**shared, "method": method, "options": chosen, "seed": seed}
                     found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{name}/{method}-{digest(spec)}"})

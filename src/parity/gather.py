@@ -65,9 +65,18 @@ def record_rows(settings: Config, cell: Cell) -> pd.DataFrame:
     return frame.assign(clip=features["cosine"]) if "cosine" in features else frame
 
 
+def repeats(cell: Cell, cells: list[Cell]) -> list[Cell]:
+    """The cells that a cell's repetition stands in for: those of its role "again", same but for the seed."""
+    same = [{**c["spec"], "seed": None} == {**cell["spec"], "seed": None} for c in cells]
+    return [c for c, s in zip(cells, same, strict=True) if s and c["role"] == "again" and cell["role"] != "again"]
+
+
 def rows_of(settings: Config, cell: Cell, cells: list[Cell]) -> list[Row]:
-    """Every equality row of a cell, under the cell's own key."""
+    """Every equality row of a cell, those of its repetition included, under the cell's own key."""
     rows = [row for file in layout.equality(settings, cell, cells) for row in read_json(Path(file))["rows"]]
+    for again in repeats(cell, cells):
+        files = [layout.teacher_forced(again), layout.paired(again, cells)]
+        rows += [row | {"repeat": 1, "seed": again["spec"]["seed"]} for file in files for row in read_json(Path(file))["rows"]]
     return [row | {"model": row["model"] or cell["spec"]["model"], "key": cell["key"], "method": cell["spec"]["method"]} for row in rows]
 
 
@@ -139,9 +148,10 @@ def main() -> None:
     pin_threads(a.threads)
     settings = config.load(a.config)
     cells = config.cells(settings, config.read_prompts(settings.prompts))
+    everything, cells = cells, [c for c in cells if c["role"] != "again"]
     summary = pd.DataFrame([summary_row(c) for c in cells])
     tables = {name: read_json(Path(file)) for name, file in layout.tables(settings).items()}
-    rows = [row for c in cells for row in rows_of(settings, c, cells)]
+    rows = [row for c in cells for row in rows_of(settings, c, everything)]
     claims = {c["spec"]["method"]: claim(c["spec"]["method"]) for c in cells}
     found = {v["key"]: v for v in verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)}
     for name in ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note"):

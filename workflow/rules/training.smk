@@ -7,7 +7,7 @@ OUTPUTS          results/training/<model>.safetensors and .json (the log)
 Takes about two hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
-STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (2300, 32)}  # steps, batch
+STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (3200, 32)}  # steps, batch
 
 
 rule train_vq:

@@ -43,6 +43,7 @@ def card(name: str, run: dict) -> str:
             f"- data: Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py); captions whose hash is 0 modulo 8 held out",
             f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
             "- licence: that of this repository; made from nothing but its code",
+            *(f"- {note}" for note in run.get("notes", [])),
             *results,
             "",
             *table,

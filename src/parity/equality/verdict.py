@@ -5,9 +5,9 @@
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with the minimum
                          detectable effect
-    lossy: TV = x        a layer rejects, and rejects again on the fresh seed where there was one; x with its interval if the exact layer
-                         measured it, else the layer that rejected, with its effect
-    inconclusive         nothing was tested, or a rejection did not repeat
+    lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer measured it, else the
+                         layer that rejected, with its effect
+    inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
 
 Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows. Rows of repeats
 confirm a rejection and never replace it.
@@ -65,7 +65,9 @@ def judge(
     """The verdict on one decoder: its p-values by layer, and by layer its rows (first run, repeats)."""
     method, key = decoder
     rejected = [layer for layer, value in p.items() if value <= alpha]
-    confirmed = [layer for layer in rejected if (again := layer_p(found[layer][1])) is None or again <= alpha]
+    repeated = {layer: layer_p(found[layer][1]) for layer in rejected}
+    confirmed = [layer for layer, again in repeated.items() if again is not None and again <= alpha]
+    once = [layer for layer, again in repeated.items() if again is None]
     certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)  # the surest fault, not the noisiest target
     bound = max((r["effect"] for r in certificates), default=None)
@@ -81,6 +83,11 @@ def judge(
             words = "lossy: TV not measured"
             effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
             note = f"rejected by {first}: {row['test']}{effect}" + (f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else "")
+    elif once:
+        words, note = (
+            "inconclusive",
+            f"rejected by {', '.join(once)} once; decode again on a fresh seed (repeat: true) to tell chance from fault",
+        )
     elif rejected:
         words, note = "inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed"
     elif not p:
