@@ -216,7 +216,7 @@ def strongest(equality: pd.DataFrame) -> pd.DataFrame:
     found = []
     for _, rows in first.groupby(["label", "layer"], sort=False):
         p = rows["p_holm"].fillna(rows["p_value"]) if "p_holm" in rows else rows["p_value"]
-        best = rows.loc[p.idxmin()] if p.notna().any() else rows.iloc[0]
+        best = rows.iloc[int(p.fillna(np.inf).argmin())]
         rejected = int((rows["verdict"] == "rejected").sum())
         found.append({**best, "tests": int(p.notna().sum()), "verdict": f"{rejected} rejected" if rejected else best["verdict"]})
     return pd.DataFrame(found)
