@@ -1,6 +1,7 @@
-"""The equality layers that need a cell's samples: teacher-forced against the target, and paired with plain sampling.
+"""The equality layers at model scale: teacher-forced against the target, paired with plain sampling, and pathwise for coupled decoders.
 
 python -m parity.compare teacher-forced --cell results/cells/scenes/sjd-0123abcd --prompts ... --shards ... --checkpoint manifest.json --out rows.json
+python -m parity.compare pathwise --cell ... --prompts ... --checkpoint manifest.json --images 16 --out rows.json
 python -m parity.compare paired --cell .../sjd-0123abcd --baseline .../ar-0123abcd --reference features.npz --out rows.json
 """
 
@@ -15,11 +16,12 @@ from parity import checkpoints
 from parity.command import one_line, pin_threads
 from parity.config import claim
 from parity.equality import paired
+from parity.equality.pathwise import token_row
 from parity.equality.rows import Row
 from parity.equality.teacher_forced import battery, sign_groups, slots
-from parity.generate import DTYPES
+from parity.generate import DTYPES, generate
 from parity.sampling import Sampled, Sampling
-from parity.storage import read_arrays, read_encoded, read_json, read_shards, write_json
+from parity.storage import join, read_arrays, read_encoded, read_json, read_shards, write_json
 
 
 def teacher_forced(a: argparse.Namespace) -> list[Row]:
@@ -60,13 +62,31 @@ def compare_pairs(a: argparse.Namespace) -> list[Row]:
     return found
 
 
+def pathwise(a: argparse.Namespace) -> list[Row]:
+    """A decoder coupled to plain sampling by shared noise against plain sampling itself: the same tokens, in float64 and in the run's dtype."""
+    spec, manifest, encoded = read_json(a.cell / "spec.json"), read_json(a.checkpoint), join(a.prompts)
+    encoded = {k: v[: a.images] for k, v in encoded.items()}
+    place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1], "seed": spec["seed"]}
+    found = []
+    for dtype in dict.fromkeys(["float64", spec["dtype"]]):
+        loaded = checkpoints.load(manifest, a.device, DTYPES[dtype])
+        plain = {**spec, "method": "ar", "options": {}}
+        mine, theirs = (generate(loaded, {**s, "dtype": dtype}, encoded, a.batch).tokens for s in (spec, plain))
+        found.append(token_row(mine, theirs, exact=dtype == "float64", test=f"same tokens, {dtype}", **place))
+    return found
+
+
+LAYERS = {"teacher-forced": teacher_forced, "paired": compare_pairs, "pathwise": pathwise}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("layer", choices=["teacher-forced", "paired"])
+    parser.add_argument("layer", choices=LAYERS)
     for name in ("cell", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--checkpoint", type=Path, help="teacher-forced: the manifest")
-    parser.add_argument("--prompts", type=Path, nargs="+", help="teacher-forced: the encoded prompts")
+    parser.add_argument("--checkpoint", type=Path, help="teacher-forced, pathwise: the manifest")
+    parser.add_argument("--images", type=int, default=16, help="pathwise: images to decode")
+    parser.add_argument("--prompts", type=Path, nargs="+", help="teacher-forced, pathwise: the encoded prompts")
     parser.add_argument("--shards", type=Path, nargs="+", help="teacher-forced: the cell's shards")
     parser.add_argument("--baseline", type=Path, help="paired: the folder of the plain-sampling cell")
     parser.add_argument("--reference", type=Path, help="paired: features of the reference pictures")
@@ -79,7 +99,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
     pin_threads(a.threads)
-    write_json(a.out, {"rows": teacher_forced(a) if a.layer == "teacher-forced" else compare_pairs(a)})
+    write_json(a.out, {"rows": LAYERS[a.layer](a)})
 
 
 if __name__ == "__main__":

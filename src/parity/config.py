@@ -89,6 +89,7 @@ class EqualitySpec(Strict):
     mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
     continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per any-subset decoder and enumerable model")
+    pathwise: int = Field(8, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain sampling")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(0.05, gt=0, lt=0.5)
     margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below")

@@ -59,9 +59,23 @@ def paired(cell: Cell, cells: list[Cell]) -> str:
     return f"results/equality/paired/{cell['cell']}-{reference_of(cell, cells)['key']}.json"
 
 
+def is_coupled(options: dict[str, Any]) -> bool:
+    """Whether a variant shares plain sampling's noise position by position, and must return its tokens."""
+    return options.get("coupling") == "shared"
+
+
+def pathwise(cell: Cell) -> str:
+    return f"results/equality/pathwise/{cell['cell']}.json"
+
+
 def equality(config: Config, cell: Cell, cells: list[Cell]) -> list[str]:
     """Every file of equality rows of a cell."""
-    return [exact(config, cell), teacher_forced(cell), *([] if cell["role"] == "reference" else [paired(cell, cells)])]
+    found = [exact(config, cell), teacher_forced(cell)]
+    if cell["role"] != "reference":
+        found.append(paired(cell, cells))
+    if is_coupled(cell["spec"]["options"]):
+        found.append(pathwise(cell))
+    return found
 
 
 def tables(config: Config) -> dict[str, str]:

@@ -6,6 +6,7 @@ OUTPUTS          results/equality/exact/<method>-<key>.json         on enumerabl
                  results/equality/calibration-<replicates>.json     sizes of the tests under the null
                  results/equality/{continuous,anyorder}-<n>.json    the same for continuous and any-subset decoders
                  results/equality/teacher-forced/<model>/<cell>.json
+                 results/equality/pathwise/<model>/<cell>.json   (coupled decoders)
                  results/equality/paired/<model>/<cell>-<baseline>.json
 
 Each file is a list of rows, one per test. Plain sampling goes through every layer like any other decoder: the null row of every table.
@@ -33,7 +34,7 @@ rule exact:
         options=lambda w: canonical(layout.small(EXACT[w.key]["options"])),
         claim=lambda w: parity_config.claim(w.method),
         # a decoder coupled to plain sampling by shared noise must also return its very tokens
-        pathwise=lambda w: "--pathwise" if EXACT[w.key]["options"].get("coupling") == "shared" else "",
+        pathwise=lambda w: "--pathwise" if layout.is_coupled(EXACT[w.key]["options"]) else "",
         n=EQUALITY.n,
         models=EQUALITY.models,
         seeds=canonical(EQUALITY.seeds),
@@ -125,6 +126,39 @@ rule teacher_forced:
             --shards {input.shards:q} \
             --checkpoint {input.checkpoint:q} \
             --seeds {params.seeds} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule pathwise:
+    input:
+        spec="results/cells/{model}/{cell}/spec.json",
+        prompts=encoded_prompts,
+        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
+        code=lambda w: [*CORE, f"src/parity/decoders/{w.cell.rsplit('-', 1)[0]}.py", "src/parity/compare.py"],
+    output:
+        "results/equality/pathwise/{model}/{cell}.json",
+    log:
+        "logs/equality/pathwise/{model}/{cell}.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        cell=subpath(input.spec, parent=True),
+        images=EQUALITY.pathwise,
+        device=device,
+    shell:
+        r"""
+        python -m parity.compare pathwise \
+            --cell {params.cell:q} \
+            --prompts {input.prompts:q} \
+            --checkpoint {input.checkpoint:q} \
+            --images {params.images} \
             --threads {threads} \
             --device {params.device} \
             --out {output:q} \

@@ -66,8 +66,9 @@ def judge(
     method, key = decoder
     rejected = [layer for layer, value in p.items() if value <= alpha]
     repeated = {layer: layer_p(found[layer][1]) for layer in rejected}
-    confirmed = [layer for layer, again in repeated.items() if again is not None and again <= alpha]
-    once = [layer for layer, again in repeated.items() if again is None]
+    certain = "pathwise"  # compares tokens: a difference is no matter of chance
+    confirmed = [layer for layer, again in repeated.items() if layer == certain or (again is not None and again <= alpha)]
+    once = [layer for layer, again in repeated.items() if again is None and layer != certain]
     certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)  # the surest fault, not the noisiest target
     bound = max((r["effect"] for r in certificates), default=None)
