@@ -48,7 +48,7 @@ def main() -> None:
     manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
     loaded = checkpoints.load(manifest)
     prompts = Path("prompts/scenes.txt").read_text().splitlines()
-    sampling = Sampling(guidance=3.0)
+    sampling = Sampling(guidance=1.8)
     found: dict[str, list[tuple[float, float]]] = {}
     for round_ in range(a.rounds + 1):
         for method in methods():

@@ -59,7 +59,7 @@ class PromptSpec(Strict):
 class SamplingSpec(Strict):
     """The law that is sampled; the same for a decoder and its baseline."""
 
-    guidance: float = Field(3.0, ge=0, le=50)
+    guidance: float = Field(1.8, ge=0, le=50)
     temperature: float = Field(1.0, gt=0, le=10)
     top_k: int = Field(0, ge=0, description="0 keeps every token")
     top_p: float = Field(1.0, gt=0, le=1)

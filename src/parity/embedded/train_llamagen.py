@@ -42,7 +42,7 @@ def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Te
 
 
 def main(
-    work: Path, vq_file: Path, text_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int
+    work: Path, vq_file: Path, text_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, peak: float = 2e-3
 ) -> list[dict[str, float]]:
     """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
@@ -81,7 +81,7 @@ def main(
         return float(np.mean([nats(test_ids[p], test_valid[p], test_tokens[p], every).item() for p in parts]))
 
     log = []
-    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
+    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=peak, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
         if row["step"] % 500 == 0:
             row["held_out"] = held_out()
         print(row, flush=True)
