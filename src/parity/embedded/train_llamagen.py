@@ -42,7 +42,17 @@ def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Te
 
 
 def main(
-    work: Path, vq_file: Path, text_file: Path, out: Path, t5_out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, peak: float = 2e-3
+    work: Path,
+    vq_file: Path,
+    text_file: Path,
+    out: Path,
+    t5_out: Path,
+    steps: int,
+    batch: int,
+    examples: int,
+    seed: int,
+    processes: int,
+    peak: float = 2e-3,
 ) -> list[dict[str, float]]:
     """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
