@@ -91,7 +91,7 @@ def main(
         return float(np.mean([nats(test_ids[p], test_valid[p], test_tokens[p], every).item() for p in parts]))
 
     log = []
-    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=peak, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
+    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
         if row["step"] % 500 == 0:
             row["held_out"] = held_out()
         print(row, flush=True)
