@@ -292,7 +292,7 @@ def revision(spec: ModelSpec) -> str:
 
 
 def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
-    """Every cell of the experiment: its specification, its key, and its role: reference, null, method, or again (the last's repetition).
+    """Every cell of the experiment: its specification, its key, and its role: reference, control, method, or again (the last's repetition).
 
     The key is a digest of what the samples depend on, and of nothing else: not of shards, batch, or the experiment's name.
     """
@@ -312,7 +312,7 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
                 chosen = options(method, variant)
                 roles = [("method", config.seeds.methods)]
                 if method == "ar":
-                    roles = [("reference", config.seeds.reference), ("null", config.seeds.control)]
+                    roles = [("reference", config.seeds.reference), ("control", config.seeds.control)]
                 if config.repeat:
                     roles.append(("again", config.seeds.again))
                 for role, seed in roles:

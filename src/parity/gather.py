@@ -115,7 +115,7 @@ def picture_columns(settings: Config, cells: list[Cell]) -> tuple[list[Column], 
         if "cosine" not in features:
             return [], []
         spec = cell["spec"]
-        label = {"reference": "ar", "null": "ar, again"}.get(cell["role"]) or f"{spec['method']} {canonical(spec['options'])}"
+        label = {"reference": "ar", "control": "ar, again"}.get(cell["role"]) or f"{spec['method']} {canonical(spec['options'])}"
         pixels = np.concatenate([i["pixels"] for i in images])[:PICTURES]
         columns.append(Column(label, pixels, features["cosine"][:PICTURES], baseline=cell["role"] != "method"))
         captions = features["captions"].tolist()[:PICTURES]

@@ -211,14 +211,14 @@ EQUALITY = [
 
 
 def strongest(equality: pd.DataFrame) -> pd.DataFrame:
-    """One row per decoder and layer: its test of the smallest p, and how many of how many rejected. First runs only."""
+    """One row per decoder and layer: its test of the smallest p, "rejected" if any of them is. First runs only."""
     first = equality[equality["repeat"].fillna(0) == 0] if "repeat" in equality else equality
     found = []
     for _, rows in first.groupby(["label", "layer"], sort=False):
         p = rows["p_holm"].fillna(rows["p_value"]) if "p_holm" in rows else rows["p_value"]
         best = rows.iloc[int(p.fillna(np.inf).argmin())]
         rejected = int((rows["verdict"] == "rejected").sum())
-        found.append({**best, "tests": int(p.notna().sum()), "verdict": f"{rejected} rejected" if rejected else best["verdict"]})
+        found.append({**best, "tests": int(p.notna().sum()), "verdict": "rejected" if rejected else best["verdict"]})
     return pd.DataFrame(found)
 
 
