@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from parity.config import EMBEDDED, ConfigError, ModelSpec
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, read_config
 from parity.models.vq import VQ, VQConfig
-from parity.storage import write_json
+from parity.storage import publish, write_json
 
 
 def sha256(path: Path) -> str:
@@ -79,10 +79,7 @@ def unpickle(path: Path, out: Path) -> None:
         if key in state:
             state = state[key]
             break
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_suffix(".part")
-    save_file({k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}, part)
-    part.replace(out)
+    publish(out, save({k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}))
 
 
 def get(name: str, spec: ModelSpec, folder: Path) -> dict:
@@ -109,9 +106,9 @@ def get(name: str, spec: ModelSpec, folder: Path) -> dict:
     return {"family": spec.family, "source": spec.source, "files": files, "sha256": dict(spec.sha256), "network": dict(spec.network)}
 
 
-def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = (), strip: str = "") -> None:
+def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
     """Load a safetensors file whole: ConfigError that lists missing, unexpected or wrongly shaped entries."""
-    state = {k.removeprefix(strip): v for k, v in load_file(path).items() if k not in ignored}
+    state = {k: v for k, v in load_file(path).items() if k not in ignored}
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
     problems += [

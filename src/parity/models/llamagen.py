@@ -9,7 +9,7 @@ with other numbers in `LlamaGenConfig`. Facts that a re-implementation must get 
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -216,7 +216,3 @@ def read_config(file: Path) -> dict:
     """The configuration in a safetensors header."""
     with safe_open(file, "pt") as f:
         return json.loads((f.metadata() or {}).get("config", "{}"))
-
-
-def config_dict(c: LlamaGenConfig) -> dict:
-    return asdict(c)
