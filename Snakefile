@@ -2,6 +2,7 @@
 
     snakemake --cores all --resources gpu=1                                          the default experiment
     snakemake --cores all --configfile workflow/experiments/sjd-figure8.yaml         one of the papers' studies
+    snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all train_embedded                                             train the embedded models anew
 
 This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
@@ -40,6 +41,11 @@ rule all:
     default_target: True
     input:
         REPORT,
+
+
+rule equality:
+    input:
+        EQUALITY_FILES,
 
 
 onsuccess:

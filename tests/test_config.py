@@ -98,8 +98,9 @@ def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own():
 
 
 def test_defaults_of_the_code_are_what_the_options_say():
-    assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True}
-    assert config.claim("sjd") == "lossless"
+    assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True, "tolerance": 0.0}
+    assert config.claim("sjd") == "lossless" == config.claim("sjd", {"window": 4, "tolerance": 0.0})
+    assert config.claim("sjd", {"tolerance": 0.1}) == config.claim("sjd_coupled", {"store": "q"}) == "lossy"
 
 
 def test_schema_file_is_the_schema():

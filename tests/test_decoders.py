@@ -6,17 +6,24 @@ import torch
 from scipy import stats
 
 from parity.decoders.ar import ar
+from parity.decoders.gsd import gsd
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
+from parity.decoders.sjd_coupled import sjd_coupled
 from parity.models.tabular import TabularModel, joint
 from parity.noise import counted_noise
 from parity.sampling import Sampled, Sampling
+from parity.verification import race, verify
 from tests.tables import counts, run, table
 
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
 CASES = [(ar, {}), (jacobi, {"window": 3}), (jacobi, {"window": 3, "coupling": "shared"})]
 CASES += [(sjd, {"window": w, "init": i}) for w in (3, 4) for i in INITS]
 CASES += [(sjd, {"window": 3, "init": i, "refine": False}) for i in ("random", "sample_above")]
+CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w, "coupling": "maximal"}) for i in INITS for w in (False, True)]
+CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random", "sample_above") for w in (False, True)]
+CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")]
+CASES += [(gsd, {"window": 3, "group": 1})]
 
 
 def p_value(tokens, law, vocab):
@@ -40,16 +47,17 @@ def test_exact_on_an_enumerable_model(decoder, options):
 def test_a_biased_decoder_is_noticed():
     """The must-fail case beside it: SJD whose correction is drawn from p instead of the residual."""
     import parity.decoders.sjd as module
+    from parity.verification import race
 
     V, L, n = 3, 5, 60_000
     logits = table(V, L)
     law = joint(TabularModel(logits, L, V**L), V, L)
     original = module.verify
 
-    def wrong(p, q, draft, point, u, exponential):
+    def wrong(p, q, draft, point, u, exponential, tolerance):
         accepted = torch.where(point, False, u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0])
         n = accepted.long().cumprod(-1).sum(-1)
-        fresh = module.race(p, exponential)
+        fresh = race(p, exponential)
         tokens = torch.where(torch.arange(draft.shape[1]) < n[:, None], draft, fresh)
         return tokens, (n + 1).clamp(max=draft.shape[1])
 
@@ -130,3 +138,50 @@ def test_refinement_is_what_accelerates():
     V, L = 4, 6
     weak = table(V, 1, seed=3, scale=2.0)[:1].expand(sum(V**i for i in range(L)), -1) + 0.2 * table(V, L)
     assert run(sjd, weak, L, 2000, window=6).nfe.float().mean() < run(sjd, weak, L, 2000, window=6, refine=False).nfe.float().mean() - 0.5
+
+
+def test_reductions_hold_token_for_token():
+    """The methods of one family are the same decoder where their options say so, under the same noise."""
+    logits = table(4, 6)
+
+    def tokens(decoder, **options):
+        return run(decoder, logits, 6, 2000, **options).tokens
+
+    for init in INITS:
+        base = tokens(sjd, window=3, init=init)
+        for resample in ("token", "group"):
+            assert torch.equal(base, tokens(gsd, window=3, init=init, group=1, resample=resample))
+        assert not torch.equal(base, tokens(gsd, window=3, init=init, group=3, delta=1.0, distance=9.0))
+        for warm in (False, True):
+            assert torch.equal(tokens(ar), tokens(sjd_coupled, window=4, init=init, warm=warm))
+    assert torch.equal(tokens(jacobi, window=3, coupling="shared"), tokens(sjd_coupled, window=3, init="random"))
+    assert torch.equal(tokens(ar), tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
+
+
+LOSSY = [
+    (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
+    (gsd, {"window": 3, "group": 3, "delta": 1.0}),
+    (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+]
+
+
+@pytest.mark.parametrize(("decoder", "options"), LOSSY)
+def test_what_is_lossy_is_rejected(decoder, options):
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    assert p_value(run(decoder, logits, L, n, **options).tokens, law, V) < 1e-6
+
+
+def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variation():
+    """GSD supplement, Proposition 1, to Monte-Carlo accuracy."""
+    n, V = 200_000, 6
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.rand(2, V, generator=generator, dtype=torch.float64)
+    p, q = p / p.sum(), q / q.sum()
+    noise, one = counted_noise(0, range(n)), torch.zeros(n, 1, dtype=torch.int64)
+    draft = race(q, noise.exponential("draft", one, V))
+    wide = (law.expand(n, 1, V) for law in (p, q))
+    done = verify(*wide, draft, torch.zeros(n, 1, dtype=torch.bool), noise.uniform("accept", one), noise.exponential("sample", one, V))
+    rate, expected = (done.tokens == draft).double().mean().item(), 1 - 0.5 * (p - q).abs().sum().item()
+    assert abs(rate - expected) < 4 * (expected * (1 - expected) / n) ** 0.5

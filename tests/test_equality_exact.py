@@ -7,11 +7,13 @@ import pytest
 import torch
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import GofChisquarePower
+from statsmodels.stats.weightstats import ttost_paired
 
 from parity.decoders.ar import ar
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
-from parity.equality import discrete, exact, mutants, pathwise, rows, sequential, verdict
+from parity.equality import discrete, exact, mutants, paired, pathwise, rows, sequential, teacher_forced, verdict
 from parity.models.tabular import TabularModel, joint, random_table
 from parity.steps import Step
 
@@ -29,6 +31,14 @@ def law():
 
 
 # --- the numbers all layers share
+
+
+def test_tost_and_power_are_those_of_statsmodels():
+    """Both are a few lines of scipy in the package, for statsmodels brings pandas to every job."""
+    x, y = np.random.default_rng(0).normal(size=(2, 50))
+    assert np.isclose(paired.tost_p(x, y, 0.3), ttost_paired(x, y, -0.3, 0.3)[0])
+    power = GofChisquarePower().power(teacher_forced.detectable_w() / 100, nobs=10_000, alpha=rows.ALPHA, n_bins=teacher_forced.BINS)
+    assert np.isclose(power, rows.POWER, atol=1e-6)
 
 
 def test_holm_is_that_of_statsmodels():

@@ -135,7 +135,8 @@ class Loaded:
         """The token model of a batch: left-padded caption embeddings [B, prefix, caption_dim] and their mask [B, prefix]."""
         dtype = self.net.output.weight.dtype
         with torch.inference_mode():
-            return LlamaGen(self.net, torch.as_tensor(embeddings).to(self.device, dtype), torch.as_tensor(valid).to(self.device), guided)
+            embeddings = torch.as_tensor(embeddings).to(self.device, dtype)
+            return LlamaGen(self.net, embeddings, torch.as_tensor(valid).to(self.device), guided, self.vq.quantize.codes)
 
 
 def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:

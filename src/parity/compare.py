@@ -1,8 +1,7 @@
-"""The equality layers at model scale: teacher-forced against the target, paired with plain sampling, and pathwise for coupled decoders.
+"""The equality layers that ask the target: teacher-forced, and pathwise for coupled decoders. (`parity.pair` needs samples alone.)
 
 python -m parity.compare teacher-forced --cell results/cells/scenes/sjd-0123abcd --prompts ... --shards ... --checkpoint manifest.json --out rows.json
 python -m parity.compare pathwise --cell ... --prompts ... --checkpoint manifest.json --images 16 --out rows.json
-python -m parity.compare paired --cell .../sjd-0123abcd --baseline .../ar-0123abcd --reference features.npz --out rows.json
 """
 
 import argparse
@@ -15,13 +14,12 @@ import torch
 from parity import checkpoints
 from parity.command import one_line, pin_threads
 from parity.config import claim
-from parity.equality import paired
 from parity.equality.pathwise import token_row
 from parity.equality.rows import Row
 from parity.equality.teacher_forced import battery, sign_groups, slots
 from parity.generate import DTYPES, generate
 from parity.sampling import Sampled, Sampling
-from parity.storage import join, read_arrays, read_encoded, read_json, read_shards, write_json
+from parity.storage import join, read_encoded, read_json, read_shards, write_json
 
 
 def teacher_forced(a: argparse.Namespace) -> list[Row]:
@@ -39,27 +37,12 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
         return model.logits(feed, positions).softmax(-1)
 
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right verifiers.
-    slot = slots(shard.step) if claim(spec["method"]) == "lossless" else None
+    slot = slots(shard.step) if claim(spec["method"], spec["options"]) == "lossless" else None
     place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
     groups = sign_groups(loaded.vq.quantize.codes.detach().cpu().numpy())
     rng = np.random.default_rng(a.seeds[0])
     width = loaded.net.config.grid
     return battery(shard.tokens, law, width, rng=rng, seed=a.seeds[0], slot=slot, groups=groups, chunk=a.batch, **place)
-
-
-def compare_pairs(a: argparse.Namespace) -> list[Row]:
-    """Quality and likelihood differences from the baseline, prompt by prompt."""
-    spec, mine, theirs = read_json(a.cell / "spec.json"), read_arrays(a.cell / "features.npz"), read_arrays(a.baseline / "features.npz")
-    place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
-    x, y, seed = mine["ids"].astype(str).tolist(), theirs["ids"].astype(str).tolist(), a.seeds[0]
-    logp, baseline = (np.nanmean(np.where(np.isneginf(side["logp"]), np.nan, side["logp"]), 1) for side in (mine, theirs))
-    found = paired.scalar_rows(logp, baseline, x, y, name="log p", margin=a.margin_logp, seed=seed, **place)
-    if "features" in mine:
-        found += paired.scalar_rows(mine["cosine"], theirs["cosine"], x, y, name="CLIP", margin=a.margin_clip, seed=seed, **place)
-        found.append(paired.mmd_row(mine["features"], theirs["features"], x, y, seed=seed, swaps=a.swaps, name="CLIP features", **place))
-        real = read_arrays(a.reference)["features"]
-        found.append(paired.fid_row(real, mine["features"], theirs["features"], x, y, seed=seed, swaps=min(a.swaps, 199), **place))
-    return found
 
 
 def pathwise(a: argparse.Namespace) -> list[Row]:
@@ -76,7 +59,7 @@ def pathwise(a: argparse.Namespace) -> list[Row]:
     return found
 
 
-LAYERS = {"teacher-forced": teacher_forced, "paired": compare_pairs, "pathwise": pathwise}
+LAYERS = {"teacher-forced": teacher_forced, "pathwise": pathwise}
 
 
 def main() -> None:
@@ -88,12 +71,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=16, help="pathwise: images to decode")
     parser.add_argument("--prompts", type=Path, nargs="+", help="teacher-forced, pathwise: the encoded prompts")
     parser.add_argument("--shards", type=Path, nargs="+", help="teacher-forced: the cell's shards")
-    parser.add_argument("--baseline", type=Path, help="paired: the folder of the plain-sampling cell")
-    parser.add_argument("--reference", type=Path, help="paired: features of the reference pictures")
     parser.add_argument("--seeds", type=int, nargs="+", default=[11])
-    parser.add_argument("--margin-clip", type=float, default=0.02)
-    parser.add_argument("--margin-logp", type=float, default=0.05)
-    parser.add_argument("--swaps", type=int, default=499)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")

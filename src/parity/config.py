@@ -84,12 +84,12 @@ class Seeds(Strict):
 class EqualitySpec(Strict):
     """How much testing is done, and the margins, fixed before looking."""
 
-    n: int = Field(200_000, ge=10_000, le=10**8, description="sequences per decoder and enumerable model")
+    n: int = Field(100_000, ge=10_000, le=10**8, description="sequences per decoder and enumerable model")
     models: Literal["small", "full"] = "small"
     mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
     continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per any-subset decoder and enumerable model")
-    pathwise: int = Field(8, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain sampling")
+    pathwise: int = Field(4, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain sampling")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(0.05, gt=0, lt=0.5)
     margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below")
@@ -200,12 +200,24 @@ def _source(method: str) -> ast.Module:
     return ast.parse((DECODERS / f"{method}.py").read_text(encoding="utf-8"))
 
 
-def claim(method: str) -> str:
-    """What the method's paper says of its law, as its module declares: "lossless" or "lossy"."""
+def _constant(method: str, name: str) -> Any:
+    """The value of a literal that a method's module assigns, or None."""
     for node in _source(method).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "CLAIM":
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
             return ast.literal_eval(node.value)
-    raise ConfigError(f"src/parity/decoders/{method}.py: declares no CLAIM; allowed: 'lossless', 'lossy'")
+    return None
+
+
+def claim(method: str, given: dict[str, Any] | None = None) -> str:
+    """What the method's paper says of its law, as its module declares: "lossless" or "lossy".
+
+    CLAIM is the method's; EXACT_WITH, where there is one, names the options at whose stated value alone a lossless claim is made.
+    """
+    found = _constant(method, "CLAIM")
+    if found not in ("lossless", "lossy"):
+        raise ConfigError(f"src/parity/decoders/{method}.py: declares CLAIM = {found!r}; allowed: 'lossless', 'lossy'")
+    exact_with = _constant(method, "EXACT_WITH") or {}
+    return "lossy" if any((given or {}).get(k, v) != v for k, v in exact_with.items()) else found
 
 
 @cache

@@ -45,7 +45,7 @@ def summary_row(cell: Cell) -> dict[str, Any]:
     }
     return (
         row
-        | {"claim": claim(spec["method"]), "sampling": canonical(spec["sampling"]), "seed": spec["seed"]}
+        | {"claim": claim(spec["method"], spec["options"]), "sampling": canonical(spec["sampling"]), "seed": spec["seed"]}
         | read_json(Path(layout.folder(cell), "metrics.json"))
     )
 
@@ -152,7 +152,7 @@ def main() -> None:
     summary = pd.DataFrame([summary_row(c) for c in cells])
     tables = {name: read_json(Path(file)) for name, file in layout.tables(settings).items()}
     rows = [row for c in cells for row in rows_of(settings, c, everything)]
-    claims = {c["spec"]["method"]: claim(c["spec"]["method"]) for c in cells}
+    claims = {c["key"]: claim(c["spec"]["method"], c["spec"]["options"]) for c in cells}
     found = {v["key"]: v for v in verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)}
     for name in ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note"):
         summary[name] = [found[key][name] for key in summary["key"]]

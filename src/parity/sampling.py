@@ -37,6 +37,7 @@ class Sampled:
     def __init__(self, model: TokenModel, sampling: Sampling):
         self.model, self.sampling = model, sampling
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
+        self.codebook, self.embeddings = getattr(model, "codebook", None), getattr(model, "embeddings", None)
         self.grammar = bool((model.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:

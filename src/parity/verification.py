@@ -31,7 +31,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
 
 
-def verify(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor) -> Verified:
+def verify(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float = 0.0) -> Verified:
     """Speculative sampling for every row at once (Leviathan et al. 2023, Alg. 1; SJD sec. 4.1, eqs. 1 to 3).
 
     p, q         [B, W, V] target and draft laws, float
@@ -42,11 +42,21 @@ def verify(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, expone
 
     A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with probability
     p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for token.
+    `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability.
     """
     fresh = race(p, exponential)
     at = draft[..., None]
-    likely = u * q.gather(-1, at)[..., 0] < p.gather(-1, at)[..., 0]  # strict: p = 0 is never accepted, no 0/0
-    accepted = torch.where(point, fresh == draft, likely)
+    own_p, own_q = p.gather(-1, at)[..., 0], q.gather(-1, at)[..., 0]
+    likely = u * own_q < own_p + tolerance * own_q  # strict: p = 0 is never accepted, no 0/0
+    hit = fresh == draft
+    if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
+        hit = hit | (u * (1 - own_p) < tolerance)
+    accepted = torch.where(point, hit, likely)
+    return finish(p, q, draft, point, accepted, fresh, exponential)
+
+
+def finish(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, accepted: Tensor, fresh: Tensor, exponential: Tensor) -> Verified:
+    """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is not, then `fresh`."""
     n = accepted.long().cumprod(-1).sum(-1)  # [B] length of the accepted run
     i = torch.arange(draft.shape[1], device=draft.device)
     first = n.clamp(max=draft.shape[1] - 1)[:, None]  # the first rejected slot (any slot, unused, if there is none)

@@ -44,6 +44,7 @@ CORE = [
         "noise",
         "sampling",
         "verification",
+        "drafting",
         "steps",
         "decode",
         "generate",

@@ -16,6 +16,10 @@ EQUALITY = EXPERIMENT.equality
 EXACT = {layout.exact_key(EXPERIMENT, cell["spec"]): cell["spec"] for cell in CELLS}
 EQUALITY_CODE = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/equality").glob("*.py"))
 
+EQUALITY_FILES = sorted(
+    {file for cell in CELLS for file in layout.equality(EXPERIMENT, cell, CELLS)} | set(layout.tables(EXPERIMENT).values())
+)
+
 
 rule exact:
     input:
@@ -32,7 +36,7 @@ rule exact:
     threads: 1
     params:
         options=lambda w: canonical(layout.small(EXACT[w.key]["options"])),
-        claim=lambda w: parity_config.claim(w.method),
+        claim=lambda w: parity_config.claim(w.method, EXACT[w.key]["options"]),
         # a decoder coupled to plain sampling by shared noise must also return its very tokens
         pathwise=lambda w: "--pathwise" if layout.is_coupled(EXACT[w.key]["options"]) else "",
         n=EQUALITY.n,
@@ -171,7 +175,7 @@ rule paired:
         features="results/cells/{model}/{cell}/features.npz",
         baseline="results/cells/{model}/ar-{baseline}/features.npz",
         reference=reference_file,
-        code=["src/parity/compare.py", "src/parity/equality/paired.py"],
+        code=["src/parity/pair.py", "src/parity/equality/paired.py"],
     output:
         "results/equality/paired/{model}/{cell}-{baseline}.json",
     log:
@@ -189,9 +193,9 @@ rule paired:
         clip=EQUALITY.margin_clip,
         logp=EQUALITY.margin_logp,
         swaps=EQUALITY.swaps,
-    shell:
+    shell:  # Snakemake sets OMP_NUM_THREADS to `threads`, which is all that numpy and scipy read
         r"""
-        python -m parity.compare paired \
+        python -m parity.pair \
             --cell {params.cell:q} \
             --baseline {params.against:q} \
             --reference {input.reference:q} \
@@ -199,7 +203,6 @@ rule paired:
             --margin-clip {params.clip} \
             --margin-logp {params.logp} \
             --swaps {params.swaps} \
-            --threads {threads} \
             --out {output:q} \
             >{log:q} 2>&1
         """

@@ -8,13 +8,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.drafting import Board
 from parity.models.protocol import TokenModel
 from parity.noise import Noise
 from parity.steps import Step
-from parity.verification import race, slide, verify
+from parity.verification import slide, verify
 
 CLAIM = "lossless"
-SOURCE = "Teng et al. 2024, sec. 4.1 (iteration) and 4.2 (initialisation)"
+EXACT_WITH = {"tolerance": 0.0}
+SOURCE = "Teng et al. 2024, sec. 4.1 (iteration) and 4.2 (initialisation); tolerance: the naive lossy control of the GSD supplement, fig. 3"
 
 
 @torch.inference_mode()
@@ -26,66 +28,43 @@ def sjd(
     window: Annotated[int, Field(ge=1, le=4096)] = 16,
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     refine: bool = True,
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Step]:
     """Each pass verifies the window's drafts left to right against the laws they were drawn from, and redraws what is not accepted.
 
-    window  W, the number of tokens decoded per pass
-    init    drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or a draw from
-            the law predicted for the position to the left or above. Where that position does not exist: random.
-    refine  False draws all unaccepted slots anew by `init` instead of from p (eq. 3 off; the paper's fig. 14)
+    window     W, the number of tokens decoded per pass
+    init       drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or a draw from
+               the law predicted for the position to the left or above. Where that position does not exist: random.
+    refine     False draws all unaccepted slots anew by `init` instead of from p (eq. 3 off; the paper's fig. 14)
+    tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
     """
-    B, L, V = len(start), model.length, model.vocab
-    rows, slot = torch.arange(B, device=start.device)[:, None], torch.arange(window, device=start.device)[None]
+    L, V = model.length, model.vocab
+    slot = torch.arange(window, device=start.device)[None]
     at = torch.zeros_like(start)  # [B] first open position
-    line = torch.zeros(B, L + window + 1, dtype=start.dtype, device=start.device)  # the token at position i is line[:, i + 1]
-    line[:, 0] = start
-    laws = None  # [B, L + window, V] the law last predicted at each position, where `init` reads it
-
-    def new_drafts(step: int, where: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Drafts, laws and point flags for slots at `where` [B, W]; positions before `end` [B] have been predicted."""
-        forced = model.forced[where.clamp(max=L - 1)]
-        uniform = (noise.uniform("draft", step * window + slot) * V).long().clamp(max=V - 1)
-        token, q, point = uniform, uniform.new_zeros((), dtype=noise.dtype), torch.ones_like(where, dtype=torch.bool)
-        if init != "random":
-            back = model.width if init.endswith("above") else 1
-            source = where - back * (-((end[:, None] - 1 - where) // back)).clamp(min=1)  # the nearest such position predicted
-            exists = (source >= 0) & (source < end[:, None])
-            source = source.clamp(min=0)
-            if init.startswith("repeat"):
-                token = torch.where(exists, line.gather(1, source + 1), token)
-            elif laws is not None:
-                q = laws[rows, source]
-                token = torch.where(exists, race(q, noise.exponential("draft", step * window + slot, V)), token)
-                point = ~exists
-        return torch.where(forced >= 0, forced, token), q, point | (forced >= 0)
-
-    draft, _, point = new_drafts(0, at[:, None] + slot, at)
-    q: Tensor | None = None
+    board = Board(model, start, noise, window, init)
+    draft, q, point = board.drafts(0, at[:, None] + slot, at)
     for step in count():
         first = int(at.min())
         if first >= L:
             return
         W = min(window, L - first)  # the window shrinks at the end of the image
         where = at[:, None] + slot[:, :W]
-        feed = torch.cat([line.gather(1, at[:, None]), draft[:, : W - 1]], 1)
+        feed = torch.cat([board.line.gather(1, at[:, None]), draft[:, : W - 1]], 1)
         p = model.logits(feed, (where - 1).clamp(max=L - 1)).softmax(-1)
         index = step * window + slot[:, :W]
         u, exponential = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        tokens, kept = verify(p, p if q is None else q[:, :W], draft[:, :W], point[:, :W], u, exponential)
+        tokens, kept = verify(p, p if q is None else q[:, :W], draft[:, :W], point[:, :W], u, exponential, tolerance)
         kept = kept.minimum(L - at)
         yield Step(tokens, kept, at)
 
-        line.scatter_(1, where + 1, tokens)
-        if init.startswith("sample"):
-            laws = p.new_zeros(B, L + window, V) if laws is None else laws
-            laws[rows, where] = p
+        board.write(where, tokens, p)
         carried, new = slide(kept, window, tokens)
         if not refine:
             new = torch.ones_like(new)
         end, at = at + W, at + kept
-        start_draft, start_q, start_point = new_drafts(step + 1, at[:, None] + slot, end if refine else at)
-        draft = torch.where(new, start_draft, carried)
+        fresh = board.drafts(step + 1, at[:, None] + slot, end if refine else at)
+        draft = torch.where(new, fresh.tokens, carried)
         q = slide(kept, window, p)[0]  # the law of a fresh draft is the p it was drawn from
-        if init.startswith("sample"):
-            q = torch.where(new[..., None], start_q, q)
-        point = new & start_point
+        if fresh.q is not None:
+            q = torch.where(new[..., None], fresh.q, q)
+        point = new & fresh.point

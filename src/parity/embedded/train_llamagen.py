@@ -17,7 +17,6 @@ from parity.models.vq import VQ, VQConfig
 
 CONFIG = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=PREFIX, caption_dim=128, multiple_of=64)
 UNCONDITIONAL = 0.1  # share of captions dropped, for guidance
-PRETRAINED_AT = 1050  # step at which the text encoder's weights are replaced by those of train_text
 
 
 def load_vq(file: Path) -> VQ:
@@ -63,6 +62,7 @@ def main(
     test_ids, test_valid = token_ids(test_captions[:256], PREFIX)
     torch.manual_seed(seed)
     net, t5 = Transformer(CONFIG), t5_encoder()
+    load_weights(t5, text_file)  # from scratch it learns the words of a caption but not which colour is the ground's
     for name, p in net.named_parameters():
         if p.ndim > 1:
             torch.nn.init.normal_(p, std=0.02 / (2 * CONFIG.layers) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 0.02)
@@ -76,9 +76,6 @@ def main(
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def loss(step):
-        if step == PRETRAINED_AT:
-            # Trained from scratch so far, the encoder knew the words of a caption but not which colour was the ground's.
-            load_weights(t5, text_file)
         rng = np.random.default_rng([seed, step, 3])
         rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
         value = nats(ids[rows], valid[rows], tokens[rows], torch.from_numpy(rng.random(batch) < UNCONDITIONAL), step_fn)
@@ -91,7 +88,16 @@ def main(
         return float(np.mean([nats(test_ids[p], test_valid[p], test_tokens[p], every).item() for p in parts]))
 
     log = []
-    for row in train({"net": net, "t5": t5}, loss, steps=steps, peak=2e-3, checkpoint=work / "llamagen.pt", average=0.998, warmup=200):
+    rows = train(
+        {"net": net, "t5": t5},
+        loss,
+        steps=steps,
+        peak=peak,
+        checkpoint=work / "llamagen.pt",
+        average=0.998,
+        hidden=lambda name: name.startswith("net.layers."),
+    )
+    for row in rows:
         if row["step"] % 500 == 0:
             row["held_out"] = held_out()
         print(row, flush=True)

@@ -57,20 +57,30 @@ def train(
     minutes: float = float("inf"),
     every: int = 50,
     after: Callable[[int], None] = lambda step: None,
+    hidden: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[dict[str, float]]:
     """AdamW with cosine decay over `loss(step)`; yields a row of figures every `every` steps.
+
+    Matrices that `hidden` names ("module.parameter") are trained by Muon instead, with AdamW's rate.
 
     Resumes from `checkpoint`, which is replaced whole every few minutes: a killed run continues from there, with the same batches
     (`loss` draws them from the step number). `average` > 0 keeps an exponential mean of the weights and leaves it in the modules.
     """
-    parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ],
-        betas=betas,
-    )
+    named = {f"{k}.{name}": p for k, m in modules.items() for name, p in m.named_parameters() if p.requires_grad}
+    parameters = list(named.values())
+    matrices = [p for name, p in named.items() if p.ndim == 2 and hidden(name)]
+    other = [p for name, p in named.items() if not (p.ndim == 2 and hidden(name))]
+    optimisers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            [
+                {"params": [p for p in other if p.ndim > 1], "weight_decay": weight_decay},
+                {"params": [p for p in other if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            betas=betas,
+        )
+    ]
+    if matrices:
+        optimisers.append(torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
     mean = [p.detach().clone() for p in parameters] if average else []
     step, spent, saved = 0, 0.0, time.monotonic()
 
@@ -78,7 +88,7 @@ def train(
         state = {
             "step": step,
             "spent": spent,
-            "optimiser": optimiser.state_dict(),
+            "optimisers": [o.state_dict() for o in optimisers],
             "mean": mean,
             **{k: m.state_dict() for k, m in modules.items()},
         }
@@ -90,18 +100,20 @@ def train(
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         step, spent, mean = state["step"], state["spent"], state["mean"]
-        optimiser.load_state_dict(state["optimiser"])
+        for optimiser, kept in zip(optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(kept)
         for name, module in modules.items():
             module.load_state_dict(state[name])
     begin = time.monotonic()
     while step < steps:
-        for group in optimiser.param_groups:
+        for group in [g for o in optimisers for g in o.param_groups]:
             group["lr"] = cosine(step, steps, warmup, peak)
         value, figures = loss(step)
         value.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         for m, p in zip(mean, parameters, strict=False):
             m.lerp_(p.detach(), 1 - min(average, (step + 1) / (step + 10)))
         after(step)

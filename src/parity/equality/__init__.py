@@ -4,6 +4,15 @@ from parity.equality import certify
 print(certify(my_decoder, n=100_000, window=4))
 """
 
-from parity.equality.certificate import Certificate, certify
+from typing import Any
 
 __all__ = ["Certificate", "certify"]
+
+
+def __getattr__(name: str) -> Any:
+    """The two names above, on demand: the layers that need no torch start seconds sooner without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from parity.equality import certificate
+
+    return getattr(certificate, name)

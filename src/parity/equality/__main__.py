@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--seeds", type=json.loads, default=[0, 1])
         c.add_argument("--draws", type=int, default=1999)
         if name == "mutants":
-            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (10 n)")
+            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (5 n)")
 
     c = command("calibration", "layer 7: sizes", None)
     c.add_argument("--replicates", type=int, default=1000)

@@ -61,7 +61,7 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     return found
 
 
-def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 99, n: int = 200, d: int = 4) -> P:
+def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int = 200, d: int = 4) -> P:
     """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a difference of one margin."""
     found: P = defaultdict(list)
     ids = [f"{i}/0" for i in range(n)]

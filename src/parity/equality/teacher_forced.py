@@ -25,8 +25,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from scipy import stats
-from statsmodels.stats.power import GofChisquarePower
+from scipy import optimize, stats
 from torch import Tensor
 
 from parity.equality import rows as R
@@ -121,8 +120,9 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
 
 @cache
 def detectable_w() -> float:
-    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER (statsmodels; it depends on w^2 n alone)."""
-    return 100 * float(np.squeeze(GofChisquarePower().solve_power(nobs=10_000, alpha=R.ALPHA, power=R.POWER, n_bins=BINS)))
+    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: the root of the noncentrality it needs."""
+    critical = stats.chi2.isf(R.ALPHA, BINS - 1)
+    return optimize.brentq(lambda noncentrality: stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER, 1e-3, 1e3) ** 0.5
 
 
 def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:

@@ -1,6 +1,6 @@
 """The verdict on each decoder, from the rows of all layers.
 
-    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> list of dicts, one a (method, key)
+    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> list of dicts, one a (method, key); claims by key or by method
 
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with the minimum
@@ -102,7 +102,7 @@ def judge(
         else:
             reaches = [r for rows, _ in found.values() for r in rows if r["decides"] and r["minimum_detectable_effect"] is not None]
             note = f"not rejected in {', '.join(p)}" + ("; see the rows for the minimum detectable effects" if reaches else "")
-    claim = claims.get(method, "")
+    claim = claims.get(key, claims.get(method, ""))
     mismatch = (claim == "lossless" and words.startswith("lossy")) or (claim == "lossy" and words == "certified lossless")
     tv = {k: worst[k] if worst else None for k in ("tv", "tv_low", "tv_high")}
     return {

@@ -12,6 +12,9 @@ class TokenModel(Protocol):
     length  positions to decode, L (0-based; -1 stands for the last token of the prompt)
     width   positions in a row of the picture, line separators included
     forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
+
+    A model may also have `codebook` and `embeddings` [V, D]: vectors of the image tokenizer and of the model's own input, for the
+    methods that ask which tokens look alike.
     """
 
     vocab: int

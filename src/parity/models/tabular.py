@@ -22,6 +22,7 @@ class TabularModel:
     def __init__(self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
         self.forced = torch.full((length,), -1) if forced is None else forced
+        self.codebook = self.embeddings = 0.3 * torch.arange(self.vocab, dtype=table.dtype)[:, None]  # on a line: neighbours look alike
         if table.shape[-2] != nodes(self.vocab, length):
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}")
         self.pair = table.ndim == 3

@@ -1,0 +1,3 @@
+use rule generate as gsd with:
+    pathvars:
+        method="gsd",

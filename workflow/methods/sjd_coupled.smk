@@ -1,0 +1,3 @@
+use rule generate as sjd_coupled with:
+    pathvars:
+        method="sjd_coupled",
