@@ -14,7 +14,7 @@ GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window
 BAD = {
     "unknown key": ({"foo": 1}, ["foo = 1", "unknown key", "prompts"]),
     "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
-    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, sjd"]),
+    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, mtj, sjd"]),
     "unknown option": ({"methods": {"ar": [{}], "sjd": [{"windows": 3}]}}, ["methods.sjd.0.windows = 3", "window, init, refine"]),
     "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["methods.ar.0.window = 4", "no options"]),
     "option out of range": ({"methods": {"ar": [{}], "sjd": [{"window": 0}]}}, ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
@@ -101,6 +101,8 @@ def test_defaults_of_the_code_are_what_the_options_say():
     assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True, "tolerance": 0.0}
     assert config.claim("sjd") == "lossless" == config.claim("sjd", {"window": 4, "tolerance": 0.0})
     assert config.claim("sjd", {"tolerance": 0.1}) == config.claim("sjd_coupled", {"store": "q"}) == "lossy"
+    assert config.coupled("mtj", {}) and config.coupled("jacobi", {"coupling": "shared"}) and not config.coupled("sjd", {})
+    assert not config.coupled("sjd_coupled", {"coupling": "maximal"})
 
 
 def test_schema_file_is_the_schema():

@@ -8,6 +8,7 @@ from scipy import stats
 from parity.decoders.ar import ar
 from parity.decoders.gsd import gsd
 from parity.decoders.jacobi import jacobi
+from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.models.tabular import TabularModel, joint
@@ -24,6 +25,8 @@ CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w, "coupling": "maximal
 CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random", "sample_above") for w in (False, True)]
 CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")]
 CASES += [(gsd, {"window": 3, "group": 1})]
+TREES = [{"window": 3, "branches": 2, "tail": 2}, {"window": 4, "branches": 5, "tail": 1}, {"window": 2, "branches": 2}, {"window": 1}]
+CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 
 
 def p_value(tokens, law, vocab):
@@ -155,6 +158,8 @@ def test_reductions_hold_token_for_token():
         for warm in (False, True):
             assert torch.equal(tokens(ar), tokens(sjd_coupled, window=4, init=init, warm=warm))
     assert torch.equal(tokens(jacobi, window=3, coupling="shared"), tokens(sjd_coupled, window=3, init="random"))
+    for tree in TREES:
+        assert torch.equal(tokens(ar), tokens(mtj, **tree))
     assert torch.equal(tokens(ar), tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
 
 
@@ -185,3 +190,13 @@ def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variati
     done = verify(*wide, draft, torch.zeros(n, 1, dtype=torch.bool), noise.uniform("accept", one), noise.exponential("sample", one, V))
     rate, expected = (done.tokens == draft).double().mean().item(), 1 - 0.5 * (p - q).abs().sum().item()
     assert abs(rate - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
+
+
+def test_branches_lower_the_passes_and_none_is_the_chain():
+    """On a table whose law changes with every token no draft fits for long: here the alternatives are what helps."""
+    logits = table(4, 6)
+    chain, bare = (run(d, logits, 6, 3000, window=4, warm=True, **o) for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0})))
+    assert torch.equal(chain.tokens, bare.tokens)
+    tree = run(mtj, logits, 6, 3000, window=4, branches=8)
+    assert tree.nfe.float().mean() < min(chain.nfe.float().mean(), bare.nfe.float().mean()) - 0.3
+    assert (tree.nodes > bare.nodes).float().mean() > 0.9

@@ -182,3 +182,32 @@ def test_published_files_are_verified_and_converted(tmp_path, monkeypatch):
     assert not Path("evil-was-here").exists()
     with pytest.raises(ConfigError, match="no such file"):
         checkpoints.get("m", spec.model_copy(update={"files": {"transformer": "nowhere.pt"}}), tmp_path / "out")
+
+
+def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(net, condition):
+    """Both with left-padded prompts and guidance's paired rows."""
+    generator = torch.Generator().manual_seed(1)
+    embeddings, valid = condition
+
+    def fresh():
+        return LlamaGen(net, embeddings, valid, guided=True)
+
+    rows, root = 2 * len(CAPTIONS), 3
+    final = torch.randint(64, (rows, root + 1), generator=generator)  # at positions 0..root
+    parents = torch.tensor([-1, 0, 1, 0, 3, 1]).expand(rows, -1)
+    depth = torch.tensor([0, 1, 2, 1, 2, 2])
+    tokens = torch.cat([final[:, -1:], torch.randint(64, (rows, 5), generator=generator)], 1)
+    model = fresh()
+    model.logits(torch.cat([final[:, :1], final[:, :-1]], 1), torch.arange(-1, root).expand(rows, -1))
+    found = model.tree(tokens, (root + depth).expand(rows, -1), parents)
+    for path in ([0, 1, 2], [0, 3, 4], [0, 1, 5]):
+        plain = fresh()
+        line = torch.cat([final[:, :1], final[:, :-1], tokens[:, path]], 1)
+        law = plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
+        assert torch.allclose(found[:, path], law[:, -3:], atol=1e-9)
+    model.keep(torch.tensor([0, 3, 4, -1]).expand(rows, -1))
+    line = torch.cat([final[:, :1], final[:, :-1], tokens[:, [0, 3, 4]]], 1)
+    new = torch.randint(64, (rows, 2), generator=generator)
+    plain, at = fresh(), torch.arange(line.shape[1] - 1, line.shape[1] + 1).expand(rows, -1)
+    plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
+    assert torch.allclose(model.logits(new, at), plain.logits(new, at), atol=1e-9)

@@ -203,7 +203,8 @@ def _source(method: str) -> ast.Module:
 def _constant(method: str, name: str) -> Any:
     """The value of a literal that a method's module assigns, or None."""
     for node in _source(method).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        if getattr(target, "id", "") == name and isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             return ast.literal_eval(node.value)
     return None
 
@@ -218,6 +219,12 @@ def claim(method: str, given: dict[str, Any] | None = None) -> str:
         raise ConfigError(f"src/parity/decoders/{method}.py: declares CLAIM = {found!r}; allowed: 'lossless', 'lossy'")
     exact_with = _constant(method, "EXACT_WITH") or {}
     return "lossy" if any((given or {}).get(k, v) != v for k, v in exact_with.items()) else found
+
+
+def coupled(method: str, given: dict[str, Any]) -> bool:
+    """Whether a variant shares plain sampling's noise position by position, and must return its tokens: COUPLED_WITH names the options."""
+    needs = _constant(method, "COUPLED_WITH")
+    return needs is not None and all(given.get(k) == v for k, v in needs.items())
 
 
 @cache

@@ -30,14 +30,14 @@ def decode(model: TokenModel, steps: Iterator[Step], rows: int) -> Decoded:
     written = torch.zeros_like(tokens)
     nfe, nodes, kept_by_step = torch.zeros(rows, dtype=torch.int64, device=device), torch.zeros(rows, dtype=torch.int64, device=device), []
     begin = time.perf_counter()
-    for number, (new, kept, positions) in enumerate(steps, 1):
+    for number, (new, kept, positions, evaluated) in enumerate(steps, 1):
         i = torch.arange(new.shape[1], device=device)
         where = torch.where(i < kept[:, None], positions[:, None] + i, L)
         tokens.scatter_(1, where, new)
         written.scatter_(1, where, number)
         active = kept > 0
         nfe += active
-        nodes += torch.where(active, (L - positions).clamp(max=new.shape[1]), 0)
+        nodes += torch.where(active, (L - positions).clamp(max=new.shape[1]) if evaluated is None else evaluated, 0)
         kept_by_step.append(kept)
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from parity.config import Config, digest, prompt_digest, revision
+from parity.config import Config, coupled, digest, prompt_digest, revision
 
 Cell = dict[str, Any]
 SMALL_WINDOW = 3  # on models of four or five positions a window of 16 would be the whole sequence
@@ -59,11 +59,6 @@ def paired(cell: Cell, cells: list[Cell]) -> str:
     return f"results/equality/paired/{cell['cell']}-{reference_of(cell, cells)['key']}.json"
 
 
-def is_coupled(options: dict[str, Any]) -> bool:
-    """Whether a variant shares plain sampling's noise position by position, and must return its tokens."""
-    return options.get("coupling") == "shared"
-
-
 def pathwise(cell: Cell) -> str:
     return f"results/equality/pathwise/{cell['cell']}.json"
 
@@ -73,7 +68,7 @@ def equality(config: Config, cell: Cell, cells: list[Cell]) -> list[str]:
     found = [exact(config, cell), teacher_forced(cell)]
     if cell["role"] != "reference":
         found.append(paired(cell, cells))
-    if is_coupled(cell["spec"]["options"]):
+    if coupled(cell["spec"]["method"], cell["spec"]["options"]):
         found.append(pathwise(cell))
     return found
 

@@ -3,6 +3,7 @@
 `Sampled` wraps a model and satisfies the same protocol, so a decoder sees one law and acceptance ratios use it on both sides.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -42,11 +43,21 @@ class Sampled:
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [B, S] -> [B, S, V]. Under guidance the model's rows are B conditional, then B unconditional ones."""
+        return self._law(self.model.logits, positions, tokens)
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [B, S] -> [B, S, V]."""
+        return self._law(lambda t, at, up: self.model.tree(t, at, up), positions, tokens, parents)
+
+    def keep(self, nodes: Tensor) -> None:
+        self.model.keep(nodes if self.sampling.guidance == 1 else nodes.repeat(2, 1))
+
+    def _law(self, logits_of: Callable[..., Tensor], positions: Tensor, tokens: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling
         if s.guidance == 1:
-            logits = self.model.logits(tokens, positions)
+            logits = logits_of(tokens, positions, *more)
         else:
-            conditional, unconditional = self.model.logits(tokens.repeat(2, 1), positions.repeat(2, 1)).chunk(2)
+            conditional, unconditional = logits_of(*(x.repeat(2, 1) for x in (tokens, positions, *more))).chunk(2)
             logits = torch.lerp(unconditional, conditional, s.guidance)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if s.temperature != 1:

@@ -11,3 +11,4 @@ class Step(NamedTuple):
     tokens: Tensor  # [B, W] tokens of the pass, the first at `positions`
     kept: Tensor  # [B] how many of them are final; 0 for a row that was finished before
     positions: Tensor  # [B] where the first of them stands
+    nodes: Tensor | None = None  # [B] tokens evaluated in the pass, if not W (those past the end of a row left out)

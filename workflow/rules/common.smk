@@ -45,6 +45,7 @@ CORE = [
         "sampling",
         "verification",
         "drafting",
+        "trees",
         "steps",
         "decode",
         "generate",

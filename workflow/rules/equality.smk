@@ -38,7 +38,7 @@ rule exact:
         options=lambda w: canonical(layout.small(EXACT[w.key]["options"])),
         claim=lambda w: parity_config.claim(w.method, EXACT[w.key]["options"]),
         # a decoder coupled to plain sampling by shared noise must also return its very tokens
-        pathwise=lambda w: "--pathwise" if layout.is_coupled(EXACT[w.key]["options"]) else "",
+        pathwise=lambda w: "--pathwise" if parity_config.coupled(w.method, EXACT[w.key]["options"]) else "",
         n=EQUALITY.n,
         models=EQUALITY.models,
         seeds=canonical(EQUALITY.seeds),

@@ -14,6 +14,7 @@ from parity.steps import Step
 from parity.verification import match, slide
 
 CLAIM = "lossless"
+COUPLED_WITH = {"coupling": "shared"}
 SOURCE = "Song et al. 2021; as a baseline in Teng et al. 2024, sec. 3.2 and table 1"
 
 

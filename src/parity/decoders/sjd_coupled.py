@@ -16,6 +16,7 @@ from parity.verification import race, residual, slide
 
 CLAIM = "lossless"
 EXACT_WITH = {"store": "p"}
+COUPLED_WITH = {"coupling": "gumbel"}
 SOURCE = "Speculative Coupled Decoding (MC-SJD and GS), with the stored law corrected; warm: this project"
 
 

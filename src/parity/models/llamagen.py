@@ -9,6 +9,7 @@ with other numbers in `LlamaGenConfig`. Facts that a re-implementation must get 
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
+
+from parity.trees import ancestors
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,20 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
+
+
 class Attention(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
         self.heads = c.heads
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
 
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, cache: tuple[Tensor, Tensor] | None, at: tuple | None) -> Tensor:
+    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
         q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.wqkv(x).chunk(3, -1))
         q, k = rotate(q, table), rotate(k, table)
-        if cache is not None:  # [R, T, H, D] each; what lies beyond a row's position is stale, masked, and overwritten in time
-            keys, values = cache
-            keys[at], values[at] = k, v
-            k, v = keys[:, : mask.shape[-1]], values[:, : mask.shape[-1]]
+        if remember is not None:
+            k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
         return self.wo(out.transpose(1, 2).flatten(2))
 
@@ -97,8 +101,8 @@ class Block(nn.Module):
         self.attention, self.feed_forward = Attention(c), FeedForward(c)
         self.attention_norm, self.ffn_norm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
 
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, cache=None, at=None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), table, mask, cache, at)
+    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), table, mask, remember)
         return x + self.feed_forward(self.ffn_norm(x))
 
 
@@ -183,6 +187,7 @@ class LlamaGen:
         shape = (rows, total, c.heads, c.dim // c.heads)
         self.cache = [(prefix.new_zeros(shape), prefix.new_zeros(shape)) for _ in net.layers]  # one K and one V per layer
         self.on = F.pad(valid.bool(), (0, self.length), value=True)  # [rows, total]
+        self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
         self.last = prefix[:, -1]
         if c.prefix > 1:
             self._forward(prefix[:, :-1], torch.arange(c.prefix - 1, device=prefix.device).expand(rows, -1))
@@ -194,15 +199,53 @@ class LlamaGen:
         key = torch.arange(live, device=x.device)
         mask = ((key <= slots[..., None]) & self.on[:, None, :live] | (key == slots[..., None]))[:, None]
         at, table = (torch.arange(len(x), device=x.device)[:, None], slots), self.net.table[slots].to(x.dtype)
-        for layer, cache in zip(self.net.layers, self.cache, strict=True):
-            x = layer(x, table, mask, cache, at)
+        for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
+            x = layer(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
         return self.net.norm(x)
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return torch.where((positions < 0)[..., None], self.last[:, None], self.net.tok_embeddings(tokens.clamp(0, self.vocab - 1)))
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values are written at `positions`."""
-        x = torch.where((positions < 0)[..., None], self.last[:, None], self.net.tok_embeddings(tokens.clamp(0, self.vocab - 1)))
-        return self.net.output(self._forward(x, positions + self.net.config.prefix))
+        return self.net.output(self._forward(self._embed(tokens, positions), positions + self.net.config.prefix))
+
+    @torch.inference_mode()
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [R, S] -> logits [R, S, V]; a node's keys and values lie beside the cache until `keep`."""
+        slots = (positions + self.net.config.prefix).clamp(max=self.on.shape[1] - 1)
+        above = ancestors(parents)
+        root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
+        live = int(slots[:, 0].max()) + 1 if tokens.device.type == "cpu" else self.on.shape[1]
+        seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
+        mask, table = torch.cat([seen, above], -1)[:, None], self.net.table[slots]
+        x = self._embed(tokens, positions)
+        self.beside, self.slots = [], slots
+
+        def attended(k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+            self.beside.append((k, v))
+            return torch.cat([keys[:, :live], k], 1), torch.cat([values[:, :live], v], 1)
+
+        for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
+            x = layer(x, table.to(x.dtype), mask, lambda k, v, keys=keys, values=values: attended(k, v, keys, values))
+        return self.net.output(self.net.norm(x))
+
+    @torch.inference_mode()
+    def keep(self, nodes: Tensor) -> None:
+        """nodes [R, W], -1 for none: their keys and values go where their positions are."""
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        to = self.slots[row, node]
+        for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
+            keys[row, to], values[row, to] = k[row, node], v[row, node]
+
+
+def write(keys: Tensor, values: Tensor, at: tuple[Tensor, Tensor], k: Tensor, v: Tensor, live: int) -> tuple[Tensor, Tensor]:
+    """Put new keys and values in their slots of the cache [R, T, H, D]. What lies beyond a row's position is stale, masked, and
+    overwritten in time."""
+    keys[at], values[at] = k, v
+    return keys[:, :live], values[:, :live]
 
 
 def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

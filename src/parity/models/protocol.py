@@ -29,3 +29,15 @@ class TokenModel(Protocol):
         to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1.
         """
         ...
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [B, S] -> logits [B, S, V]: several continuations in one pass.
+
+        Node s follows node parents[b, s] < s of this call or, at -1, what is remembered before its position (the first node must be such
+        a one, at the first open position less one). Nothing is remembered until `keep`. Nodes past a row's end have arbitrary laws.
+        """
+        ...
+
+    def keep(self, nodes: Tensor) -> None:
+        """nodes [B, W]: nodes of the last tree, -1 for none; their tokens are remembered at their positions."""
+        ...

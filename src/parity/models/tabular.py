@@ -36,11 +36,34 @@ class TabularModel:
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """See TokenModel. Positions past the end of a row read an arbitrary row of the table, as a cache slot would."""
         self.memory[self.rows, positions + 1] = tokens
-        code = torch.zeros(len(tokens), self.length, dtype=torch.int64)  # code[:, i] numbers the prefix of length i
+        return self._law(self.memory, positions)
+
+    def _law(self, lines: Tensor, positions: Tensor) -> Tensor:
+        """Logits [R, S, V] at positions + 1 [R, S], after what stands in lines [R or R * S, length + 1]."""
+        code = torch.zeros(len(lines), self.length, dtype=torch.int64)  # code[:, i] numbers the prefix of length i
         for i in range(1, self.length):
-            code[:, i] = code[:, i - 1] * self.vocab + self.memory[:, i]
+            code[:, i] = code[:, i - 1] * self.vocab + lines[:, i]
         length = (positions + 1).clamp(max=self.length - 1)
-        return self.table[self.first[length] + code.gather(1, length) + self.offset]
+        own = code.gather(1, length) if len(lines) == len(positions) else code.gather(1, length.reshape(-1, 1)).view_as(length)
+        return self.table[self.first[length] + own + self.offset]
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See TokenModel: every node has a line of its own, its ancestors' tokens over what is remembered."""
+        S = tokens.shape[1]
+        lines = torch.cat([self.memory, self.memory[:, :1]], 1).repeat_interleave(S, 0).view(len(tokens), S, -1)
+        node = torch.arange(S).expand_as(parents)
+        while (node >= 0).any():
+            at = node.clamp(min=0)
+            where = torch.where(node >= 0, positions.gather(1, at).clamp(max=self.length - 1) + 1, self.length + 1)  # last: of no use
+            lines.scatter_(2, where[..., None], tokens.gather(1, at)[..., None])
+            node = torch.where(node >= 0, parents.gather(1, at), -1)
+        self.nodes = (tokens, positions.clamp(max=self.length - 1))
+        return self._law(lines.flatten(0, 1), positions)
+
+    def keep(self, nodes: Tensor) -> None:
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        self.memory[row, self.nodes[1][row, node] + 1] = self.nodes[0][row, node]
 
 
 def joint(model: TokenModel, vocab: int, length: int) -> Tensor:

@@ -1,0 +1,3 @@
+use rule generate as mtj with:
+    pathvars:
+        method="mtj",
