@@ -29,13 +29,20 @@ class Timed:
     def __init__(self, model):
         self.model, self.seconds, self.calls = model, 0.0, 0
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
+        self.codebook, self.embeddings, self.keep = model.codebook, model.embeddings, model.keep
 
-    def logits(self, tokens, positions):
+    def timed(self, call, *inputs):
         begin = time.perf_counter()
-        out = self.model.logits(tokens, positions)
+        out = call(*inputs)
         self.seconds += time.perf_counter() - begin
         self.calls += 1
         return out
+
+    def logits(self, tokens, positions):
+        return self.timed(self.model.logits, tokens, positions)
+
+    def tree(self, tokens, positions, parents):
+        return self.timed(self.model.tree, tokens, positions, parents)
 
 
 def main() -> None:

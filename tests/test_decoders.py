@@ -11,6 +11,7 @@ from parity.decoders.jacobi import jacobi
 from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
+from parity.decoders.sjd_pac import sjd_pac
 from parity.models.tabular import TabularModel, joint
 from parity.noise import counted_noise
 from parity.sampling import Sampled, Sampling
@@ -26,6 +27,8 @@ CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random",
 CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")]
 CASES += [(gsd, {"window": 3, "group": 1})]
 TREES = [{"window": 3, "branches": 2, "tail": 2}, {"window": 4, "branches": 5, "tail": 1}, {"window": 2, "branches": 2}, {"window": 1}]
+PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5, "branches": 2, "depth": 3}, {"window": 2, "depth": 1}]
+CASES += [(sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 
 
@@ -160,6 +163,9 @@ def test_reductions_hold_token_for_token():
     assert torch.equal(tokens(jacobi, window=3, coupling="shared"), tokens(sjd_coupled, window=3, init="random"))
     for tree in TREES:
         assert torch.equal(tokens(ar), tokens(mtj, **tree))
+    for init, warm in (("random", False), ("sample_above", True), ("repeat_left", True)):
+        chain = tokens(sjd_coupled, window=4, init=init, warm=warm, coupling="maximal")
+        assert torch.equal(chain, tokens(sjd_pac, window=4, branches=1, init=init, warm=warm))
     assert torch.equal(tokens(ar), tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
 
 
@@ -200,3 +206,23 @@ def test_branches_lower_the_passes_and_none_is_the_chain():
     tree = run(mtj, logits, 6, 3000, window=4, branches=8)
     assert tree.nfe.float().mean() < min(chain.nfe.float().mean(), bare.nfe.float().mean()) - 0.3
     assert (tree.nodes > bare.nodes).float().mean() > 0.9
+
+
+def test_siblings_against_the_whole_q_are_noticed(monkeypatch):
+    """The must-fail case of trees with residual verification: every sibling tested as if it were the first draw from q."""
+    import parity.decoders.sjd_pac as module
+
+    def wrong(p, q, candidates, valid, point, u, exponential):
+        drawn, rank = race(p, exponential), torch.full_like(candidates[:, 0], -1)
+        for k in range(candidates.shape[1]):
+            v = candidates[:, k : k + 1]
+            accepted = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
+            rank = torch.where(accepted & valid[:, k] & ~point & (rank < 0), k, rank)
+        token = torch.where(rank < 0, race(module.residual(p, q), exponential), candidates.gather(1, rank.clamp(min=0)[:, None])[:, 0])
+        return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
+
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    monkeypatch.setattr(module, "verify_siblings", wrong)
+    assert p_value(run(sjd_pac, logits, L, n, window=4, init="sample_above").tokens, law, V) < 1e-12

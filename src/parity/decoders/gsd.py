@@ -24,17 +24,20 @@ def groups(p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Te
     p [B, W, V], draft [B, W], vectors [V, D]. A group is the G tokens next to the draft in order of probability (G // 2 less likely ones, the
     draft, the rest likelier), less those further than delta in probability or d in embedding.
     """
-    order = p.argsort(-1)
-    rank = order.argsort(-1).gather(-1, draft[..., None])  # [B, W, 1]
-    place = rank - G // 2 + torch.arange(G, device=p.device)
-    inside = (place >= 0) & (place < p.shape[-1])
-    if border == "plain":  # the released slice with a negative start is empty, and its error falls back to the token alone
-        inside &= (place[..., :1] >= 0) | (place == rank)
-    members = order.gather(-1, place.clamp(0, p.shape[-1] - 1))
-    close = (p.gather(-1, members) - p.gather(-1, draft[..., None])).abs() <= delta
+    V, at = p.shape[-1], draft[..., None]
+    own = p.gather(-1, at)
+    # The G // 2 next below and the rest next above, as a sort would give them. Equals stand below; the draft is itself.
+    lower = p.masked_fill(p > own, -1).scatter(-1, at, -1).topk(min(G // 2, V - 1))
+    upper = (-p).masked_fill(p <= own, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
+    lower_in, upper_in = lower.values >= 0, upper.values > -2
+    if border == "plain" and G > 1:  # the released slice with a negative start is empty, and its error falls back to the token alone
+        whole = lower_in.sum(-1, keepdim=True) == G // 2
+        lower_in, upper_in = lower_in & whole, upper_in & whole
+    members = torch.cat([at, lower.indices, upper.indices], -1)
+    close = (p.gather(-1, members) - own).abs() <= delta
     if vectors is not None:
-        close &= (vectors[members] - vectors[draft][..., None, :]).norm(dim=-1) <= d
-    return members, inside & (close | (place == rank))
+        close &= (vectors[members] - vectors[at]).norm(dim=-1) <= d
+    return members, torch.cat([torch.ones_like(at, dtype=torch.bool), lower_in, upper_in], -1) & close
 
 
 def verify_grouped(

@@ -1,0 +1,3 @@
+use rule generate as sjd_pac with:
+    pathvars:
+        method="sjd_pac",
