@@ -28,7 +28,9 @@ CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g
 CASES += [(gsd, {"window": 3, "group": 1})]
 TREES = [{"window": 3, "branches": 2, "tail": 2}, {"window": 4, "branches": 5, "tail": 1}, {"window": 2, "branches": 2}, {"window": 1}]
 PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5, "branches": 2, "depth": 3}, {"window": 2, "depth": 1}]
-CASES += [(sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))]
+CASES += [
+    (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
+]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 
 

@@ -99,6 +99,14 @@ def test_bad_laws_are_errors_that_name_their_place(spoil, message):
         battery(tokens, p, model="m", chunk=6)
 
 
+def test_a_lossy_decoder_may_leave_the_support_and_is_rejected_for_it():
+    tokens, _, p = sample(ar, 20)
+    p[7, 2].scatter_(0, torch.tensor(tokens[7, 2]), 0).div_(p[7, 2].sum())
+    found = battery(tokens, p, model="m", chunk=6, strict=False)
+    assert found[0]["test"] == "support" and found[0]["verdict"] == "rejected" and "1 of" in found[0]["note"]
+    assert all(np.isfinite(r["statistic"]) for r in found if r["statistic"] is not None)
+
+
 # --- paired
 
 

@@ -1,6 +1,6 @@
 """The equality layers that ask the target: teacher-forced, and pathwise for coupled decoders. (`parity.pair` needs samples alone.)
 
-python -m parity.compare teacher-forced --cell results/cells/scenes/sjd-0123abcd --prompts ... --shards ... --checkpoint manifest.json --out rows.json
+python -m parity.compare teacher-forced --cell .../sjd-0123abcd --prompts ... --shards ... --checkpoint manifest.json --out rows.json --logp logp.npz
 python -m parity.compare pathwise --cell ... --prompts ... --checkpoint manifest.json --images 16 --out rows.json
 """
 
@@ -18,8 +18,9 @@ from parity.equality.pathwise import token_row
 from parity.equality.rows import Row
 from parity.equality.teacher_forced import battery, sign_groups, slots
 from parity.generate import DTYPES, generate
+from parity.metrics.likelihood import log_probabilities, teacher_forced_logits
 from parity.sampling import Sampled, Sampling
-from parity.storage import join, read_encoded, read_json, read_shards, write_json
+from parity.storage import join, read_encoded, read_json, read_shards, write_arrays, write_json
 
 
 def teacher_forced(a: argparse.Namespace) -> list[Row]:
@@ -28,21 +29,25 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
     loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
     encoded, sampling = read_encoded(a.prompts, shard), Sampling(**spec["sampling"])
 
+    logp: list[np.ndarray] = []
+
     def law(first: int, last: int) -> torch.Tensor:
-        """p [last - first, L, V] of rows first..last-1."""
+        """p [last - first, L, V] of rows first..last-1; the tokens' own log-probabilities are kept for the metrics."""
         model = Sampled(loaded.decodable(encoded["embeddings"][first:last], encoded["valid"][first:last], sampling.guidance != 1), sampling)
-        tokens = torch.from_numpy(shard.tokens[first:last]).long().to(loaded.device)
-        feed = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
-        positions = torch.arange(-1, tokens.shape[1] - 1, device=loaded.device).expand(last - first, -1)
-        return model.logits(feed, positions).softmax(-1)
+        tokens = torch.from_numpy(shard.tokens[first:last]).to(loaded.device)
+        logits = teacher_forced_logits(model, tokens)
+        logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
+        return logits.softmax(-1)
 
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right verifiers.
-    slot = slots(shard.step) if claim(spec["method"], spec["options"]) == "lossless" else None
+    strict = claim(spec["method"], spec["options"]) == "lossless"
     place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
     groups = sign_groups(loaded.vq.quantize.codes.detach().cpu().numpy())
+    settings = {"slot": slots(shard.step) if strict else None, "groups": groups, "chunk": a.batch, "strict": strict}
     rng = np.random.default_rng(a.seeds[0])
-    width = loaded.net.config.grid
-    return battery(shard.tokens, law, width, rng=rng, seed=a.seeds[0], slot=slot, groups=groups, chunk=a.batch, **place)
+    found = battery(shard.tokens, law, loaded.net.config.grid, rng=rng, seed=a.seeds[0], **settings, **place)
+    write_arrays(a.logp, ids=shard.ids, logp=np.concatenate(logp))
+    return found
 
 
 def pathwise(a: argparse.Namespace) -> list[Row]:
@@ -68,6 +73,7 @@ def main() -> None:
     for name in ("cell", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, help="teacher-forced, pathwise: the manifest")
+    parser.add_argument("--logp", type=Path, help="teacher-forced: where the tokens' log-probabilities go")
     parser.add_argument("--images", type=int, default=16, help="pathwise: images to decode")
     parser.add_argument("--prompts", type=Path, nargs="+", help="teacher-forced, pathwise: the encoded prompts")
     parser.add_argument("--shards", type=Path, nargs="+", help="teacher-forced: the cell's shards")

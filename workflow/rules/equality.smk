@@ -5,7 +5,7 @@ OUTPUTS          results/equality/exact/<method>-<key>.json         on enumerabl
                  results/equality/mutants-<n>.json                  planted faults: what the exact layer detects
                  results/equality/calibration-<replicates>.json     sizes of the tests under the null
                  results/equality/{continuous,anyorder}-<n>.json    the same for continuous and any-subset decoders
-                 results/equality/teacher-forced/<model>/<cell>.json
+                 results/equality/teacher-forced/<model>/<cell>.json, .npz (log-probabilities of the tokens, for the metrics)
                  results/equality/pathwise/<model>/<cell>.json   (coupled decoders)
                  results/equality/paired/<model>/<cell>-<baseline>.json
 
@@ -108,9 +108,10 @@ rule teacher_forced:
         prompts=encoded_prompts,
         shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
         checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
-        code=["src/parity/compare.py", "src/parity/equality/teacher_forced.py"],
+        code=["src/parity/compare.py", "src/parity/equality/teacher_forced.py", "src/parity/metrics/likelihood.py"],
     output:
-        "results/equality/teacher-forced/{model}/{cell}.json",
+        rows="results/equality/teacher-forced/{model}/{cell}.json",
+        logp="results/equality/teacher-forced/{model}/{cell}.npz",
     log:
         "logs/equality/teacher-forced/{model}/{cell}.log",
     conda:
@@ -132,7 +133,8 @@ rule teacher_forced:
             --seeds {params.seeds} \
             --threads {threads} \
             --device {params.device} \
-            --out {output:q} \
+            --out {output.rows:q} \
+            --logp {output.logp:q} \
             >{log:q} 2>&1
         """
 

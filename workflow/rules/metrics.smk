@@ -1,6 +1,6 @@
 """Metrics: figures of each cell, with their errors.
 
-REQUIRED INPUTS  shards and images of a cell, the checkpoint manifest, the reference pictures
+REQUIRED INPUTS  shards, images and log-probabilities (rule teacher_forced) of a cell, the checkpoint manifest, the reference pictures
 OUTPUTS          results/reference/<prompts>-<n>/<model>.npz              pictures to compare with, and features
                  results/cells/<model>/<method>-<key>/metrics.json        speed, likelihood, FID, KID, CLIP-score, precision, recall
                  results/cells/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
@@ -39,9 +39,8 @@ rule reference:
 
 rule measure:
     input:
-        spec="results/cells/{model}/{cell}/spec.json",
-        prompts=encoded_prompts,
         shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
+        logp="results/equality/teacher-forced/{model}/{cell}.npz",
         images=lambda w: [f"results/cells/{w.model}/{w.cell}/images/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
         checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
         reference=reference_file,
@@ -63,10 +62,9 @@ rule measure:
     shell:
         r"""
         python -m parity.measure \
-            --spec {input.spec:q} \
-            --prompts {input.prompts:q} \
             --shards {input.shards:q} \
             --images {input.images:q} \
+            --logp {input.logp:q} \
             --checkpoint {input.checkpoint:q} \
             --reference {input.reference:q} \
             --threads {threads} \

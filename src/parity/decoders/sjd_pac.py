@@ -72,7 +72,9 @@ def sjd_pac(
         parents.append(torch.cat([torch.tensor([base[D - 1] if D else 0]), torch.arange(base[D], base[D] + W - 2 - D)]))
     parent = torch.cat(parents).to(device).expand(B, -1)
     offset = torch.cat([torch.zeros(1), *(torch.full((K ** (d + 1),), d + 1) for d in range(D)), torch.arange(D + 1, W)]).long().to(device)
-    main = torch.tensor([0, *base[:D], *range(base[D], base[D] + W - 1 - D)], device=device)  # the chain's nodes: main[i] gives slot i's law
+    main = torch.tensor(
+        [0, *base[:D], *range(base[D], base[D] + W - 1 - D)], device=device
+    )  # the chain's nodes: main[i] gives slot i's law
     at = torch.zeros_like(start)  # [B] first open position
     board = Board(model, start, noise, W, init)
     draft, q, point = board.drafts(0, at[:, None] + slot, at)
@@ -96,11 +98,13 @@ def sjd_pac(
         own_p, own_q = (x.gather(-1, draft[..., None])[..., 0] for x in (law, q))
         found = torch.where(point, race(law, e), torch.where(u * own_q < own_p, draft, race(residual(law, q), e)))
         # the tree: the candidates of each slot, from the node that the slots before it lead to
-        node, running, straight, path = torch.zeros_like(at), torch.ones_like(at, dtype=torch.bool), torch.ones_like(at, dtype=torch.bool), [torch.zeros_like(at)]
-        n = torch.zeros_like(at)
+        node, n, path = torch.zeros_like(at), torch.zeros_like(at), [torch.zeros_like(at)]
+        running = straight = torch.ones_like(at, dtype=torch.bool)
         for d in range(D):
             # negative: an index that no candidate was drawn with
-            more = torch.cat([u[:, d : d + 1], noise.uniform("branch", -1 - index[:, d : d + 1] * K - torch.arange(K - 1, device=device))], 1)
+            more = torch.cat(
+                [u[:, d : d + 1], noise.uniform("branch", -1 - index[:, d : d + 1] * K - torch.arange(K - 1, device=device))], 1
+            )
             token, rank = verify_siblings(p[rows, node], q[:, d], candidates[:, d], valid[:, d], point[:, d], more, e[:, d])
             found[:, d] = torch.where(running, token, found[:, d])
             running, straight = running & (rank >= 0), straight & (rank <= 0)

@@ -149,9 +149,13 @@ def battery(
     slot: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     chunk: int = 64,
+    strict: bool = True,
 ) -> list[Row]:
     """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose law is certain
-    carry no information and are not counted in n."""
+    carry no information and are not counted in n.
+
+    A token of probability zero is an error; not `strict`, for decoders that claim nothing, it is a rejection of its own (row "support").
+    """
     tokens = np.asarray(tokens)
     n, L = tokens.shape
     strata = [("", np.zeros((n, L), int))] if width >= L else [("", np.zeros((n, L), int)), ("row", np.tile(np.arange(L) // width, (n, 1)))]
@@ -161,15 +165,17 @@ def battery(
     names: list[str] = []
     sums: list[np.ndarray] = []  # a stratum: [4, F, size] sums of d and variance, the largest variance, tokens with variance
     bins = [np.zeros((size, BINS)) for size in sizes]
+    outside = 0
     for a in range(0, n, chunk):
         b = min(a + chunk, n)
         p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        check(p, x, a, model)
+        impossible = check(p, x, a, model, strict)
+        outside += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
         G = torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype)
         names, d_, var_ = centred(p, x, width, G)
-        d, var = d_.double().numpy(), var_.double().numpy()
+        d, var = d_.masked_fill(impossible, 0).double().numpy(), var_.masked_fill(impossible, 0).double().numpy()
         u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1).numpy()
         where = np.minimum((u * BINS).astype(int), BINS - 1)
         live = var[:2].sum(0) > 1e-12  # a certain law has U uniform by v alone (and a uniform law has no variance of log p)
@@ -186,6 +192,9 @@ def battery(
             np.add.at(bins[k], (group[live.ravel()], where.ravel()[live.ravel()]), 1)
     place = {"model": model, "method": method, "key": key, "seed": seed, "repeat": repeat}
     found = []
+    if outside:
+        note = f"{outside} of {n * L} tokens have probability zero"
+        found.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, effect=outside / (n * L), note=note, **place))
     for k, (stratum, _) in enumerate(strata):
         for s in range(sizes[k]):
             suffix = f", {stratum} {s}" if stratum else ""
@@ -199,8 +208,9 @@ def battery(
     return found
 
 
-def check(p: Tensor, x: Tensor, first: int, model: str) -> None:
-    """ValueError that names model, position and row for a law that is none, or a token of probability zero; rows count from `first`."""
+def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
+    """ValueError that names model, position and row for a law that is none or, if `strict`, a token of probability zero (else
+    bool [n, L] where there is one); rows count from `first`."""
     if p.shape[:2] != x.shape:
         raise ValueError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
     total = p.sum(-1)
@@ -210,7 +220,8 @@ def check(p: Tensor, x: Tensor, first: int, model: str) -> None:
         raise ValueError(f"model {model}, position {position}, row {first + row}: p is not a law (sum {total[row, position]:.6g})")
     outside = (x < 0) | (x >= p.shape[-1])
     zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
-    if (outside | zero).any():
+    if outside.any() or (strict and zero.any()):
         row, position = (outside | zero).nonzero()[0].tolist()
         what = f"token {int(x[row, position])} of probability zero was sampled"
         raise ValueError(f"model {model}, position {position}, row {first + row}: {what}")
+    return zero

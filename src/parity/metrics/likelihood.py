@@ -9,22 +9,31 @@ from parity.models.protocol import TokenModel
 
 
 @torch.inference_mode()
-def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
-    """Log-probability of each of tokens [B, L] given those before it, float64 [B, L]; NaN at positions the grammar forces.
+def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
+    """Logits [B, L, V] of every position of tokens [B, L] given those before it, in one pass: [start, tokens[:-1]] at -1 .. L - 2.
 
-    One teacher-forced pass: [start, tokens[:-1]] at positions -1 .. L - 2. `model` holds the rows' prompts and is the law that was sampled
-    (`sampling.Sampled`), so under top-k a token that law excludes has -inf. `start` [B] is the token before position 0; zeros if not given.
+    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token before position 0; zeros if
+    not given.
     """
     B, L = tokens.shape
     if model.length != L:
         raise ValueError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
     tokens = tokens.long()
     first = tokens.new_zeros(B, 1) if start is None else start[:, None]
-    feed = torch.cat([first, tokens[:, :-1]], 1)
     positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
-    logits = model.logits(feed, positions)
-    found = logits.gather(-1, tokens[..., None])[..., 0].double() - logits.logsumexp(-1).double()
-    return found.masked_fill(model.forced.to(found.device) >= 0, float("nan"))
+    return model.logits(torch.cat([first, tokens[:, :-1]], 1), positions)
+
+
+def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
+    """Log-probability of each of tokens [B, L] under logits [B, L, V], float64; NaN at positions the grammar forces, -inf for a token that the
+    law excludes (top-k)."""
+    found = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
+    return found.masked_fill(forced.to(found.device) >= 0, float("nan"))
+
+
+def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
+    """Log-probability of each of tokens [B, L] given those before it, float64 [B, L]."""
+    return log_probabilities(teacher_forced_logits(model, tokens, start), tokens, model.forced)
 
 
 def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
