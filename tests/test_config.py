@@ -18,6 +18,11 @@ BAD = {
     "unknown option": ({"methods": {"ar": [{}], "sjd": [{"windows": 3}]}}, ["methods.sjd.0.windows = 3", "window, init, refine"]),
     "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["methods.ar.0.window = 4", "no options"]),
     "option out of range": ({"methods": {"ar": [{}], "sjd": [{"window": 0}]}}, ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
+    "window longer than the sequence": (
+        {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
+        ["methods.sjd.0.window = 257", "at most 256 with models.scenes"],
+    ),
+    "group larger than the codebook": ({"methods": {"ar": [{}], "gsd": [{"group": 1025}]}}, ["methods.gsd.0.group = 1025", "at most 1024"]),
     "option not a choice": ({"methods": {"ar": [{}], "sjd": [{"init": "up"}]}}, ["methods.sjd.0.init = 'up'", "repeat_above"]),
     "text for a number": (yaml.safe_load("sampling: {temperature: 1e-4}"), ["sampling.temperature = '1e-4'", "1.0e-04"]),
     "text for a whole number": ({"batch": "8"}, ["batch = '8'", "whole number"]),

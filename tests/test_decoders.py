@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from parity.decoders.ar import ar
-from parity.decoders.gsd import gsd
+from parity.decoders.gsd import groups, gsd
 from parity.decoders.jacobi import jacobi
 from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
@@ -228,3 +228,22 @@ def test_siblings_against_the_whole_q_are_noticed(monkeypatch):
     law = joint(TabularModel(logits, L, V**L), V, L)
     monkeypatch.setattr(module, "verify_siblings", wrong)
     assert p_value(run(sjd_pac, logits, L, n, window=4, init="sample_above").tokens, law, V) < 1e-12
+
+
+@pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])
+def test_groups_are_those_of_the_papers_loop(G, border):
+    """GSD supplement, Alg. 2, lines 2 to 11, written out."""
+    generator = torch.Generator().manual_seed(G)
+    V, delta, d = 12, 0.08, 0.9
+    p = torch.rand(3, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
+    draft, vectors = torch.randint(V, (3, 4), generator=generator), torch.rand(V, 2, generator=generator, dtype=torch.float64)
+    members, counts = groups(p, draft, G, delta, d, vectors, border)
+    for b in range(3):
+        for w in range(4):
+            x, law = int(draft[b, w]), p[b, w]
+            order = law.argsort().tolist()
+            place = order.index(x)
+            low, high = place - G // 2, place - G // 2 + G
+            near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
+            expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
+            assert set(members[b, w][counts[b, w]].tolist()) == expected and int(counts[b, w].sum()) == len(expected)

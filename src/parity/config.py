@@ -8,6 +8,7 @@ import ast
 import hashlib
 import inspect
 import itertools
+import json
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -89,7 +90,7 @@ class EqualitySpec(Strict):
     mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
     continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per any-subset decoder and enumerable model")
-    pathwise: int = Field(4, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain sampling")
+    pathwise: int = Field(2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain sampling")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(0.05, gt=0, lt=0.5)
     margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below")
@@ -247,6 +248,23 @@ def options(method: str, given: dict[str, Any], where: str = "") -> dict[str, An
     return _validate(option_schema(method), given, where or f"methods.{method}").model_dump()
 
 
+@cache
+def _embedded_network() -> dict[str, Any]:
+    """The embedded transformer's configuration, from the header of its safetensors file; {} before it was trained."""
+    file = EMBEDDED / "llamagen.safetensors"
+    if not file.exists():
+        return {}
+    with file.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    return json.loads(header["__metadata__"]["config"])
+
+
+def largest(spec: ModelSpec) -> dict[str, int]:
+    """The largest value a model admits of an option: no window longer than the sequence, no group larger than the codebook."""
+    network = _embedded_network() if spec.source == "embedded" else spec.network
+    return {"window": int(network.get("grid", 16)) ** 2, "group": int(network.get("vocab", 16384))}
+
+
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
     value = _validate(Config, raw, "")
@@ -260,7 +278,12 @@ def load(raw: dict[str, Any]) -> Config:
             raise ConfigError(f"methods.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults")
         seen: dict[str, int] = {}
         for i, variant in enumerate(variants):
-            text = canonical(options(method, variant, f"methods.{method}.{i}"))
+            complete = options(method, variant, f"methods.{method}.{i}")
+            for model, spec in value.models.items():
+                for key, limit in largest(spec).items():
+                    if complete.get(key, 0) > limit:
+                        raise ConfigError(f"methods.{method}.{i}.{key} = {complete[key]}: allowed: at most {limit} with models.{model}")
+            text = canonical(complete)
             if text in seen:
                 raise ConfigError(f"methods.{method}.{i} = {variant}: the same variant as methods.{method}.{seen[text]}")
             seen[text] = i

@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--seeds", type=json.loads, default=[0, 1])
         c.add_argument("--draws", type=int, default=1999)
         if name == "mutants":
-            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (5 n)")
+            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (3 n)")
 
     c = command("calibration", "layer 7: sizes", None)
     c.add_argument("--replicates", type=int, default=1000)
@@ -122,7 +122,7 @@ def run(a: argparse.Namespace) -> int:
         common = {"method": a.method, "key": a.key, "models": a.models, "threads": a.threads}
         rows = exact(decoder, a.options, claim=a.claim, n=a.n, seeds=a.seeds, draws=a.draws, **common)
         if a.pathwise:
-            rows += pathwise(decoder, a.options, n=min(a.n, 20_000), seeds=a.seeds[:1], **common)
+            rows += pathwise(decoder, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
     elif a.command == "mutants":
         from parity.equality.mutants import mutants
 

@@ -149,7 +149,7 @@ def target() -> Target:
 def mutants(
     n: int = 10_000, seeds: Sequence[int] = (0, 1), n_tv: int | None = None, draws: int = 1999, threads: int = 1, names: Sequence[str] = ()
 ) -> list[Row]:
-    """Rows of every variant at n, and of the +0.01 mutant at 10 n as well; every test's row, and the joint TV from n_tv sequences (5 n).
+    """Rows of every variant at n, and of the +0.01 mutant at 10 n as well; every test's row, and the joint TV from n_tv sequences (3 n).
 
     effect      TVhat from n_tv sequences, whose expectation for a perfect sampler is `floor`
     detected    whether the combined test rejects at .05 on the row's seed
@@ -157,7 +157,7 @@ def mutants(
                 n); a control is not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
     """
     T = target()
-    law, n_tv = exact_law(T), n_tv or 5 * n
+    law, n_tv = exact_law(T), n_tv or 3 * n
     floor = float(0.5 * np.sqrt(2 / np.pi * law * (1 - law) / n_tv).sum())  # E|N(0, s^2)| = s sqrt(2 / pi)
     found = []
     for name, (decoder, fault) in variants().items():
