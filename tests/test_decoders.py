@@ -26,7 +26,7 @@ CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w, "coupling": "maximal
 CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random", "sample_above") for w in (False, True)]
 CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")]
 CASES += [(gsd, {"window": 3, "group": 1})]
-TREES = [{"window": 3, "branches": 2, "tail": 2}, {"window": 4, "branches": 5, "tail": 1}, {"window": 2, "branches": 2}, {"window": 1}]
+TREES = [{"window": 3, "branches": 2, "depth": 2}, {"window": 4, "branches": 5, "depth": 1}, {"window": 2, "branches": 2}, {"window": 1}]
 PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5, "branches": 2, "depth": 3}, {"window": 2, "depth": 1}]
 CASES += [
     (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from parity.drafting import Board
 from parity.models.protocol import TokenModel
@@ -20,39 +21,45 @@ COUPLED_WITH: dict = {}  # whatever its options
 SOURCE = "this project: docs/mtj.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
-def alternatives(certain: Tensor, doubtful: Tensor, width: int, tail: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Every branch that is considered: log-probability [B, A], parent, offset and rank [A] of its nodes, a parent before its children.
+class Branches(NamedTuple):
+    parents: Tensor  # [B, M] nodes they follow: below W the chain's (node i precedes slot i), from W on those listed here
+    slots: Tensor  # [B, M] where they stand in the window
+    ranks: Tensor  # [B, M] which of their slot's likeliest tokens they hold
 
-    certain, doubtful [B, W, K + 1] log-probabilities of the K + 1 likeliest tokens of each slot where its context is as it was in the last
-    pass, and where it has changed. A branch leaves the chain at offset i for the token of rank k and goes on with the chain's tokens, or
-    at i + 1 for another rank k2 and then goes on. In it the slots to the right of and below a new token are doubtful. Parents below W are
-    chain nodes (node i precedes offset i), others W plus their place in this list.
+
+def grow(certain: Tensor, doubtful: Tensor, width: int, count: int, rounds: int) -> Branches:
+    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
+
+    certain, doubtful [B, W, K + 1]: log-probabilities of each slot's K + 1 likeliest tokens, the chain's first, where the slot's context is as it
+    was in the last pass and where it has changed. On a branch the slots to the right of and below a replaced token are doubtful.
     """
-    W, K = certain.shape[1], certain.shape[2] - 1
-    device, T = certain.device, tail
-    holds = torch.nn.functional.pad(certain[:, :, 0].cumsum(1), (1, 0))[:, :-1]  # [B, W] log-probability that the chain reaches a slot
-    i, t = torch.arange(W - 1, device=device)[:, None], torch.arange(T, device=device)
-    at = (i + t).clamp(max=W - 1)  # [D, T]
-    price = torch.where((t == 1) | (t == width), doubtful[:, at, 0], certain[:, at, 0])
-    price[..., 0] = 0
-    once = holds[:, :-1, None, None] + certain[:, :-1, 1:, None] + price.cumsum(-1)[:, :, None]  # [B, D, K, T]
-    price = torch.where(
-        (t == 1) | (t == width) | (t == width + 1), doubtful[:, (at + 1).clamp(max=W - 1), 0], certain[:, (at + 1).clamp(max=W - 1), 0]
-    )
-    price[..., 0] = 0
-    twice = once[..., 0, None, None] + doubtful[:, 1:, None, 1:, None] + price.cumsum(-1)[:, :, None, None]  # [B, D, K, K2, T]
-
-    number = W + torch.arange(once[0].numel(), device=device).view(once.shape[1:])
-    parent_once = torch.cat([i[:, None].expand(-1, K, 1), number[..., :-1]], -1)
-    number_twice = W + number.numel() + torch.arange(twice[0].numel(), device=device).view(twice.shape[1:])
-    parent_twice = torch.cat([number[..., 0, None, None].expand(-1, -1, K, 1), number_twice[..., :-1]], -1)
-    rank = torch.arange(1, K + 1, device=device)[:, None] * (t == 0)  # [K, T]: the branch's own token, then the chain's
-    offsets = torch.cat([(i + t)[:, None].expand(-1, K, -1).flatten(), (i + 1 + t)[:, None, None].expand(-1, K, K, -1).flatten()])
-    ranks = torch.cat([rank.expand(W - 1, -1, -1).flatten(), rank.expand(W - 1, K, -1, -1).flatten()])
-    # Strictly falling along a branch, so that the likeliest nodes hold their parents; no branch goes past the window.
-    fall = 1e-3 * torch.cat([t.expand(once.shape[1:]).flatten(), (t + 1).expand(twice.shape[1:]).flatten()])
-    score = torch.cat([once.flatten(1), twice.flatten(1)], 1) - fall
-    return score.masked_fill(offsets > W - 2, -1e9), torch.cat([parent_once.flatten(), parent_twice.flatten()]), offsets, ranks
+    B, W, K, device = len(certain), certain.shape[1], certain.shape[2] - 1, certain.device
+    rows = torch.arange(B, device=device)[:, None]
+    holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability that the chain is right before a slot
+    score = (holds + certain[:, : W - 1, 1:]).flatten(1)
+    slots = torch.arange(W - 1, device=device).repeat_interleave(K).repeat(B, 1)
+    # What may be taken: [B, n] each. `replaced` is a branch's history, a bit for each token, the last one lowest.
+    pool = [slots, slots, torch.arange(1, K + 1, device=device).repeat(B, W - 1), torch.zeros_like(slots)]
+    taken: list[list[Tensor]] = []
+    done = 0
+    for r in range(rounds):
+        m = min(count * (r + 1) // rounds - done, score.shape[1])
+        best = score.topk(m)
+        parents, at, ranks, replaced = (x.gather(1, best.indices) for x in pool)
+        taken.append([parents, at, ranks])
+        score = score.scatter(1, best.indices, -torch.inf)
+        replaced = (replaced << 1 | (ranks > 0).long()) & (1 << 62) - 1
+        after = (at + 1).clamp(max=W - 1)
+        changed = (replaced & 1 | replaced >> min(width - 1, 62) & 1).bool()
+        price = torch.where(changed[..., None], doubtful[rows, after], certain[rows, after])
+        price = (best.values[..., None] + price).masked_fill((at >= W - 2)[..., None], -torch.inf)  # no branch goes past the window
+        score = torch.cat([score, price.flatten(1)], 1)
+        number = W + done + torch.arange(m, device=device).expand(B, -1)
+        every = torch.arange(K + 1, device=device).repeat(B, m)
+        new = [number.repeat_interleave(K + 1, 1), after.repeat_interleave(K + 1, 1), every, replaced.repeat_interleave(K + 1, 1)]
+        pool = [torch.cat(pair, 1) for pair in zip(pool, new, strict=True)]
+        done += m
+    return Branches(*(torch.cat(x, 1) for x in zip(*taken, strict=True)))
 
 
 @torch.inference_mode()
@@ -63,7 +70,7 @@ def mtj(
     noise: Noise,
     window: Annotated[int, Field(ge=1, le=4096)] = 32,
     branches: Annotated[int, Field(ge=0, le=4096)] = 32,
-    tail: Annotated[int, Field(ge=1, le=1024)] = 8,
+    depth: Annotated[int, Field(ge=1, le=64)] = 8,
     ranks: Annotated[int, Field(ge=1, le=64)] = 3,
     sure: Annotated[float, Field(gt=0, le=100)] = 0.3,
     unsure: Annotated[float, Field(gt=0, le=100)] = 1.0,
@@ -73,7 +80,7 @@ def mtj(
 
     window    the chain: each slot's winner under the law of the last pass
     branches  nodes evaluated beside the chain: those likeliest to be reached
-    tail      longest branch; ranks: alternatives considered per slot
+    depth     of the longest branch; ranks: alternatives considered per slot
     sure      temperature of a slot's race if its left and upper neighbours stayed in the last pass; unsure: if one changed
     warm      after the first pass draft every slot from the frontier's law: the other laws were computed on noise
     """
@@ -112,14 +119,9 @@ def mtj(
             log = ratio.log()
             top = torch.where((left | upper)[..., None], log / unsure, log / sure).log_softmax(-1).topk(K + 1)
             doubt = (log / unsure).log_softmax(-1).gather(-1, top.indices)
-            score, parent, places, rank = alternatives(top.values.clamp(min=-20), doubt.clamp(min=-20), model.width, tail)
-            chosen = score.topk(extra).indices  # [B, extra], likeliest first
-            number = torch.zeros(B, W + score.shape[1], dtype=torch.int64, device=device)
-            number[:, :W] = slot
-            number.scatter_(1, W + chosen, W + torch.arange(extra, device=device).expand(B, -1))
-            tokens = torch.cat([tokens, top.indices[rows, places[chosen], rank[chosen]]], 1)
-            parents = torch.cat([parents, number.gather(1, parent[chosen])], 1)
-            offset = torch.cat([offset, places[chosen] + 1], 1)  # of the slot whose law a node gives
+            branch = grow(top.values.clamp(min=-20), doubt.clamp(min=-20), model.width, extra, depth)
+            tokens = torch.cat([tokens, top.indices[rows, branch.slots, branch.ranks]], 1)
+            parents, offset = torch.cat([parents, branch.parents], 1), torch.cat([offset, branch.slots + 1], 1)  # of the slot a node gives
         positions = at[:, None] - 1 + offset
         p = model.tree(tokens, positions, parents).softmax(-1)
         ratios = p / e[rows, offset]
