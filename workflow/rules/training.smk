@@ -4,7 +4,7 @@ REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
 OUTPUTS          results/training/<model>.safetensors and .json (the log)
                  src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
 
-Takes about two hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
+Takes about two and a half hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
 STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (3200, 32)}  # steps, batch
@@ -76,7 +76,7 @@ rule train_text:
         batch=STEPS["text"][1],
     shell:
         "python -m parity.embedded.recipe text --work results/training --steps {params.steps}"
-        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+        " --batch {params.batch} --examples 20000 --threads {threads} > {log:q} 2>&1"
 
 
 rule train_llamagen:
