@@ -4,10 +4,10 @@ REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
 OUTPUTS          results/training/<model>.safetensors and .json (the log)
                  src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
 
-Takes about two and a half hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
+Takes about three hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
-STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (3200, 32)}  # steps, batch
+STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (4200, 32)}  # steps, batch
 
 
 rule train_vq:

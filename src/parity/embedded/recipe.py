@@ -19,8 +19,7 @@ EXAMPLES = 48_000  # pictures of the training set
 
 CARDS = {
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
-    "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions (recipe `text`), then trained "
-    "on together with `llamagen`.",
+    "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions (recipe `text`).",
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
     "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision and recall.",
 }

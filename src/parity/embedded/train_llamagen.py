@@ -1,4 +1,4 @@
-"""Recipe of the embedded LlamaGen and its T5 encoder, trained together on the tokens of Scenes."""
+"""Recipe of the embedded LlamaGen: trained on the tokens of Scenes, its text encoder frozen as the published model's is."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -62,7 +62,9 @@ def main(
     test_ids, test_valid = token_ids(test_captions[:256], PREFIX)
     torch.manual_seed(seed)
     net, t5 = Transformer(CONFIG), t5_encoder()
-    load_weights(t5, text_file)  # from scratch it learns the words of a caption but not which colour is the ground's
+    # Frozen: trained along, at first against an image model that knows nothing, it forgets which colour is the ground's (61 % of captions
+    # where it began with all).
+    load_weights(t5.requires_grad_(False), text_file)
     for name, p in net.named_parameters():
         if p.ndim > 1:
             torch.nn.init.normal_(p, std=0.02 / (2 * CONFIG.layers) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 0.02)
@@ -71,7 +73,8 @@ def main(
 
     def nats(ids, valid, tokens, dropped, f=net):
         with torch.autocast("cpu", torch.bfloat16):
-            e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+            with torch.no_grad():
+                e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
             logits = f(e.float(), v, dropped, tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
@@ -89,7 +92,7 @@ def main(
 
     log = []
     rows = train(
-        {"net": net, "t5": t5},
+        {"net": net},
         loss,
         steps=steps,
         peak=peak,
