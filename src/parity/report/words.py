@@ -126,6 +126,6 @@ def verdict_kind(verdict: Any) -> str:
         return "none"
     if text.startswith(("not rejected", "consistent", "baseline", "reference", "tv <=", "size ok")):
         return "plain"  # no equality was shown, and no difference
-    if text.startswith(("equal", "lossless", "certified")):
+    if text.startswith(("equal", "lossless", "certified", "identical")):
         return "good"
     return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal", "size off")) else "unsure"
