@@ -1,7 +1,7 @@
 """Parity: does a fast decoder still draw from the same distribution, how much faster is it, and what does it cost?
 
     snakemake --cores all --resources gpu=1                                          the default experiment
-    snakemake --cores all --configfile workflow/experiments/sjd-figure8.yaml         one of the papers' studies
+    snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
     snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all train_embedded                                             train the embedded models anew
 

@@ -17,7 +17,7 @@ from parity.config import ModelSpec
 from parity.encode import encode
 from parity.generate import generate
 
-DEFAULT = ["sjd", "sjd_coupled: {window: 64, warm: true}", "sjd_pac: {window: 50}", "mtj", "mtj: {branches: 96}"]
+DEFAULT = ["sjd", "sjd_coupled: {window: 64, warm: true}", "sjd_pac: {window: 50}", "mtj", "mtj: {branches: 96, ranks: 6, depth: 12}"]
 
 
 def main() -> None:

@@ -9,8 +9,6 @@ from parity.models.protocol import TokenModel
 from parity.noise import Noise
 from parity.verification import race
 
-INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
-
 
 class Drafts(NamedTuple):
     tokens: Tensor  # [B, W]
