@@ -14,7 +14,7 @@ GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window
 BAD = {
     "unknown key": ({"foo": 1}, ["foo = 1", "unknown key", "prompts"]),
     "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
-    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, mtj, sjd"]),
+    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, "]),
     "unknown option": ({"methods": {"ar": [{}], "sjd": [{"windows": 3}]}}, ["methods.sjd.0.windows = 3", "window, init, refine"]),
     "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["methods.ar.0.window = 4", "no options"]),
     "option out of range": ({"methods": {"ar": [{}], "sjd": [{"window": 0}]}}, ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
@@ -120,3 +120,55 @@ def test_schema_file_is_the_schema():
 def test_every_configuration_we_ship_is_valid(file):
     loaded = config.load(yaml.safe_load(file.read_text()))
     assert config.cells(loaded, config.read_prompts(loaded.prompts, ROOT))
+
+
+def companion(file: Path, **header) -> None:
+    """A safetensors file that is all header."""
+    text = json.dumps({"__metadata__": {"config": json.dumps(header)}}).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize("method", ["eagle", "lantern", "lantern_pp", "vvs"])
+@pytest.mark.parametrize(
+    ("header", "parts"),
+    [
+        (None, ["has no drafter", "train_embedded"]),
+        (
+            {"vocab": 64, "grid": 16, "target": "ab"},
+            ["drafter.safetensors was trained for another target", "its vocab is 64", "allowed: 1024"],
+        ),
+        ({"vocab": 1024, "grid": 8, "target": "ab"}, ["its grid is 8", "allowed: 16"]),
+        ({"vocab": 1024, "grid": 16, "target": "cd"}, ["the SHA-256 of its target is cd", "allowed: ab"]),
+        ({}, ["its vocab is None"]),
+    ],
+)
+def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, method, header, parts):
+    monkeypatch.setattr(config, "EMBEDDED", tmp_path)
+    config._embedded_network.cache_clear()
+    companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
+    (tmp_path / "SHA256SUMS").write_text("ab  llamagen.safetensors\n")
+    if header is not None:
+        companion(tmp_path / "drafter.safetensors", **header)
+    try:
+        with pytest.raises(config.ConfigError) as error:
+            config.load({"methods": {"ar": [{}], method: [{}]}})
+        assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+        companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
+        config.load({"methods": {"ar": [{}], method: [{}]}})
+        if method != "eagle":
+            with pytest.raises(config.ConfigError, match=f"methods.{method}.0.k = 1024: allowed: at most 1023 with models.scenes"):
+                config.load({"methods": {"ar": [{}], method: [{"k": 1024}]}})
+    finally:
+        config._embedded_network.cache_clear()
+
+
+def test_published_files_need_a_drafter_of_their_own(tmp_path):
+    digest = "0" * 64
+    files = {"transformer": "t.safetensors", "vq": "v.safetensors"}
+    model = {"source": "files", "files": files, "sha256": dict.fromkeys(files, digest)}
+    with pytest.raises(config.ConfigError, match="needs a drafter"):
+        config.load({"models": {"m": model}, "methods": {"ar": [{}], "eagle": [{}]}})
+    companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
+    files = {**files, "drafter": str(tmp_path / "d.safetensors")}
+    model = {"source": "files", "files": files, "sha256": dict.fromkeys(files, digest)}
+    config.load({"models": {"m": model}, "methods": {"ar": [{}], "eagle": [{}]}})

@@ -1,21 +1,29 @@
 """Decoders on enumerable models: exactness, reductions, independence of the batch."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from parity.candidates import dynamic
+from parity.decode import decode
 from parity.decoders.ar import ar
+from parity.decoders.eagle import eagle
 from parity.decoders.gsd import groups, gsd
 from parity.decoders.jacobi import jacobi
+from parity.decoders.lantern import lantern
+from parity.decoders.lantern_pp import lantern_pp
 from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.decoders.sjd_pac import sjd_pac
-from parity.models.tabular import TabularModel, joint
+from parity.decoders.vvs import similarity, vvs
+from parity.models.tabular import TabularDrafter, TabularModel, joint
 from parity.noise import counted_noise
 from parity.sampling import Sampled, Sampling
-from parity.verification import race, verify
+from parity.verification import descend, look_alikes, race, verify
 from tests.tables import counts, run, table
 
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
@@ -32,6 +40,9 @@ CASES += [
     (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
 ]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
+DRAFTS = [{}, {"total": 5, "depth": 2, "top_k": 2}, {"total": 9, "depth": 3, "top_k": 3}]
+CASES += [(eagle, t) for t in DRAFTS] + [(lantern, {"delta": 0.0, "top_k": 2}), (vvs, {"delta": 0.0, "schedule": "off", "depth": 2})]
+CASES += [(lantern_pp, {"relax": 0.0, "breadth": b, "depth": d}) for b, d in ((4, 4), (2, 2), (1, 3))]
 
 
 def p_value(tokens, law, vocab):
@@ -169,12 +180,25 @@ def test_reductions_hold_token_for_token():
         chain = tokens(sjd_coupled, window=4, init=init, warm=warm, coupling="maximal")
         assert torch.equal(chain, tokens(sjd_pac, window=4, branches=1, init=init, warm=warm))
     assert torch.equal(tokens(ar), tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
+    for tree in DRAFTS:
+        assert torch.equal(tokens(ar), tokens(eagle, **tree)) and torch.equal(tokens(ar), tokens(lantern, delta=0.0, **tree))
+        for delta in (0.0, 0.3):
+            assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
+    assert torch.equal(tokens(ar), tokens(vvs, delta=0.0, schedule="off", s1=2))  # older features make worse drafts, not other tokens
+    assert not torch.equal(tokens(vvs, schedule="off"), tokens(vvs, interval=2))
 
 
 LOSSY = [
     (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
     (gsd, {"window": 3, "group": 3, "delta": 1.0}),
     (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+    (lantern, {}),
+    (lantern, {"reject": "all"}),
+    (lantern_pp, {"relax": 1.0}),
+    (vvs, {"delta": 0.0, "interval": 2}),
+    (vvs, {"delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
+    (vvs, {"delta": 0.0, "schedule": "dynamic"}),
+    (vvs, {"delta": 0.0, "schedule": "off", "replace": 1.0}),
 ]
 
 
@@ -184,6 +208,95 @@ def test_what_is_lossy_is_rejected(decoder, options):
     logits = table(V, L)
     law = joint(TabularModel(logits, L, V**L), V, L)
     assert p_value(run(decoder, logits, L, n, **options).tokens, law, V) < 1e-6
+
+
+@pytest.mark.parametrize(("decoder", "options"), [c for c in LOSSY if c[0] in (lantern, lantern_pp, vvs)])
+def test_a_row_alone_equals_the_row_in_a_batch_where_the_law_is_not_kept(decoder, options):
+    test_a_row_alone_equals_the_row_in_a_batch(decoder, options)
+    test_records_add_up(decoder, options)
+
+
+def test_a_good_drafter_saves_passes_and_skipping_saves_more():
+    """The drafter equal to its target: every path of the tree is there. Skipped steps save more."""
+    logits, L = table(3, 9), 9
+    own = TabularModel(logits, L, 500)
+    own.drafter = TabularDrafter(TabularModel(logits, L, 500))
+    nfe = {}
+    for name, decoder, options in (("eagle", eagle, {}), ("vvs", vvs, {"delta": 0.0, "interval": 2, "truncate": False})):
+        steps = decoder(own, torch.zeros(500, dtype=torch.int64), noise=counted_noise(1, range(500)), total=12, depth=2, top_k=3, **options)
+        nfe[name] = decode(own, steps, 500).nfe
+    assert (nfe["eagle"] == 4).all()  # 1, then twice two candidates and the draw behind them, then the last two
+    assert (nfe["vvs"] == 3).all()  # 1, 2 + 2 + 1, 2 + 1
+
+
+def test_rejected_candidates_take_their_look_alikes_with_them():
+    """LANTERN: what was counted when a candidate was rejected cannot be accepted, or drawn, afterwards; the acceptance is p of the set."""
+    n, V = 100_000, 4
+    p = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).expand(n, 2, V)
+    near = look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)  # 0 -> 1, 1 -> 0, 2 -> 1, 3 -> 2
+    noise, where = counted_noise(0, range(n)), torch.arange(2).expand(n, 2)
+    tokens, parents = torch.tensor([[0, 0]]).expand(n, -1), torch.tensor([[-1, 0]]).expand(n, -1)
+    begin, e, u = torch.zeros(n, dtype=torch.int64), noise.exponential("sample", where, V), noise.uniform("accept", where[:, :1, None])
+    counted, everything = (descend(p, tokens, parents, begin, e, u, near, delta, r) for delta, r in ((0.2, "counted"), (0.1, "all")))
+    accepted = counted.path[:, 1] >= 0
+    assert abs(accepted.double().mean().item() - 0.3) < 4 * (0.3 * 0.7 / n) ** 0.5  # 0.1 and its look-alike's 0.2
+    assert not (counted.tokens[~accepted, 0] < 2).any()
+    kept = everything.path[:, 1] >= 0  # 0.2 is over the budget: the look-alike does not count, and yet it goes
+    assert abs(kept.double().mean().item() - 0.1) < 4 * (0.1 * 0.9 / n) ** 0.5
+    assert not (everything.tokens[~kept, 0] < 2).any()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_similarity_of_candidate_sequences_is_the_papers_sum(stride):
+    """VVS, eq. 2 and Alg. 1, over the sequences written out."""
+    generator = torch.Generator().manual_seed(3)
+    logits, V, depth = table(6, 4), 6, 3
+    model = TabularModel(logits, 4, 5)
+    codes = torch.randn(V, 2, generator=generator, dtype=torch.float64)
+    law = model.drafter.logits(torch.zeros(5, 1, dtype=torch.int64), torch.full((5, 1), -1), torch.full((5, 1), -1))[:, -1]
+    tree = dynamic(model.drafter, law + torch.rand(5, V, generator=generator), torch.full((5,), -1), 12, depth, 4)
+    found = similarity(tree, codes, depth, 0.9, stride)
+    unit = codes / codes.norm(dim=1, keepdim=True)
+    for b in range(5):
+        parents, paths = tree.parents[b].tolist(), []
+        for node in sorted(set(range(12)) - set(parents)):
+            path = []
+            while node >= 0:
+                path.insert(0, int(tree.tokens[b, node]))
+                node = parents[node]
+            paths.append(path)
+        paths, means = paths[::stride], []
+        for d in range(max(map(len, paths))):
+            reach = [unit[path[d]] for path in paths if len(path) > d]
+            pairs = [float(x @ y) for x, y in itertools.combinations(reach, 2)]
+            means.append(sum(pairs) / len(pairs) if pairs else 1.0)
+        weights = [0.9**d for d in range(len(means))]
+        assert found[b].item() == pytest.approx(sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights))
+
+
+def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
+    """EAGLE-2: every node's ancestors are there, scores are the paths' log-probabilities, siblings differ."""
+    model, B = TabularModel(table(5, 5), 5, 8), 8
+    root = torch.zeros(B, 1, dtype=torch.int64)
+    trees = {}
+    for total in (4, 11):
+        law = model.drafter.logits(root, root - 1, root - 1)[:, -1]
+        trees[total] = dynamic(model.drafter, law, root[:, 0] - 1, total, 3, 4)
+    for b in range(B):
+        t = [x[b].tolist() for x in trees[11]]
+        assert len(set(zip(t[0], t[1], strict=True))) == 11
+        for node, (token, parent, depth, score) in enumerate(zip(*t, strict=True)):
+            assert parent < node and depth == (t[2][parent] + 1 if parent >= 0 else 1)
+            prefix, up = [token], parent
+            while up >= 0:
+                prefix.insert(0, t[0][up])
+                up = t[1][up]
+            fresh = TabularModel(table(5, 5), 5, 1).draft
+            given = torch.tensor([[0, *prefix[:-1]]])
+            law = fresh.logits(given, torch.arange(-1, len(prefix) - 1)[None]).log_softmax(-1)[0]
+            assert score == pytest.approx(sum(law[i, x].item() for i, x in enumerate(prefix)))
+        kept = sorted(t[3], reverse=True)[:4]
+        assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(kept)
 
 
 def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variation():

@@ -13,9 +13,12 @@ from parity import checkpoints
 from parity.config import ConfigError, ModelSpec
 from parity.decode import decode
 from parity.decoders.ar import ar
+from parity.decoders.eagle import eagle
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
+from parity.decoders.vvs import vvs
 from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
+from parity.models.eagle import EagleDrafter, FeatureDrafter
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
 from parity.models.vq import VQ, VQConfig
 from parity.noise import batch_noise
@@ -211,3 +214,81 @@ def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(ne
     plain, at = fresh(), torch.arange(line.shape[1] - 1, line.shape[1] + 1).expand(rows, -1)
     plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
     assert torch.allclose(model.logits(new, at), plain.logits(new, at), atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def drafter():
+    torch.manual_seed(2)
+    return FeatureDrafter(SMALL).double().eval()
+
+
+def with_drafter(net, drafter, embeddings, valid, guided):
+    model = LlamaGen(net, embeddings, valid, guided)
+    model.codebook = torch.nn.functional.normalize(net.tok_embeddings.weight.detach(), dim=-1)
+    model.drafter = EagleDrafter(drafter, model)
+    return model
+
+
+def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condition):
+    """Ragged rows, a row's last token read twice, and a path of a tree: the laws of the uncached network on the same tokens and features."""
+    embeddings, valid = condition
+    generator = torch.Generator().manual_seed(3)
+    final = torch.randint(64, (3, 12), generator=generator)
+    model = with_drafter(net, drafter, embeddings, valid, False)
+    model.logits(torch.cat([final[:, :1], final], 1), torch.arange(-1, 12).expand(3, -1))
+    with torch.inference_mode():
+        truth = net.features(embeddings, valid, torch.zeros(3, dtype=torch.bool), final)
+    assert torch.allclose(model.features[:, :13], truth, atol=1e-10)
+    for first, last in ((0, [2, 0, 1]), (1, [5, 3, 4])):
+        end = torch.tensor(last)[:, None]
+        read = (torch.arange(first, 6).expand(3, -1)).minimum(end)
+        law = model.drafter.logits(final.gather(1, read), read, read - 1)[:, -1]
+    picked = torch.randint(64, (3, 4), generator=generator)  # two of the first level, then one below each
+    level1 = model.drafter.tree(picked[:, :2], end + 1 + torch.zeros(3, 2, dtype=torch.int64), torch.full((3, 2), -1))
+    level2 = model.drafter.tree(picked[:, 2:], end + 2 + torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 0]]).expand(3, -1))
+    with torch.inference_mode():
+        for b, n in enumerate(last):
+            for way, (one, two) in ((0, (1, 2)), (1, (0, 3))):  # node 2 follows node 1, node 3 node 0
+                tokens = torch.cat([final[b, : n + 1], picked[b, [one, two]]])[None]
+                features, S = truth[b : b + 1, : n + 1], n + 3
+                for upto in range(n + 1, S + 1):  # a drafted token stands beside the feature that was predicted for it
+                    table, mask = net.table[SMALL.prefix :][:upto], torch.ones(upto, upto, dtype=torch.bool).tril()[None, None]
+                    found = drafter(net.tok_embeddings(tokens[:, :upto]), features[:, :upto], table[None], mask)
+                    features = torch.cat([features, found[:, -1:]], 1)
+                laws = net.output(features[0, -3:])
+                for cached, plain in ((law[b], laws[0]), (level1[b, one], laws[1]), (level2[b, way], laws[2])):
+                    assert torch.allclose(cached, plain, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"interval": 2}, {"schedule": "dynamic", "threshold": -1.0, "select": "confidence"}, {"replace": 1.0}])
+def test_post_verification_restores_the_exact_cache(net, drafter, condition, options):
+    """After every pass of vvs, tokens taken unverified included, keys, values and features are those of a fresh prefill of the same tokens."""
+    embeddings, valid = condition
+    model, L = with_drafter(net, drafter, embeddings, valid, True), 16
+    sampled = Sampled(model, Sampling(guidance=2.0))
+    noise = batch_noise(0, ["a", "b", "c"], dtype=torch.float64)
+    line, skipped = torch.zeros(3, L + 12, dtype=torch.int64), 0
+    for step in vvs(sampled, torch.zeros(3, dtype=torch.int64), noise=noise, k=8, delta=0.5, total=12, depth=3, top_k=3, **options):
+        at = step.positions + step.kept
+        where = step.positions[:, None] + torch.arange(step.tokens.shape[1])
+        line.scatter_(1, where.clamp(max=L + 11), torch.where(where < at[:, None], step.tokens, line.gather(1, where.clamp(max=L + 11))))
+        skipped += int((step.kept > 4).sum())
+        known = int(at.min())  # tokens before here are fed, but for the last one
+        fresh = with_drafter(net, drafter, embeddings, valid, True)
+        tokens = torch.cat([line[:, :1], line[:, : known - 1]], 1)
+        fresh.logits(tokens.repeat(2, 1), torch.arange(-1, known - 1).expand(6, -1))
+        end = SMALL.prefix + known - 1
+        for (k, v), (fresh_k, fresh_v) in zip(model.cache, fresh.cache, strict=True):
+            assert torch.allclose(k[:, :end], fresh_k[:, :end], atol=1e-9) and torch.allclose(v[:, :end], fresh_v[:, :end], atol=1e-9)
+        assert torch.allclose(model.features[:, :known], fresh.features[:, :known], atol=1e-9)
+    assert skipped > 0
+
+
+def test_eagle_returns_the_tokens_of_plain_sampling_on_the_real_network(net, drafter, condition):
+    embeddings, valid = condition
+    noise = batch_noise(0, ["a", "b", "c"], dtype=torch.float64)
+    found = []
+    for decoder, options in ((ar, {}), (eagle, {"total": 20, "depth": 3, "top_k": 5})):
+        model = Sampled(with_drafter(net, drafter, embeddings, valid, True), Sampling(guidance=3.0, top_k=20))
+        found.append(decode(model, decoder(model, torch.zeros(3, dtype=torch.int64), noise=noise, **options), 3))
+    assert torch.equal(found[0].tokens, found[1].tokens) and found[1].nfe.float().mean() < 16

@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from parity.config import EMBEDDED, ConfigError, ModelSpec
+from parity.config import COMPANIONS, EMBEDDED, ConfigError, ModelSpec, check_companion
+from parity.models.eagle import EagleDrafter, FeatureDrafter
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, read_config
 from parity.models.vq import VQ, VQConfig
 from parity.storage import publish, write_json
@@ -84,7 +85,7 @@ def unpickle(path: Path, out: Path) -> None:
 
 def get(name: str, spec: ModelSpec, folder: Path) -> dict:
     """Bring every file of a model to hand, verified; the manifest names where each is."""
-    files = {}
+    files: dict[str, str] = {}
     if spec.source == "embedded":
         sums = embedded_sums()
         for file, total in sums.items():
@@ -103,6 +104,9 @@ def get(name: str, spec: ModelSpec, folder: Path) -> dict:
             unpickle(local, folder / f"{part}.safetensors")
             local = folder / f"{part}.safetensors"
         files[part] = str(local)
+    for companion in COMPANIONS:
+        if companion in files:
+            check_companion(name, spec, Path(files[companion]), companion)
     return {"family": spec.family, "source": spec.source, "files": files, "sha256": dict(spec.sha256), "network": dict(spec.network)}
 
 
@@ -130,16 +134,25 @@ class Loaded:
     net: Transformer
     vq: VQ
     device: torch.device
+    drafter: FeatureDrafter | None = None
+    draft: Transformer | None = None
 
     def decodable(self, embeddings: Tensor | np.ndarray, valid: Tensor | np.ndarray, guided: bool) -> LlamaGen:
         """The token model of a batch: left-padded caption embeddings [B, prefix, caption_dim] and their mask [B, prefix]."""
         dtype = self.net.output.weight.dtype
         with torch.inference_mode():
-            embeddings = torch.as_tensor(embeddings).to(self.device, dtype)
-            return LlamaGen(self.net, embeddings, torch.as_tensor(valid).to(self.device), guided, self.vq.quantize.codes)
+            given = torch.as_tensor(embeddings).to(self.device, dtype), torch.as_tensor(valid).to(self.device), guided
+            model = LlamaGen(self.net, *given)
+            model.codebook, model.raw_codebook = self.vq.quantize.codes, self.vq.quantize.embedding.weight
+            if self.drafter is not None:
+                model.drafter = EagleDrafter(self.drafter, model)
+            if self.draft is not None:
+                model.draft = LlamaGen(self.draft, *given)
+        return model
 
 
-def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Loaded:
+def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = "") -> Loaded:
+    """The networks of a manifest; of "drafter" and "draft" the one that is needed."""
     files = {k: Path(v) for k, v in manifest["files"].items()}
     if manifest["source"] == "embedded":
         config, vq_config = LlamaGenConfig(**read_config(files["llamagen"])), read_config(files["vq"])
@@ -158,7 +171,13 @@ def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32
             f"models: the tokenizer has {vq.config.codebook} codes, the transformer {config.vocab}; take the tokenizer the model was trained with"
         )
     place = torch.device(device)
-    return Loaded(net.eval().to(place, dtype), vq.eval().to(place), place)
+    loaded = Loaded(net.eval().to(place, dtype), vq.eval().to(place), place)
+    if needs:
+        extra = LlamaGenConfig(**{k: v for k, v in read_config(files[needs]).items() if k != "target"})
+        companion = FeatureDrafter(extra) if needs == "drafter" else Transformer(extra)
+        load_weights(companion, files[needs])
+        setattr(loaded, needs, companion.eval().to(place, dtype))
+    return loaded
 
 
 def load_clip(manifest: dict, device: str = "cpu") -> Any | None:

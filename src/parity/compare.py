@@ -13,7 +13,7 @@ import torch
 
 from parity import checkpoints
 from parity.command import one_line, pin_threads
-from parity.config import claim
+from parity.config import claim, needs
 from parity.equality.pathwise import token_row
 from parity.equality.rows import Row
 from parity.equality.teacher_forced import battery, sign_groups, slots
@@ -57,7 +57,7 @@ def pathwise(a: argparse.Namespace) -> list[Row]:
     place: dict[str, Any] = {"model": spec["model"], "method": spec["method"], "key": a.cell.name.rsplit("-", 1)[1], "seed": spec["seed"]}
     found = []
     for dtype in dict.fromkeys(["float64", spec["dtype"]]):
-        loaded = checkpoints.load(manifest, a.device, DTYPES[dtype])
+        loaded = checkpoints.load(manifest, a.device, DTYPES[dtype], needs(spec["method"]))
         plain = {**spec, "method": "ar", "options": {}}
         mine, theirs = (generate(loaded, {**s, "dtype": dtype}, encoded, a.batch).tokens for s in (spec, plain))
         found.append(token_row(mine, theirs, exact=dtype == "float64", test=f"same tokens, {dtype}", **place))

@@ -19,6 +19,8 @@ from parity.storage import canonical, digest
 
 DECODERS = Path(__file__).parent / "decoders"
 EMBEDDED = Path(__file__).parent / "embedded" / "weights"
+COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
+Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -34,8 +36,8 @@ class ModelSpec(Strict):
     source: Literal["embedded", "hub", "files"] = "embedded"
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch name would move")
-    files: dict[Literal["transformer", "vq", "text", "clip"], str] = Field({}, description="hub: path in the repository; files: path here")
-    sha256: dict[Literal["transformer", "vq", "text", "clip"], Hex64] = {}
+    files: dict[Part, str] = Field({}, description="hub: path in the repository; files: path here")
+    sha256: dict[Part, Hex64] = {}
     network: dict[str, int | float] = Field({}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1")
 
     @model_validator(mode="after")
@@ -248,21 +250,63 @@ def options(method: str, given: dict[str, Any], where: str = "") -> dict[str, An
     return _validate(option_schema(method), given, where or f"methods.{method}").model_dump()
 
 
+def needs(method: str) -> str:
+    """The companion of the target that a method needs, as its module declares in NEEDS: "drafter", "draft" or none."""
+    return _constant(method, "NEEDS") or ""
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The configuration in the header of a safetensors file; {} if there is none, or no file."""
+    try:
+        with file.open("rb") as stream:
+            return json.loads(json.loads(stream.read(int.from_bytes(stream.read(8), "little")))["__metadata__"]["config"])
+    except (OSError, ValueError, KeyError, MemoryError, OverflowError):
+        return {}
+
+
 @cache
 def _embedded_network() -> dict[str, Any]:
-    """The embedded transformer's configuration, from the header of its safetensors file; {} before it was trained."""
-    file = EMBEDDED / "llamagen.safetensors"
-    if not file.exists():
-        return {}
-    with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    return json.loads(header["__metadata__"]["config"])
+    """The embedded transformer's configuration; {} before it was trained."""
+    return _header(EMBEDDED / "llamagen.safetensors")
+
+
+def check_companion(name: str, spec: ModelSpec, file: Path, part: str) -> None:
+    """ConfigError for a drafter or draft model that was trained for another target."""
+    found = _header(file)
+    if spec.source == "embedded":
+        network, sums = _embedded_network(), EMBEDDED / "SHA256SUMS"
+        target = {n: total for total, n in (line.split() for line in sums.read_text().splitlines())}.get("llamagen.safetensors")
+    else:
+        network, target = {"grid": 16, "vocab": 16384, **spec.network}, spec.sha256.get("transformer")
+    for key, wanted in (("vocab", network.get("vocab")), ("grid", network.get("grid")), ("target", target)):
+        if found.get(key) != wanted:
+            what = "the SHA-256 of its target" if key == "target" else f"its {key}"
+            raise ConfigError(
+                f"models.{name}: {part} {file.name} was trained for another target: {what} is {str(found.get(key))[:16]}; allowed: {str(wanted)[:16]}"
+            )
+
+
+def _check_needs(method: str, name: str, spec: ModelSpec) -> None:
+    part = needs(method)
+    if not part:
+        return
+    if spec.source == "embedded":
+        file = EMBEDDED / f"{part}.safetensors"
+        if not file.exists():
+            raise ConfigError(f"methods.{method}: models.{name} has no {part}; `snakemake --cores all train_embedded` makes one")
+    elif part not in spec.files:
+        raise ConfigError(f"methods.{method}: models.{name}.files = {sorted(spec.files)}: needs a {part} trained for this model")
+    else:
+        file = Path(spec.files[part])
+    if spec.source != "hub":  # else it is checked when it has been downloaded
+        check_companion(name, spec, file, part)
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no group larger than the codebook."""
     network = _embedded_network() if spec.source == "embedded" else spec.network
-    return {"window": int(network.get("grid", 16)) ** 2, "group": int(network.get("vocab", 16384))}
+    vocab, length = int(network.get("vocab", 16384)), int(network.get("grid", 16)) ** 2
+    return {"window": length, "depth": length, "group": vocab, "k": vocab - 1, "top_k": vocab}
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -276,6 +320,8 @@ def load(raw: dict[str, Any]) -> Config:
             raise ConfigError(f"methods.{method}: unknown method; allowed: {', '.join(methods())}")
         if not variants:
             raise ConfigError(f"methods.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults")
+        for model, spec in value.models.items():
+            _check_needs(method, model, spec)
         seen: dict[str, int] = {}
         for i, variant in enumerate(variants):
             complete = options(method, variant, f"methods.{method}.{i}")

@@ -20,6 +20,7 @@ import torch
 
 from parity import checkpoints
 from parity.command import one_line, pin_threads, progress, provenance
+from parity.config import needs
 from parity.decode import decode
 from parity.noise import batch_noise
 from parity.sampling import Sampled, Sampling
@@ -104,7 +105,7 @@ def main() -> None:
     if is_whole(kept):
         print(f"{kept}: whole and of this specification; not decoded again")
     else:
-        loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]])
+        loaded = checkpoints.load(read_json(a.checkpoint), a.device, DTYPES[spec["dtype"]], needs(spec["method"]))
         shard = generate(loaded, spec, encoded, a.batch)
         shard.provenance = {**provenance(a.device, spec["dtype"], a.threads), "spec": spec, "code": a.code}
         write_shard(kept, shard)

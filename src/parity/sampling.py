@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parity.models.protocol import TokenModel
+from parity.models.protocol import Drafter, TokenModel
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Sampled:
     def __init__(self, model: TokenModel, sampling: Sampling):
         self.model, self.sampling = model, sampling
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
-        self.codebook, self.embeddings = getattr(model, "codebook", None), getattr(model, "embeddings", None)
+        for vectors in ("codebook", "raw_codebook", "embeddings"):
+            setattr(self, vectors, getattr(model, vectors, None))
         self.grammar = bool((model.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -51,6 +52,11 @@ class Sampled:
 
     def keep(self, nodes: Tensor) -> None:
         self.model.keep(nodes if self.sampling.guidance == 1 else nodes.repeat(2, 1))
+
+    @property
+    def drafter(self) -> "SampledDrafter":
+        """The model's drafter, its laws those of the same settings."""
+        return SampledDrafter(self)
 
     def _law(self, logits_of: Callable[..., Tensor], positions: Tensor, tokens: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling
@@ -71,3 +77,19 @@ class Sampled:
             other = torch.arange(self.vocab, device=logits.device) != forced
             logits = torch.where((forced >= 0) & other, float("-inf"), torch.where((forced >= 0) & ~other, 0.0, logits))
         return logits
+
+
+class SampledDrafter:
+    """A model's drafter under the settings that the model is sampled with."""
+
+    def __init__(self, sampled: Sampled):
+        self.law_of = sampled._law
+        self.drafter: Drafter = sampled.model.drafter  # type: ignore[attr-defined]  # only methods that need one ask
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """tokens, positions, sources [B, S] -> [B, S, V]."""
+        return self.law_of(self.drafter.logits, positions, tokens, sources)
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [B, S] -> [B, S, V]."""
+        return self.law_of(self.drafter.tree, positions, tokens, parents)

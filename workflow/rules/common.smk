@@ -46,11 +46,13 @@ CORE = [
         "verification",
         "drafting",
         "trees",
+        "candidates",
         "steps",
         "decode",
         "generate",
         "models/protocol",
         "models/llamagen",
+        "models/eagle",
     )
 ]
 

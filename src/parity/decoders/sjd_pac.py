@@ -12,36 +12,10 @@ from parity.drafting import Board
 from parity.models.protocol import TokenModel
 from parity.noise import Noise
 from parity.steps import Step
-from parity.verification import race, residual, slide
+from parity.verification import race, residual, slide, verify_siblings
 
 CLAIM = "lossless"
 SOURCE = "SJD-PAC, re-implemented from its description; warm: this project"
-
-
-def normal(weights: Tensor) -> Tensor:
-    return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-
-
-def verify_siblings(
-    p: Tensor, q: Tensor, candidates: Tensor, valid: Tensor, point: Tensor, u: Tensor, exponential: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Token [B] and rank [B] of the accepted candidate, -1 for a token drawn from what is left of p.
-
-    p, q [B, V]; candidates [B, K] drawn from q one after the other without replacement, those not `valid` [B, K] ran out of q; point [B]: the
-    first is a given token; u [B, K]. Each in turn is tested against what the ones before left of p and of q (Leviathan et al. 2023, Alg. 1, as
-    in recursive rejection sampling), so the token's law is p.
-    """
-    drawn = race(p, exponential)
-    token, rank = drawn, torch.full_like(candidates[:, 0], -1)
-    for k in range(candidates.shape[1]):
-        v = candidates[:, k : k + 1]
-        likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
-        accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
-        accepted &= valid[:, k] & (rank < 0)
-        rank, token = torch.where(accepted, k, rank), torch.where(accepted, v[:, 0], token)
-        tried = (valid[:, k] & (rank < 0) & ~point)[:, None]
-        p, q = torch.where(tried, normal(residual(p, q)), p), torch.where(tried, normal(q.scatter(-1, v, 0)), q)
-    return torch.where(rank < 0, race(p, exponential), token), rank
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from parity.models.protocol import Drafter, TokenModel
 from parity.trees import ancestors
 
 
@@ -153,11 +154,15 @@ class Transformer(nn.Module):
 
     def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
         """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition and valid [B, prefix] as from the text encoder."""
+        return self.output(self.features(condition, valid, dropped, tokens))
+
+    def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
+        """The hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
         x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
         mask = prefix_mask(valid, x.shape[1])
         for layer in self.layers:
             x = layer(x, self.table[None, : x.shape[1]], mask)
-        return self.output(self.norm(x[:, self.config.prefix - 1 :]))
+        return self.norm(x[:, self.config.prefix - 1 :])
 
 
 def prefix_mask(valid: Tensor, length: int) -> Tensor:
@@ -174,9 +179,14 @@ class LlamaGen:
     Position -1 is the last prefix position: its "token" is the prefix embedding itself, whatever id is given.
     """
 
-    def __init__(self, net: Transformer, condition: Tensor, valid: Tensor, guided: bool, codebook: Tensor | None = None):
+    codebook: Tensor | None = None  # these four: see TokenModel; who builds the model sets them
+    raw_codebook: Tensor | None = None
+    drafter: Drafter | None = None
+    draft: TokenModel | None = None
+
+    def __init__(self, net: Transformer, condition: Tensor, valid: Tensor, guided: bool):
         c = net.config
-        self.codebook, self.embeddings = codebook, net.tok_embeddings.weight
+        self.embeddings = net.tok_embeddings.weight
         self.net, self.vocab, self.length, self.width = net, c.vocab, c.grid**2, c.grid
         self.forced = torch.full((self.length,), -1, device=condition.device)  # no grammar: raster order, no separators
         dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
@@ -189,6 +199,7 @@ class LlamaGen:
         self.on = F.pad(valid.bool(), (0, self.length), value=True)  # [rows, total]
         self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
         self.last = prefix[:, -1]
+        self.features: Tensor | None = None  # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
         if c.prefix > 1:
             self._forward(prefix[:, :-1], torch.arange(c.prefix - 1, device=prefix.device).expand(rows, -1))
 
@@ -209,7 +220,10 @@ class LlamaGen:
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values are written at `positions`."""
-        return self.net.output(self._forward(self._embed(tokens, positions), positions + self.net.config.prefix))
+        hidden = self._forward(self._embed(tokens, positions), positions + self.net.config.prefix)
+        if self.features is not None:
+            self.features[torch.arange(len(hidden), device=hidden.device)[:, None], positions + 1] = hidden
+        return self.net.output(hidden)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
@@ -229,7 +243,8 @@ class LlamaGen:
 
         for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
             x = layer(x, table.to(x.dtype), mask, lambda k, v, keys=keys, values=values: attended(k, v, keys, values))
-        return self.net.output(self.net.norm(x))
+        self.hidden = self.net.norm(x)
+        return self.net.output(self.hidden)
 
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
@@ -239,6 +254,8 @@ class LlamaGen:
         to = self.slots[row, node]
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
             keys[row, to], values[row, to] = k[row, node], v[row, node]
+        if self.features is not None:
+            self.features[row, to - self.net.config.prefix + 1] = self.hidden[row, node]
 
 
 def write(keys: Tensor, values: Tensor, at: tuple[Tensor, Tensor], k: Tensor, v: Tensor, live: int) -> tuple[Tensor, Tensor]:

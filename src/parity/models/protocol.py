@@ -13,8 +13,11 @@ class TokenModel(Protocol):
     width   positions in a row of the picture, line separators included
     forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
 
-    A model may also have `codebook` and `embeddings` [V, D]: vectors of the image tokenizer and of the model's own input, for the
-    methods that ask which tokens look alike.
+    A model may also have, for the methods that ask for it:
+    codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the model's own input:
+                which tokens look alike
+    draft       a smaller TokenModel of the same vocabulary and length
+    drafter     a `Drafter`, whose model keeps its features (hidden states before the output matrix) by position
     """
 
     vocab: int
@@ -41,3 +44,30 @@ class TokenModel(Protocol):
     def keep(self, nodes: Tensor) -> None:
         """nodes [B, W]: nodes of the last tree, -1 for none; their tokens are remembered at their positions."""
         ...
+
+
+class Drafter(Protocol):
+    """A network that continues the target's features (EAGLE): cheap laws of the tokens that come next."""
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """tokens, positions, sources [B, S] -> logits [B, S, V] of the laws at positions + 1: tokens that are written, each beside the feature
+        that the target has of position `source` (fresh: positions - 1; an older one is stale).
+
+        Remembered by position, like the target's own. The last slot is the last token written; a new tree begins below it.
+        """
+        ...
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [B, S] -> logits [B, S, V]: more nodes of the tree. Nodes are numbered in the order of the calls since
+        `logits`; a node follows an earlier call's node, or at -1 the last token written, and takes its predicted feature."""
+        ...
+
+
+class DraftedModel(TokenModel, Protocol):
+    """A token model with a drafter, and the codebook that tells which tokens look alike."""
+
+    codebook: Tensor
+    raw_codebook: Tensor
+
+    @property
+    def drafter(self) -> Drafter: ...

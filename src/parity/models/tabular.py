@@ -1,6 +1,7 @@
 """Models small enough to write down: every conditional is a row of a table, and the joint can be enumerated."""
 
 import itertools
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,7 +23,9 @@ class TabularModel:
     def __init__(self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
         self.forced = torch.full((length,), -1) if forced is None else forced
-        self.codebook = self.embeddings = 0.3 * torch.arange(self.vocab, dtype=table.dtype)[:, None]  # on a line: neighbours look alike
+        self.codebook = self.raw_codebook = self.embeddings = (
+            0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype)[:, None]
+        )  # on a line: neighbours look alike
         if table.shape[-2] != nodes(self.vocab, length):
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}")
         self.pair = table.ndim == 3
@@ -32,6 +35,18 @@ class TabularModel:
         self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
         self.offset = torch.arange(rows)[:, None] // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
         self.rows = torch.arange(rows)[:, None]
+
+    @cached_property
+    def draft(self) -> "TabularModel":
+        """A model that knows something of this one."""
+        shape = (2, -1, self.vocab) if self.pair else (-1, self.vocab)
+        table = self.table.clamp(min=-20).view(shape)
+        rows = len(self.memory) // (2 if self.pair else 1)
+        return TabularModel(0.7 * table + 0.3 * table.roll(1, -2), self.length, rows, self.width, self.forced)
+
+    @cached_property
+    def drafter(self) -> "TabularDrafter":
+        return TabularDrafter(self.draft)
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """See TokenModel. Positions past the end of a row read an arbitrary row of the table, as a cache slot would."""
@@ -64,6 +79,21 @@ class TabularModel:
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
         self.memory[row, self.nodes[1][row, node] + 1] = self.nodes[0][row, node]
+
+
+class TabularDrafter:
+    """See Drafter: a model's draft in its place. Which feature stands beside a token makes no difference here."""
+
+    def __init__(self, draft: TabularModel):
+        self.draft = draft
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        self.shown: list[tuple[Tensor, ...]] = []
+        return self.draft.logits(tokens, positions)
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        self.shown.append((tokens, positions, parents))
+        return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
 
 
 def joint(model: TokenModel, vocab: int, length: int) -> Tensor:

@@ -1,0 +1,3 @@
+use rule generate as eagle with:
+    pathvars:
+        method="eagle",

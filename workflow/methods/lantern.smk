@@ -1,0 +1,3 @@
+use rule generate as lantern with:
+    pathvars:
+        method="lantern",

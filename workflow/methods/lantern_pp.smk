@@ -1,0 +1,3 @@
+use rule generate as lantern_pp with:
+    pathvars:
+        method="lantern_pp",

@@ -1,0 +1,3 @@
+use rule generate as vvs with:
+    pathvars:
+        method="vvs",
