@@ -41,7 +41,7 @@ CASES += [
 ]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 DRAFTS = [{}, {"total": 5, "depth": 2, "top_k": 2}, {"total": 9, "depth": 3, "top_k": 3}]
-CASES += [(eagle, t) for t in DRAFTS] + [(lantern, {"delta": 0.0, "top_k": 2}), (vvs, {"delta": 0.0, "schedule": "off", "depth": 2})]
+CASES += [(eagle, t) for t in (*DRAFTS, {"depth": 3, "total": 6, "top_k": 2, "rank": "race"})] + [(lantern, {"delta": 0.0, "top_k": 2}), (vvs, {"delta": 0.0, "schedule": "off", "depth": 2})]
 CASES += [(lantern_pp, {"relax": 0.0, "breadth": b, "depth": d}) for b, d in ((4, 4), (2, 2), (1, 3))]
 
 
@@ -227,6 +227,15 @@ def test_a_good_drafter_saves_passes_and_skipping_saves_more():
         nfe[name] = decode(own, steps, 500).nfe
     assert (nfe["eagle"] == 4).all()  # 1, then twice two candidates and the draw behind them, then the last two
     assert (nfe["vvs"] == 3).all()  # 1, 2 + 2 + 1, 2 + 1
+
+
+def test_a_drafter_that_knows_the_races_is_right_more_often():
+    """Same tree size, same drafter; the tokens are plain sampling's either way."""
+    logits = table(4, 6)
+    plain = run(ar, logits, 6, 3000)
+    blind, seeing = (run(eagle, logits, 6, 3000, total=4, depth=4, top_k=2, rank=r) for r in ("probability", "race"))
+    assert torch.equal(plain.tokens, blind.tokens) and torch.equal(plain.tokens, seeing.tokens)
+    assert seeing.nfe.float().mean() < blind.nfe.float().mean() - 0.3
 
 
 def test_rejected_candidates_take_their_look_alikes_with_them():

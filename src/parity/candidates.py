@@ -49,6 +49,28 @@ def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: i
     return found._replace(parents=number.gather(1, torch.where(found.parents < 0, count, found.parents)))
 
 
+class Raced:
+    """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the next token.
+
+    exponential [B, D, V], of the positions from `first` [B] on; sharp: temperature of log(law / exponential), small where the drafter's laws are
+    close to the target's. What is tried then depends on the noise, so this is for decoders alone whose tokens do not depend on what is tried.
+    """
+
+    def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
+        self.drafter, self.log, self.first, self.sharp = drafter, exponential.log(), first, sharp
+        self.rows = torch.arange(len(first), device=first.device)[:, None]
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """See Drafter; the law behind the last token alone, [B, 1, V]."""
+        law = self.drafter.logits(tokens, positions, sources)[:, -1:]
+        return (law.log_softmax(-1) - self.log[:, :1]) / self.sharp
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See Drafter."""
+        law = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
+        return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
+
+
 def leaves(tree: Candidates) -> Tensor:
     """[B, T] bool: nodes that no other follows. Their paths are the tree's candidate sequences."""
     T = tree.parents.shape[1]
