@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parity import config
+from parity import config, layout
 
 ROOT = Path(__file__).parent.parent
 GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}}
@@ -21,6 +21,10 @@ BAD = {
     "window longer than the sequence": (
         {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
         ["methods.sjd.0.window = 257", "at most 256 with models.scenes"],
+    ),
+    "lead longer than a row": (
+        {"methods": {"ar": [{}], "zipar": [{"ahead": 17}]}},
+        ["methods.zipar.0.ahead = 17", "at most 16 with models.scenes"],
     ),
     "group larger than the codebook": ({"methods": {"ar": [{}], "gsd": [{"group": 1025}]}}, ["methods.gsd.0.group = 1025", "at most 1024"]),
     "option not a choice": ({"methods": {"ar": [{}], "sjd": [{"init": "up"}]}}, ["methods.sjd.0.init = 'up'", "repeat_above"]),
@@ -104,6 +108,11 @@ def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own():
 
 def test_defaults_of_the_code_are_what_the_options_say():
     assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True, "tolerance": 0.0}
+    assert config.claim("zipar") == "lossy" and layout.small({"ahead": 8, "window": 16, "init": "random"}) == {
+        "ahead": 1,
+        "window": 3,
+        "init": "random",
+    }
     assert config.claim("sjd") == "lossless" == config.claim("sjd", {"window": 4, "tolerance": 0.0})
     assert config.claim("sjd", {"tolerance": 0.1}) == config.claim("sjd_coupled", {"store": "q"}) == "lossy"
     assert config.coupled("mtj", {}) and config.coupled("jacobi", {"coupling": "shared"}) and not config.coupled("sjd", {})

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.gsd import groups, gsd
 from parity.decoders.jacobi import jacobi
@@ -12,9 +13,11 @@ from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.decoders.sjd_pac import sjd_pac
+from parity.decoders.zipar import zipar
 from parity.models.tabular import TabularModel, joint
 from parity.noise import counted_noise
 from parity.sampling import Sampled, Sampling
+from parity.steps import Step
 from parity.verification import race, verify
 from tests.tables import counts, run, table
 
@@ -92,7 +95,7 @@ def test_guidance_top_k_and_grammar_reach_the_decoder(decoder, options):
     assert stats.chisquare(observed, law[support].numpy() * n).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("decoder", "options"), CASES)
+@pytest.mark.parametrize(("decoder", "options"), [*CASES, (zipar, {"ahead": 1})])
 def test_a_row_alone_equals_the_row_in_a_batch(decoder, options):
     logits = table(4, 6)
     together = run(decoder, logits, 6, 40, **options)
@@ -175,6 +178,7 @@ LOSSY = [
     (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
     (gsd, {"window": 3, "group": 3, "delta": 1.0}),
     (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+    (zipar, {"ahead": 1}),
 ]
 
 
@@ -247,3 +251,63 @@ def test_groups_are_those_of_the_papers_loop(G, border):
             near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
             expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
             assert set(members[b, w][counts[b, w]].tolist()) == expected and int(counts[b, w].sum()) == len(expected)
+
+
+ROWS = [(6, 2), (6, 3), (7, 3), (5, 4), (6, 6)]  # length and width; the last row may be short
+
+
+@pytest.mark.parametrize(("L", "width"), ROWS)
+def test_zipar_waits_for_whole_rows_and_is_ar_or_starts_early_and_takes_fewer_passes(L, width):
+    """Records, which no other test of all decoders covers: tokens become final out of order, in order within a row."""
+    logits, rows = table(3, L), -(-L // width)
+    a = run(ar, logits, L, 500, width=width)
+    for ahead in range(1, width + 2):
+        z = run(zipar, logits, L, 500, width=width, ahead=ahead)
+        assert (z.kept.sum(1) == L).all() and (z.step > 0).all() and ((z.kept > 0).sum(1) == z.nfe).all()
+        if ahead >= width:
+            assert all(torch.equal(getattr(a, x), getattr(z, x)) for x in ("tokens", "step", "nfe", "nodes", "kept"))
+            continue
+        assert torch.equal(a.tokens, z.tokens) == (rows == 1)
+        start = torch.arange(L) // width * ahead
+        assert (z.step == 1 + start + torch.arange(L) % width).all()
+        assert (z.nfe == max(width + (rows - 2) * ahead, L - (rows - 1) * width + (rows - 1) * ahead)).all()
+        assert L % width or (z.nfe == width + (rows - 1) * ahead).all()
+
+
+def test_zipar_fills_what_the_grammar_forces():
+    """A separator at the end of each row stands there before the row is done; with whole rows the tokens are still `ar`'s."""
+    forced, logits = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0]), table(3, 9)
+    a, z = (run(d, logits, 9, 300, width=3, forced=forced, **o) for d, o in ((ar, {}), (zipar, {"ahead": 3})))
+    assert torch.equal(a.tokens, z.tokens) and torch.equal(a.nfe, z.nfe)
+    z = run(zipar, logits, 9, 300, width=3, forced=forced, ahead=1)
+    assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all() and (z.nfe == 3).all() and (a.nfe == 4).all()
+
+
+class Watched(TabularModel):
+    """Keeps what it was fed: a dictionary of position to tokens [B], pass by pass."""
+
+    def logits(self, tokens, positions):
+        self.seen = [*getattr(self, "seen", []), dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True))]
+        return super().logits(tokens, positions)
+
+
+def test_zipar_lets_the_last_token_above_stand_in_until_the_true_one_is_there():
+    model = Watched(table(4, 9), 9, 50, width=3)
+    done = decode(model, zipar(model, torch.zeros(50, dtype=torch.int64), noise=counted_noise(0, range(50)), ahead=1), 50)
+    assert [sorted(fed) for fed in model.seen] == [[-1], [0, 2], [1, 3, 5], [2, 4, 6], [5, 7]]
+    assert torch.equal(model.seen[1][2], done.tokens[:, 0]) and torch.equal(model.seen[2][5], done.tokens[:, 3])
+    assert all(torch.equal(fed[i], done.tokens[:, i]) for fed in model.seen[3:] for i in fed)
+    assert torch.equal(done.nodes, torch.full((50,), 11))
+
+
+def test_a_step_may_say_where_each_token_stands():
+    """Slots with a position past the end are not used, wherever they are; given by its first position, a step says the same."""
+    model, first = TabularModel(table(4, 5), 5, 2), torch.tensor([0, 1])
+    consecutive = [Step(torch.tensor([[3, 1], [2, 2]]), torch.tensor([1, 2]), torch.tensor([0, 0]))]
+    consecutive += [Step(torch.tensor([[1, 2, 3, 0], [1, 0, 3, 9]]), torch.tensor([4, 3]), 1 + first)]
+    spread = [Step(torch.tensor([[9, 3], [2, 2]]), torch.tensor([1, 2]), torch.tensor([[7, 0], [1, 0]]))]
+    spread += [Step(torch.tensor([[0, 3, 2, 1], [9, 3, 0, 1]]), torch.tensor([4, 3]), torch.tensor([[4, 3, 2, 1], [5, 4, 3, 2]]))]
+    a, b = decode(model, iter(consecutive), 2), decode(model, iter(spread), 2)
+    assert a.tokens.tolist() == [[3, 1, 2, 3, 0], [2, 2, 1, 0, 3]]
+    assert all(torch.equal(getattr(a, x), getattr(b, x)) for x in ("tokens", "step", "nfe", "kept"))
+    assert a.nodes.tolist() == [6, 5] and b.nodes.tolist() == [5, 5]

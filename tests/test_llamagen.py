@@ -15,6 +15,7 @@ from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
+from parity.decoders.zipar import zipar
 from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
 from parity.models.vq import VQ, VQConfig
@@ -211,3 +212,50 @@ def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(ne
     plain, at = fresh(), torch.arange(line.shape[1] - 1, line.shape[1] + 1).expand(rows, -1)
     plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
     assert torch.allclose(model.logits(new, at), plain.logits(new, at), atol=1e-9)
+
+
+def spoil(model, slots):
+    """Other keys and values in slots of the cache."""
+    for keys, values in model.cache:
+        keys[:, slots], values[:, slots] = 7.0, -7.0
+
+
+def test_holes_are_masked(net, condition):
+    """What stands where nothing was fed changes no law, to the bit; a position that was fed, by a pass or by `keep`, does."""
+    rows, image = len(CAPTIONS), SMALL.prefix
+
+    def law(spoiled, kept=()):
+        model = LlamaGen(net, *condition, guided=False)
+        model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
+        if kept:
+            model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
+            model.keep(torch.tensor([kept]).expand(rows, -1))
+        spoil(model, [image + i for i in spoiled])
+        return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
+
+    plain = law([])
+    assert torch.equal(plain, law([2, 3, 5, 6])) and torch.equal(plain, law(range(8, 16)))
+    for i in (0, 1):
+        assert not torch.equal(plain, law([i]))
+    with_tree = law([], kept=(0, 1))
+    assert torch.equal(with_tree, law([3], kept=(0, 1))) and not torch.equal(with_tree, law([2], kept=(0, 1)))
+    assert torch.equal(law([], kept=(0,)), law([2], kept=(0,)))  # evaluated beside the cache, not kept
+
+
+def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
+    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+
+    def run(f, spoiled=False, rows=(0, 1, 2), **o):
+        inner = LlamaGen(net, *(x[list(rows)] for x in condition), True)
+        if spoiled:
+            spoil(inner, slice(SMALL.prefix, None))
+        model = Sampled(inner, sampling)
+        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
+        return decode(model, f(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+
+    plain, lossy = run(ar), run(zipar, ahead=2)
+    assert torch.equal(run(zipar, ahead=4).tokens, plain.tokens)
+    assert (lossy.nfe == 4 + 3 * 2).all() and not torch.equal(lossy.tokens, plain.tokens)
+    assert torch.equal(run(zipar, spoiled=True, ahead=2).tokens, lossy.tokens)
+    for r in range(3):
+        assert torch.equal(run(zipar, rows=[r], ahead=2).tokens[0], lossy.tokens[r])

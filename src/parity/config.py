@@ -260,9 +260,11 @@ def _embedded_network() -> dict[str, Any]:
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
-    """The largest value a model admits of an option: no window longer than the sequence, no group larger than the codebook."""
+    """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no group larger than the
+    codebook."""
     network = _embedded_network() if spec.source == "embedded" else spec.network
-    return {"window": int(network.get("grid", 16)) ** 2, "group": int(network.get("vocab", 16384))}
+    grid = int(network.get("grid", 16))
+    return {"window": grid**2, "ahead": grid, "group": int(network.get("vocab", 16384))}
 
 
 def load(raw: dict[str, Any]) -> Config:

@@ -5,7 +5,7 @@ from typing import Any
 from parity.config import Config, coupled, digest, prompt_digest, revision
 
 Cell = dict[str, Any]
-SMALL_WINDOW = 3  # on models of four or five positions a window of 16 would be the whole sequence
+SMALL = {"window": 3, "ahead": 1}  # on models of four or five positions a window of 16 would be the whole sequence; their rows are of two
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:
@@ -32,8 +32,8 @@ def pieces(config: Config, cell: Cell, kind: str) -> list[str]:
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: the window cut to a few positions."""
-    return {k: min(v, SMALL_WINDOW) if k == "window" else v for k, v in options.items()}
+    """A variant's options for an enumerable model: those that count positions cut to a few, so that a method is what it is on larger ones."""
+    return {k: min(v, SMALL[k]) if k in SMALL else v for k, v in options.items()}
 
 
 def exact_key(config: Config, spec: dict[str, Any]) -> str:

@@ -27,6 +27,8 @@ class TokenModel(Protocol):
 
         What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees positions up
         to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1.
+        A hole is a position before a query's that was never fed. What stands there changes nothing: a network masks it; `TabularModel`,
+        whose laws know no gaps, reads token 0.
         """
         ...
 
