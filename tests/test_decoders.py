@@ -13,6 +13,7 @@ from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.decoders.sjd_pac import sjd_pac
+from parity.decoders.spec import spec
 from parity.decoders.zipar import zipar
 from parity.models.tabular import TabularModel, joint
 from parity.noise import counted_noise
@@ -34,6 +35,7 @@ PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5,
 CASES += [
     (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
 ]
+CASES += [(spec, {"gamma": g}) for g in (1, 2, 4, 9)]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 
 
@@ -311,3 +313,61 @@ def test_a_step_may_say_where_each_token_stands():
     assert a.tokens.tolist() == [[3, 1, 2, 3, 0], [2, 2, 1, 0, 3]]
     assert all(torch.equal(getattr(a, x), getattr(b, x)) for x in ("tokens", "step", "nfe", "kept"))
     assert a.nodes.tolist() == [6, 5] and b.nodes.tolist() == [5, 5]
+
+
+def drafted(target, drafts, gamma, rows=2000, sampling=None, length=6):
+    """Speculative sampling of a table with another as its draft model."""
+    model = TabularModel(target, length, rows, width=2, drafts=drafts)
+    model = model if sampling is None else Sampled(model, sampling)
+    return decode(model, spec(model, torch.zeros(rows, dtype=torch.int64), noise=counted_noise(1, range(rows)), gamma=gamma), rows)
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(guidance=2.0, temperature=0.8, top_k=3)])
+@pytest.mark.parametrize("gamma", [1, 2, 4, 9])
+def test_speculative_sampling_accepts_all_of_its_own_model_s_drafts(gamma, sampling):
+    """gamma + 1 tokens a pass, and at the end as many as are left: so no draft was made without its context. A row costs the nodes it evaluates."""
+    logits = table(4, 6, pair=sampling is not None)
+    d = drafted(logits, logits, gamma, sampling=sampling)
+    sizes = [min(gamma + 1, 6 - n) for n in range(0, 6, gamma + 1)]
+    assert (d.kept == torch.tensor(sizes)).all() and (d.nodes == 6).all()
+    other = drafted(logits, table(4, 6, seed=9, pair=sampling is not None), gamma, sampling=sampling)
+    assert other.nfe.float().mean() > d.nfe.float().mean() + 0.2 and (other.nodes > 6).float().mean() > 0.2
+
+
+def test_speculative_sampling_accepts_one_minus_the_total_variation():
+    """Leviathan et al. 2023, Theorem 3.5: of the first draft; every law is the same, so of each."""
+    p, q = (table(4, 1, seed=s)[0] for s in (1, 2))
+    laws = [x.expand(sum(4**i for i in range(6)), -1) for x in (p, q)]
+    d = drafted(*laws, gamma=1, rows=20_000)
+    rate, expected = (d.kept[:, 0] == 2).double().mean().item(), 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
+    assert abs(rate - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("fault", ["corrected from p", "bonus from q"])
+def test_faults_of_speculative_sampling_are_noticed(monkeypatch, fault):
+    """The must-fail cases beside it."""
+    import parity.decoders.spec as module
+    from parity.verification import finish
+
+    def wrong(p, q, draft, point, accepted, fresh, exponential):
+        if fault == "corrected from p":
+            return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, exponential)
+        q = torch.cat([q[:, :1], q[:, :-1]], 1)  # the law of the slot before
+        return finish(p, q, draft, point, accepted, torch.where(point, race(q, exponential), fresh), exponential)
+
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    assert p_value(run(spec, logits, L, n, gamma=2).tokens, law, V) > 1e-4
+    monkeypatch.setattr(module, "finish", wrong)
+    assert p_value(run(spec, logits, L, n, gamma=2).tokens, law, V) < 1e-12
+
+
+def test_speculative_sampling_needs_a_draft_model():
+    class Bare(TabularModel):
+        draft = None
+
+    with pytest.raises(ValueError, match="no draft model"):
+        decode(
+            Bare(table(3, 4), 4, 2), spec(Bare(table(3, 4), 4, 2), torch.zeros(2, dtype=torch.int64), noise=counted_noise(0, range(2))), 2
+        )

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -51,6 +52,12 @@ class Sampled:
 
     def keep(self, nodes: Tensor) -> None:
         self.model.keep(nodes if self.sampling.guidance == 1 else nodes.repeat(2, 1))
+
+    @cached_property
+    def draft(self) -> "Sampled | None":
+        """The model's draft model under the same settings."""
+        inner = getattr(self.model, "draft", None)
+        return None if inner is None else Sampled(inner, self.sampling)
 
     def _law(self, logits_of: Callable[..., Tensor], positions: Tensor, tokens: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling

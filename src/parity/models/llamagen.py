@@ -178,6 +178,7 @@ class LlamaGen:
     def __init__(self, net: Transformer, condition: Tensor, valid: Tensor, guided: bool, codebook: Tensor | None = None):
         c = net.config
         self.codebook, self.embeddings = codebook, net.tok_embeddings.weight
+        self.draft: LlamaGen | None = None  # a smaller one over the same tokens and captions, for the method that asks
         self.net, self.vocab, self.length, self.width = net, c.vocab, c.grid**2, c.grid
         self.forced = torch.full((self.length,), -1, device=condition.device)  # no grammar: raster order, no separators
         dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)

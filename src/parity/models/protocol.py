@@ -14,7 +14,7 @@ class TokenModel(Protocol):
     forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
 
     A model may also have `codebook` and `embeddings` [V, D]: vectors of the image tokenizer and of the model's own input, for the
-    methods that ask which tokens look alike.
+    methods that ask which tokens look alike; and `draft`: a smaller TokenModel of the same vocab, length, width, forced and rows.
     """
 
     vocab: int

@@ -1,6 +1,7 @@
 """Models small enough to write down: every conditional is a row of a table, and the joint can be enumerated."""
 
 import itertools
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,10 +17,13 @@ def nodes(vocab: int, length: int) -> int:
 class TabularModel:
     """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
 
-    `rows` sequences are decoded at once (twice as many model rows if the table is a pair).
+    `rows` sequences are decoded at once (twice as many model rows if the table is a pair). `drafts`, of the same shape, is the draft model's
+    table; None stands for a model that knows something of this one.
     """
 
-    def __init__(self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None):
+    def __init__(
+        self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None, drafts: Tensor | None = None
+    ):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
         self.forced = torch.full((length,), -1) if forced is None else forced
         self.codebook = self.embeddings = 0.3 * torch.arange(self.vocab, dtype=table.dtype)[:, None]  # on a line: neighbours look alike
@@ -27,11 +31,21 @@ class TabularModel:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}")
         self.pair = table.ndim == 3
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
+        self.drafts = drafts
         rows = rows * (2 if self.pair else 1)
         self.memory = torch.zeros(rows, length + 1, dtype=torch.int64)  # what was fed: slot i holds the token at position i - 1
         self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
         self.offset = torch.arange(rows)[:, None] // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
         self.rows = torch.arange(rows)[:, None]
+
+    @cached_property
+    def draft(self) -> "TabularModel":
+        """The draft model. Unless its table is given: these logits, flatter, and something of another prefix's. A token that is impossible here
+        is improbable there, and another's may be likely."""
+        shape = (2, -1, self.vocab) if self.pair else (-1, self.vocab)
+        own = self.table.clamp(min=-20).view(shape)
+        table = 0.7 * own + 0.3 * own.roll(1, -2) if self.drafts is None else self.drafts
+        return TabularModel(table, self.length, len(self.memory) // (2 if self.pair else 1), self.width, self.forced)
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """See TokenModel. Positions past the end of a row read an arbitrary row of the table, as a cache slot would."""
