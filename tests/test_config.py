@@ -41,6 +41,11 @@ BAD = {
     "seeds that share noise": ({"seeds": {"control": 0}}, ["seeds", "must differ"]),
     "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
     "moving revision": ({"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}}, ["models.m.revision = 'main'", "allowed"]),
+    "no such grid": ({"models": {"m": {"grid": 12}}}, ["models.m.grid = 12", "allowed: 8 or 16"]),
+    "grid of published files": (
+        {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
+        ["models.m", "grid is of source 'embedded' alone", "network"],
+    ),
     "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["models.m", "sha256"]),
 }
 
@@ -126,6 +131,38 @@ def test_schema_file_is_the_schema():
 
 
 @pytest.mark.parametrize("file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name)
-def test_every_configuration_we_ship_is_valid(file):
+def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = config.load(yaml.safe_load(file.read_text()))
     assert config.cells(loaded, config.read_prompts(loaded.prompts, ROOT))
+
+
+def test_sizes_of_the_embedded_model(all_weights):
+    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16 model's revision as it was."""
+    _, (before, digest) = all_weights
+    specs = {"scenes": {}, "scenes8": {"grid": 8}}
+    loaded = config.load({"models": specs, "methods": {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}})
+    small, large = loaded.models["scenes8"], loaded.models["scenes"]
+    assert config.revision(large) == before == digest != config.revision(small)
+    assert config.largest(small) == {"window": 64, "ahead": 8, "group": 1024} and config.largest(large)["window"] == 256
+    assert {c["spec"]["revision"] for c in config.cells(loaded, ["a"])} == {config.revision(m) for m in (small, large)}
+    for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
+        with pytest.raises(config.ConfigError, match=r"at most (64|8) with models.scenes8"):
+            config.load({"models": specs, "methods": {"ar": [{}], **change}})
+        config.load({"models": {"scenes": {}}, "methods": {"ar": [{}], **change}})
+
+
+def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
+    folder, _ = all_weights
+    small, spec = {"models": {"m": {"grid": 8}}, "methods": {"ar": [{}]}}, {"methods": {"ar": [{}], "spec": [{}]}}
+    config.load(small), config.load(spec)
+    for file, raw, parts in (
+        ("llamagen8", small, ["models.m.grid = 8", "recipe llamagen8"]),
+        ("draft", spec, ["methods.spec", "models.scenes", "recipe draft"]),
+    ):
+        (folder / f"{file}.safetensors").unlink()
+        with pytest.raises(config.ConfigError) as error:
+            config.load(raw)
+        assert "\n" not in str(error.value) and all(part in str(error.value) for part in [*parts, f"{file}.safetensors"])
+    assert config.load({"methods": {"ar": [{}], "sjd": [{}]}})
+    with pytest.raises(config.ConfigError, match="no draft model; allowed: models of source embedded, grid 16"):
+        config.load({**spec, "models": {"m": {"source": "files"}}})

@@ -2,8 +2,10 @@
 
 import hashlib
 import pickle
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,11 +17,18 @@ from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
+from parity.decoders.spec import spec
 from parity.decoders.zipar import zipar
+from parity.embedded.scenes import reduced
 from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
+from parity.encode import encode as encode_captions
+from parity.generate import generate
+from parity.metrics.features import cell_features
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
 from parity.models.vq import VQ, VQConfig
 from parity.noise import batch_noise
+from parity.reference import renderings
+from parity.render import render
 from parity.sampling import Sampled, Sampling
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
@@ -259,3 +268,46 @@ def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
     assert torch.equal(run(zipar, spoiled=True, ahead=2).tokens, lossy.tokens)
     for r in range(3):
         assert torch.equal(run(zipar, rows=[r], ahead=2).tokens[0], lossy.tokens[r])
+
+
+def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
+    """The draft model's cache is caught up, guidance and all: the target as its own draft accepts everything. A smaller one is rejected at times;
+    each row alone is the row in the batch."""
+    torch.manual_seed(3)
+    small = Transformer(LlamaGenConfig(**{**asdict(SMALL), "dim": 16, "layers": 1})).double().eval()
+    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+
+    def run(draft, rows=(0, 1, 2), **o):
+        inner, inner_draft = (LlamaGen(n, *(x[list(rows)] for x in condition), True) for n in (net, draft))
+        inner.draft = inner_draft
+        model = Sampled(inner, sampling)
+        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
+        return decode(model, spec(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+
+    assert run(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
+    together = run(small, gamma=3)
+    assert (together.nfe > 4).all() and len(set(together.nfe.tolist())) > 1  # ragged
+    for r in range(3):
+        alone = run(small, rows=[r], gamma=3)
+        assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
+
+
+def test_the_small_grid_runs_from_its_file_to_its_pictures(all_weights, tmp_path):
+    """Random weights: files, captions, tokens, pictures of 32x32 pixels, their features, and references reduced alike."""
+    manifest = checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
+    assert manifest["files"]["llamagen"].endswith("llamagen8.safetensors") and list(manifest["files"]) == ["vq", "t5", "llamagen", "clip"]
+    assert checkpoints.side(manifest) == 32 and checkpoints.side(checkpoints.get("scenes", ModelSpec(), tmp_path)) == 64
+    embeddings, valid = encode_captions(manifest, CAPTIONS, "cpu")
+    names = np.array(CAPTIONS)
+    encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
+    sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    loaded = checkpoints.load(manifest)
+    shard = generate(loaded, {"method": "sjd", "options": {"window": 8}, "sampling": sampling, "seed": 0, "dtype": "float32"}, encoded, 2)
+    assert shard.tokens.shape == (3, 64)
+    pixels, clip = render(loaded.vq, shard.tokens, "cpu"), checkpoints.load_clip(manifest)
+    assert pixels.shape == (3, 32, 32, 3) and cell_features(names, names, pixels, clip)["features"].shape == (3, 128)
+    small, large = renderings(CAPTIONS, 4, 32), renderings(CAPTIONS, 4)
+    assert small.shape == (4, 32, 32, 3) and np.array_equal(small, reduced(large, 32))
+    (all_weights[0] / "SHA256SUMS").write_text("")
+    with pytest.raises(ConfigError, match=r"SHA256SUMS does not name vq\.safetensors"):
+        checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)

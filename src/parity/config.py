@@ -32,6 +32,7 @@ class ModelSpec(Strict):
 
     family: Literal["llamagen"] = "llamagen"
     source: Literal["embedded", "hub", "files"] = "embedded"
+    grid: Literal[8, 16] = Field(16, description="embedded: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32")
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch name would move")
     files: dict[Literal["transformer", "vq", "text", "clip"], str] = Field({}, description="hub: path in the repository; files: path here")
@@ -42,6 +43,8 @@ class ModelSpec(Strict):
     def _complete(self):
         if self.source == "hub" and not (self.repo and self.revision):
             raise ValueError("source 'hub' needs repo and revision")
+        if self.source != "embedded" and "grid" in self.model_fields_set:
+            raise ValueError(f"grid is of source 'embedded' alone; allowed with source {self.source!r}: network: {{grid: ...}}")
         if self.source != "embedded" and set(self.sha256) != set(self.files):
             raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
         return self
@@ -248,10 +251,15 @@ def options(method: str, given: dict[str, Any], where: str = "") -> dict[str, An
     return _validate(option_schema(method), given, where or f"methods.{method}").model_dump()
 
 
+def embedded_files(spec: ModelSpec) -> dict[str, str]:
+    """The weights of an embedded model by what they are, in the order of SHA256SUMS; `llamagen` is the transformer whatever its grid."""
+    transformer = "llamagen" if spec.grid == 16 else f"llamagen{spec.grid}"
+    return {part: f"{transformer if part == 'llamagen' else part}.safetensors" for part in ("vq", "t5", "llamagen", "clip")}
+
+
 @cache
-def _embedded_network() -> dict[str, Any]:
-    """The embedded transformer's configuration, from the header of its safetensors file; {} before it was trained."""
-    file = EMBEDDED / "llamagen.safetensors"
+def _network(file: Path) -> dict[str, Any]:
+    """A transformer's configuration, from the header of its safetensors file; {} before it was trained."""
     if not file.exists():
         return {}
     with file.open("rb") as stream:
@@ -262,9 +270,31 @@ def _embedded_network() -> dict[str, Any]:
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no group larger than the
     codebook."""
-    network = _embedded_network() if spec.source == "embedded" else spec.network
-    grid = int(network.get("grid", 16))
+    network = _network(EMBEDDED / embedded_files(spec)["llamagen"]) if spec.source == "embedded" else spec.network
+    grid = int(network.get("grid", spec.grid))
     return {"window": grid**2, "ahead": grid, "group": int(network.get("vocab", 16384))}
+
+
+def _check_trained(model: str, spec: ModelSpec) -> None:
+    """ConfigError for an embedded model of a size that was not trained here."""
+    file = embedded_files(spec)["llamagen"]
+    if spec.source == "embedded" and spec.grid != 16 and not (EMBEDDED / file).exists():
+        raise ConfigError(
+            f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
+            f" `python -m parity.embedded.recipe llamagen{spec.grid}`, or all with `snakemake train_embedded`"
+        )
+
+
+def _check_draft(method: str, model: str, spec: ModelSpec) -> None:
+    """ConfigError if a model has no smaller one to draft for it."""
+    file = EMBEDDED / "draft.safetensors"
+    if spec.source != "embedded" or spec.grid != 16:
+        raise ConfigError(f"methods.{method}: models.{model} has no draft model; allowed: models of source embedded, grid 16")
+    if not file.exists():
+        raise ConfigError(
+            f"methods.{method}: models.{model} has no draft model yet: {file.name} is missing; make it with"
+            " `python -m parity.embedded.recipe draft`, or all with `snakemake train_embedded`"
+        )
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -273,9 +303,14 @@ def load(raw: dict[str, Any]) -> Config:
     assert isinstance(value, Config)
     if "ar" not in value.methods:
         raise ConfigError(f"methods = {sorted(value.methods)}: needs ar, the baseline that every other method is compared with")
+    for model, spec in value.models.items():
+        _check_trained(model, spec)
     for method, variants in value.methods.items():
         if method not in methods():
             raise ConfigError(f"methods.{method}: unknown method; allowed: {', '.join(methods())}")
+        if _constant(method, "NEEDS") == "draft":
+            for model, spec in value.models.items():
+                _check_draft(method, model, spec)
         if not variants:
             raise ConfigError(f"methods.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults")
         seen: dict[str, int] = {}
@@ -331,8 +366,11 @@ def revision(spec: ModelSpec) -> str:
     """What identifies a model's weights: the digest of its files' digests."""
     if spec.source != "embedded":
         return digest([spec.revision, spec.network, spec.sha256])
-    lock = EMBEDDED / "SHA256SUMS"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+    lock, wanted = EMBEDDED / "SHA256SUMS", embedded_files(spec).values()
+    if not lock.exists():
+        return "untrained"
+    lines = [line for line in lock.read_text().splitlines() if line.split()[-1] in wanted]
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()[:8]
 
 
 def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
