@@ -17,6 +17,7 @@ from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.decoders.sjd_pac import sjd_pac
+from parity.decoders.spec import spec
 from parity.equality import exact
 from parity.metrics import fid
 
@@ -24,7 +25,12 @@ DECODERS = [(ar, {}), (jacobi, {"window": 3}), (jacobi, {"window": 3, "coupling"
 DECODERS += [(sjd, {"window": 3, "init": i}) for i in ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")]
 DECODERS += [(sjd_coupled, {"window": 3, "coupling": c, "warm": w}) for c in ("gumbel", "maximal") for w in (False, True)]
 DECODERS += [(sjd_pac, {"window": 4, "init": i, "warm": w}) for i, w in (("random", False), ("sample_above", True))]
-DECODERS += [(mtj, {"window": 3}), (gsd, {"window": 3, "group": 1}), (gsd, {"window": 3, "group": 2, "resample": "group"})]
+DECODERS += [
+    (spec, {"gamma": 2}),
+    (mtj, {"window": 3}),
+    (gsd, {"window": 3, "group": 1}),
+    (gsd, {"window": 3, "group": 2, "resample": "group"}),
+]
 
 
 def main() -> None:

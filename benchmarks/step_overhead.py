@@ -29,7 +29,7 @@ class Timed:
     def __init__(self, model):
         self.model, self.seconds, self.calls = model, 0.0, 0
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
-        self.codebook, self.embeddings, self.keep = model.codebook, model.embeddings, model.keep
+        self.codebook, self.embeddings, self.keep, self.draft = model.codebook, model.embeddings, model.keep, model.draft
 
     def timed(self, call, *inputs):
         begin = time.perf_counter()
@@ -61,7 +61,10 @@ def main() -> None:
         for method in methods():
             captions = prompts[round_ * a.batch : (round_ + 1) * a.batch]
             timed = Timed(loaded.decodable(*encode(manifest, captions, "cpu"), True))
-            decoder = getattr(importlib.import_module(f"parity.decoders.{method}"), method)
+            module = importlib.import_module(f"parity.decoders.{method}")
+            if hasattr(module, "NEEDS") and getattr(timed, module.NEEDS, None) is None:
+                continue
+            decoder = getattr(module, method)
             noise = batch_noise(0, captions)
             steps = decoder(Sampled(timed, sampling), torch.zeros(a.batch, dtype=torch.int64), noise=noise, **options(method, {}))
             done = decode(timed, steps, a.batch)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parity import config
+from parity import config, layout
 
 ROOT = Path(__file__).parent.parent
 GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}}
@@ -21,6 +21,10 @@ BAD = {
     "window longer than the sequence": (
         {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
         ["methods.sjd.0.window = 257", "at most 256 with models.scenes"],
+    ),
+    "lead longer than a row": (
+        {"methods": {"ar": [{}], "zipar": [{"ahead": 17}]}},
+        ["methods.zipar.0.ahead = 17", "at most 16 with models.scenes"],
     ),
     "group larger than the codebook": ({"methods": {"ar": [{}], "gsd": [{"group": 1025}]}}, ["methods.gsd.0.group = 1025", "at most 1024"]),
     "option not a choice": ({"methods": {"ar": [{}], "sjd": [{"init": "up"}]}}, ["methods.sjd.0.init = 'up'", "repeat_above"]),
@@ -37,6 +41,11 @@ BAD = {
     "seeds that share noise": ({"seeds": {"control": 0}}, ["seeds", "must differ"]),
     "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
     "moving revision": ({"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}}, ["models.m.revision = 'main'", "allowed"]),
+    "no such grid": ({"models": {"m": {"grid": 12}}}, ["models.m.grid = 12", "allowed: 8 or 16"]),
+    "grid of published files": (
+        {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
+        ["models.m", "grid is of source 'embedded' alone", "network"],
+    ),
     "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["models.m", "sha256"]),
 }
 
@@ -104,6 +113,11 @@ def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own():
 
 def test_defaults_of_the_code_are_what_the_options_say():
     assert config.options("sjd", {}) == {"window": 16, "init": "random", "refine": True, "tolerance": 0.0}
+    assert config.claim("zipar") == "lossy" and layout.small({"ahead": 8, "window": 16, "init": "random"}) == {
+        "ahead": 1,
+        "window": 3,
+        "init": "random",
+    }
     assert config.claim("sjd") == "lossless" == config.claim("sjd", {"window": 4, "tolerance": 0.0})
     assert config.claim("sjd", {"tolerance": 0.1}) == config.claim("sjd_coupled", {"store": "q"}) == "lossy"
     assert config.coupled("mtj", {}) and config.coupled("jacobi", {"coupling": "shared"}) and not config.coupled("sjd", {})
@@ -117,7 +131,7 @@ def test_schema_file_is_the_schema():
 
 
 @pytest.mark.parametrize("file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name)
-def test_every_configuration_we_ship_is_valid(file):
+def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = config.load(yaml.safe_load(file.read_text()))
     assert config.cells(loaded, config.read_prompts(loaded.prompts, ROOT))
 
@@ -132,7 +146,7 @@ def companion(file: Path, **header) -> None:
 @pytest.mark.parametrize(
     ("header", "parts"),
     [
-        (None, ["has no drafter", "train_embedded"]),
+        (None, ["has no drafter", "recipe drafter", "train_embedded"]),
         (
             {"vocab": 64, "grid": 16, "target": "ab"},
             ["drafter.safetensors was trained for another target", "its vocab is 64", "allowed: 1024"],
@@ -144,7 +158,7 @@ def companion(file: Path, **header) -> None:
 )
 def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, method, header, parts):
     monkeypatch.setattr(config, "EMBEDDED", tmp_path)
-    config._embedded_network.cache_clear()
+    config._header.cache_clear()
     companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
     (tmp_path / "SHA256SUMS").write_text("ab  llamagen.safetensors\n")
     if header is not None:
@@ -154,12 +168,13 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, me
             config.load({"methods": {"ar": [{}], method: [{}]}})
         assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
         companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
+        config._header.cache_clear()
         config.load({"methods": {"ar": [{}], method: [{}]}})
         if method != "eagle":
             with pytest.raises(config.ConfigError, match=f"methods.{method}.0.k = 1024: allowed: at most 1023 with models.scenes"):
                 config.load({"methods": {"ar": [{}], method: [{"k": 1024}]}})
     finally:
-        config._embedded_network.cache_clear()
+        config._header.cache_clear()
 
 
 def test_published_files_need_a_drafter_of_their_own(tmp_path):
@@ -172,3 +187,38 @@ def test_published_files_need_a_drafter_of_their_own(tmp_path):
     files = {**files, "drafter": str(tmp_path / "d.safetensors")}
     model = {"source": "files", "files": files, "sha256": dict.fromkeys(files, digest)}
     config.load({"models": {"m": model}, "methods": {"ar": [{}], "eagle": [{}]}})
+
+
+def test_sizes_of_the_embedded_model(all_weights):
+    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16 model's revision as it was."""
+    _, (before, digest) = all_weights
+    specs = {"scenes": {}, "scenes8": {"grid": 8}}
+    loaded = config.load({"models": specs, "methods": {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}})
+    small, large = loaded.models["scenes8"], loaded.models["scenes"]
+    assert config.revision(large) == before == digest != config.revision(small)
+    assert (
+        config.largest(small) == {"window": 64, "ahead": 8, "group": 1024, "k": 1023, "top_k": 1024}
+        and config.largest(large)["window"] == 256
+    )
+    assert {c["spec"]["revision"] for c in config.cells(loaded, ["a"])} == {config.revision(m) for m in (small, large)}
+    for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
+        with pytest.raises(config.ConfigError, match=r"at most (64|8) with models.scenes8"):
+            config.load({"models": specs, "methods": {"ar": [{}], **change}})
+        config.load({"models": {"scenes": {}}, "methods": {"ar": [{}], **change}})
+
+
+def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
+    folder, _ = all_weights
+    small, spec = {"models": {"m": {"grid": 8}}, "methods": {"ar": [{}]}}, {"methods": {"ar": [{}], "spec": [{}]}}
+    config.load(small), config.load(spec)
+    for file, raw, parts in (
+        ("llamagen8", small, ["models.m.grid = 8", "recipe llamagen8"]),
+        ("draft", spec, ["methods.spec", "models.scenes", "recipe draft"]),
+    ):
+        (folder / f"{file}.safetensors").unlink()
+        with pytest.raises(config.ConfigError) as error:
+            config.load(raw)
+        assert "\n" not in str(error.value) and all(part in str(error.value) for part in [*parts, f"{file}.safetensors"])
+    assert config.load({"methods": {"ar": [{}], "sjd": [{}]}})
+    with pytest.raises(config.ConfigError, match="needs a draft trained for this model"):
+        config.load({**spec, "models": {"m": {"source": "files"}}})

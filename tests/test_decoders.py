@@ -19,10 +19,13 @@ from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
 from parity.decoders.sjd_pac import sjd_pac
+from parity.decoders.spec import spec
 from parity.decoders.vvs import similarity, vvs
+from parity.decoders.zipar import zipar
 from parity.models.tabular import TabularDrafter, TabularModel, joint
 from parity.noise import counted_noise
 from parity.sampling import Sampled, Sampling
+from parity.steps import Step
 from parity.verification import descend, look_alikes, race, verify
 from tests.tables import counts, run, table
 
@@ -39,9 +42,13 @@ PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5,
 CASES += [
     (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
 ]
+CASES += [(spec, {"gamma": g}) for g in (1, 2, 4, 9)]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
 DRAFTS = [{}, {"total": 5, "depth": 2, "top_k": 2}, {"total": 9, "depth": 3, "top_k": 3}]
-CASES += [(eagle, t) for t in (*DRAFTS, {"depth": 3, "total": 6, "top_k": 2, "rank": "race"})] + [(lantern, {"delta": 0.0, "top_k": 2}), (vvs, {"delta": 0.0, "schedule": "off", "depth": 2})]
+CASES += [(eagle, t) for t in (*DRAFTS, {"depth": 3, "total": 6, "top_k": 2, "rank": "race"})] + [
+    (lantern, {"delta": 0.0, "top_k": 2}),
+    (vvs, {"delta": 0.0, "schedule": "off", "depth": 2}),
+]
 CASES += [(lantern_pp, {"relax": 0.0, "breadth": b, "depth": d}) for b, d in ((4, 4), (2, 2), (1, 3))]
 
 
@@ -103,7 +110,7 @@ def test_guidance_top_k_and_grammar_reach_the_decoder(decoder, options):
     assert stats.chisquare(observed, law[support].numpy() * n).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("decoder", "options"), CASES)
+@pytest.mark.parametrize(("decoder", "options"), [*CASES, (zipar, {"ahead": 1})])
 def test_a_row_alone_equals_the_row_in_a_batch(decoder, options):
     logits = table(4, 6)
     together = run(decoder, logits, 6, 40, **options)
@@ -199,6 +206,7 @@ LOSSY = [
     (vvs, {"delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
     (vvs, {"delta": 0.0, "schedule": "dynamic"}),
     (vvs, {"delta": 0.0, "schedule": "off", "replace": 1.0}),
+    (zipar, {"ahead": 1}),
 ]
 
 
@@ -369,3 +377,121 @@ def test_groups_are_those_of_the_papers_loop(G, border):
             near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
             expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
             assert set(members[b, w][counts[b, w]].tolist()) == expected and int(counts[b, w].sum()) == len(expected)
+
+
+ROWS = [(6, 2), (6, 3), (7, 3), (5, 4), (6, 6)]  # length and width; the last row may be short
+
+
+@pytest.mark.parametrize(("L", "width"), ROWS)
+def test_zipar_waits_for_whole_rows_and_is_ar_or_starts_early_and_takes_fewer_passes(L, width):
+    """Records, which no other test of all decoders covers: tokens become final out of order, in order within a row."""
+    logits, rows = table(3, L), -(-L // width)
+    a = run(ar, logits, L, 500, width=width)
+    for ahead in range(1, width + 2):
+        z = run(zipar, logits, L, 500, width=width, ahead=ahead)
+        assert (z.kept.sum(1) == L).all() and (z.step > 0).all() and ((z.kept > 0).sum(1) == z.nfe).all()
+        if ahead >= width:
+            assert all(torch.equal(getattr(a, x), getattr(z, x)) for x in ("tokens", "step", "nfe", "nodes", "kept"))
+            continue
+        assert torch.equal(a.tokens, z.tokens) == (rows == 1)
+        start = torch.arange(L) // width * ahead
+        assert (z.step == 1 + start + torch.arange(L) % width).all()
+        assert (z.nfe == max(width + (rows - 2) * ahead, L - (rows - 1) * width + (rows - 1) * ahead)).all()
+        assert L % width or (z.nfe == width + (rows - 1) * ahead).all()
+
+
+def test_zipar_fills_what_the_grammar_forces():
+    """A separator at the end of each row stands there before the row is done; with whole rows the tokens are still `ar`'s."""
+    forced, logits = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0]), table(3, 9)
+    a, z = (run(d, logits, 9, 300, width=3, forced=forced, **o) for d, o in ((ar, {}), (zipar, {"ahead": 3})))
+    assert torch.equal(a.tokens, z.tokens) and torch.equal(a.nfe, z.nfe)
+    z = run(zipar, logits, 9, 300, width=3, forced=forced, ahead=1)
+    assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all() and (z.nfe == 3).all() and (a.nfe == 4).all()
+
+
+class Watched(TabularModel):
+    """Keeps what it was fed: a dictionary of position to tokens [B], pass by pass."""
+
+    def logits(self, tokens, positions):
+        self.seen = [*getattr(self, "seen", []), dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True))]
+        return super().logits(tokens, positions)
+
+
+def test_zipar_lets_the_last_token_above_stand_in_until_the_true_one_is_there():
+    model = Watched(table(4, 9), 9, 50, width=3)
+    done = decode(model, zipar(model, torch.zeros(50, dtype=torch.int64), noise=counted_noise(0, range(50)), ahead=1), 50)
+    assert [sorted(fed) for fed in model.seen] == [[-1], [0, 2], [1, 3, 5], [2, 4, 6], [5, 7]]
+    assert torch.equal(model.seen[1][2], done.tokens[:, 0]) and torch.equal(model.seen[2][5], done.tokens[:, 3])
+    assert all(torch.equal(fed[i], done.tokens[:, i]) for fed in model.seen[3:] for i in fed)
+    assert torch.equal(done.nodes, torch.full((50,), 11))
+
+
+def test_a_step_may_say_where_each_token_stands():
+    """Slots with a position past the end are not used, wherever they are; given by its first position, a step says the same."""
+    model, first = TabularModel(table(4, 5), 5, 2), torch.tensor([0, 1])
+    consecutive = [Step(torch.tensor([[3, 1], [2, 2]]), torch.tensor([1, 2]), torch.tensor([0, 0]))]
+    consecutive += [Step(torch.tensor([[1, 2, 3, 0], [1, 0, 3, 9]]), torch.tensor([4, 3]), 1 + first)]
+    spread = [Step(torch.tensor([[9, 3], [2, 2]]), torch.tensor([1, 2]), torch.tensor([[7, 0], [1, 0]]))]
+    spread += [Step(torch.tensor([[0, 3, 2, 1], [9, 3, 0, 1]]), torch.tensor([4, 3]), torch.tensor([[4, 3, 2, 1], [5, 4, 3, 2]]))]
+    a, b = decode(model, iter(consecutive), 2), decode(model, iter(spread), 2)
+    assert a.tokens.tolist() == [[3, 1, 2, 3, 0], [2, 2, 1, 0, 3]]
+    assert all(torch.equal(getattr(a, x), getattr(b, x)) for x in ("tokens", "step", "nfe", "kept"))
+    assert a.nodes.tolist() == [6, 5] and b.nodes.tolist() == [5, 5]
+
+
+def drafted(target, drafts, gamma, rows=2000, sampling=None, length=6):
+    """Speculative sampling of a table with another as its draft model."""
+    model = TabularModel(target, length, rows, width=2, drafts=drafts)
+    model = model if sampling is None else Sampled(model, sampling)
+    return decode(model, spec(model, torch.zeros(rows, dtype=torch.int64), noise=counted_noise(1, range(rows)), gamma=gamma), rows)
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(guidance=2.0, temperature=0.8, top_k=3)])
+@pytest.mark.parametrize("gamma", [1, 2, 4, 9])
+def test_speculative_sampling_accepts_all_of_its_own_model_s_drafts(gamma, sampling):
+    """gamma + 1 tokens a pass, and at the end as many as are left: so no draft was made without its context. A row costs the nodes it evaluates."""
+    logits = table(4, 6, pair=sampling is not None)
+    d = drafted(logits, logits, gamma, sampling=sampling)
+    sizes = [min(gamma + 1, 6 - n) for n in range(0, 6, gamma + 1)]
+    assert (d.kept == torch.tensor(sizes)).all() and (d.nodes == 6).all()
+    other = drafted(logits, table(4, 6, seed=9, pair=sampling is not None), gamma, sampling=sampling)
+    assert other.nfe.float().mean() > d.nfe.float().mean() + 0.2 and (other.nodes > 6).float().mean() > 0.2
+
+
+def test_speculative_sampling_accepts_one_minus_the_total_variation():
+    """Leviathan et al. 2023, Theorem 3.5: of the first draft; every law is the same, so of each."""
+    p, q = (table(4, 1, seed=s)[0] for s in (1, 2))
+    laws = [x.expand(sum(4**i for i in range(6)), -1) for x in (p, q)]
+    d = drafted(*laws, gamma=1, rows=20_000)
+    rate, expected = (d.kept[:, 0] == 2).double().mean().item(), 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
+    assert abs(rate - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("fault", ["corrected from p", "bonus from q"])
+def test_faults_of_speculative_sampling_are_noticed(monkeypatch, fault):
+    """The must-fail cases beside it."""
+    import parity.decoders.spec as module
+    from parity.verification import finish
+
+    def wrong(p, q, draft, point, accepted, fresh, exponential):
+        if fault == "corrected from p":
+            return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, exponential)
+        q = torch.cat([q[:, :1], q[:, :-1]], 1)  # the law of the slot before
+        return finish(p, q, draft, point, accepted, torch.where(point, race(q, exponential), fresh), exponential)
+
+    V, L, n = 3, 5, 60_000
+    logits = table(V, L)
+    law = joint(TabularModel(logits, L, V**L), V, L)
+    assert p_value(run(spec, logits, L, n, gamma=2).tokens, law, V) > 1e-4
+    monkeypatch.setattr(module, "finish", wrong)
+    assert p_value(run(spec, logits, L, n, gamma=2).tokens, law, V) < 1e-12
+
+
+def test_speculative_sampling_needs_a_draft_model():
+    class Bare(TabularModel):
+        draft = None
+
+    with pytest.raises(ValueError, match="no draft model"):
+        decode(
+            Bare(table(3, 4), 4, 2), spec(Bare(table(3, 4), 4, 2), torch.zeros(2, dtype=torch.int64), noise=counted_noise(0, range(2))), 2
+        )

@@ -2,8 +2,10 @@
 
 import hashlib
 import pickle
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -16,12 +18,20 @@ from parity.decoders.ar import ar
 from parity.decoders.eagle import eagle
 from parity.decoders.jacobi import jacobi
 from parity.decoders.sjd import sjd
+from parity.decoders.spec import spec
 from parity.decoders.vvs import vvs
+from parity.decoders.zipar import zipar
+from parity.embedded.scenes import reduced
 from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
+from parity.encode import encode as encode_captions
+from parity.generate import generate
+from parity.metrics.features import cell_features
 from parity.models.eagle import EagleDrafter, FeatureDrafter
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
 from parity.models.vq import VQ, VQConfig
 from parity.noise import batch_noise
+from parity.reference import renderings
+from parity.render import render
 from parity.sampling import Sampled, Sampling
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
@@ -292,3 +302,93 @@ def test_eagle_returns_the_tokens_of_plain_sampling_on_the_real_network(net, dra
         model = Sampled(with_drafter(net, drafter, embeddings, valid, True), Sampling(guidance=3.0, top_k=20))
         found.append(decode(model, decoder(model, torch.zeros(3, dtype=torch.int64), noise=noise, **options), 3))
     assert torch.equal(found[0].tokens, found[1].tokens) and found[1].nfe.float().mean() < 16
+
+
+def spoil(model, slots):
+    """Other keys and values in slots of the cache."""
+    for keys, values in model.cache:
+        keys[:, slots], values[:, slots] = 7.0, -7.0
+
+
+def test_holes_are_masked(net, condition):
+    """What stands where nothing was fed changes no law, to the bit; a position that was fed, by a pass or by `keep`, does."""
+    rows, image = len(CAPTIONS), SMALL.prefix
+
+    def law(spoiled, kept=()):
+        model = LlamaGen(net, *condition, guided=False)
+        model.logits(torch.tensor([[0, 5, 6]]).expand(rows, -1), torch.tensor([[-1, 0, 1]]).expand(rows, -1))
+        if kept:
+            model.tree(*(torch.tensor([x]).expand(rows, -1) for x in ([6, 8], [1, 2], [-1, 0])))
+            model.keep(torch.tensor([kept]).expand(rows, -1))
+        spoil(model, [image + i for i in spoiled])
+        return model.logits(torch.tensor([[9, 3]]).expand(rows, -1), torch.tensor([[4, 7]]).expand(rows, -1))
+
+    plain = law([])
+    assert torch.equal(plain, law([2, 3, 5, 6])) and torch.equal(plain, law(range(8, 16)))
+    for i in (0, 1):
+        assert not torch.equal(plain, law([i]))
+    with_tree = law([], kept=(0, 1))
+    assert torch.equal(with_tree, law([3], kept=(0, 1))) and not torch.equal(with_tree, law([2], kept=(0, 1)))
+    assert torch.equal(law([], kept=(0,)), law([2], kept=(0,)))  # evaluated beside the cache, not kept
+
+
+def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
+    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+
+    def run(f, spoiled=False, rows=(0, 1, 2), **o):
+        inner = LlamaGen(net, *(x[list(rows)] for x in condition), True)
+        if spoiled:
+            spoil(inner, slice(SMALL.prefix, None))
+        model = Sampled(inner, sampling)
+        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
+        return decode(model, f(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+
+    plain, lossy = run(ar), run(zipar, ahead=2)
+    assert torch.equal(run(zipar, ahead=4).tokens, plain.tokens)
+    assert (lossy.nfe == 4 + 3 * 2).all() and not torch.equal(lossy.tokens, plain.tokens)
+    assert torch.equal(run(zipar, spoiled=True, ahead=2).tokens, lossy.tokens)
+    for r in range(3):
+        assert torch.equal(run(zipar, rows=[r], ahead=2).tokens[0], lossy.tokens[r])
+
+
+def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
+    """The draft model's cache is caught up, guidance and all: the target as its own draft accepts everything. A smaller one is rejected at times;
+    each row alone is the row in the batch."""
+    torch.manual_seed(3)
+    small = Transformer(LlamaGenConfig(**{**asdict(SMALL), "dim": 16, "layers": 1})).double().eval()
+    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+
+    def run(draft, rows=(0, 1, 2), **o):
+        inner, inner_draft = (LlamaGen(n, *(x[list(rows)] for x in condition), True) for n in (net, draft))
+        inner.draft = inner_draft
+        model = Sampled(inner, sampling)
+        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
+        return decode(model, spec(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+
+    assert run(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
+    together = run(small, gamma=3)
+    assert (together.nfe > 4).all() and len(set(together.nfe.tolist())) > 1  # ragged
+    for r in range(3):
+        alone = run(small, rows=[r], gamma=3)
+        assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
+
+
+def test_the_small_grid_runs_from_its_file_to_its_pictures(all_weights, tmp_path):
+    """Random weights: files, captions, tokens, pictures of 32x32 pixels, their features, and references reduced alike."""
+    manifest = checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
+    assert manifest["files"]["llamagen"].endswith("llamagen8.safetensors") and list(manifest["files"]) == ["vq", "t5", "llamagen", "clip"]
+    assert checkpoints.side(manifest) == 32 and checkpoints.side(checkpoints.get("scenes", ModelSpec(), tmp_path)) == 64
+    embeddings, valid = encode_captions(manifest, CAPTIONS, "cpu")
+    names = np.array(CAPTIONS)
+    encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
+    sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    loaded = checkpoints.load(manifest)
+    shard = generate(loaded, {"method": "sjd", "options": {"window": 8}, "sampling": sampling, "seed": 0, "dtype": "float32"}, encoded, 2)
+    assert shard.tokens.shape == (3, 64)
+    pixels, clip = render(loaded.vq, shard.tokens, "cpu"), checkpoints.load_clip(manifest)
+    assert pixels.shape == (3, 32, 32, 3) and cell_features(names, names, pixels, clip)["features"].shape == (3, 128)
+    small, large = renderings(CAPTIONS, 4, 32), renderings(CAPTIONS, 4)
+    assert small.shape == (4, 32, 32, 3) and np.array_equal(small, reduced(large, 32))
+    (all_weights[0] / "SHA256SUMS").write_text("")
+    with pytest.raises(ConfigError, match=r"SHA256SUMS does not name vq\.safetensors"):
+        checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)

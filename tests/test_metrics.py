@@ -218,6 +218,18 @@ def test_features_are_the_networks_own_in_the_order_given(clip, pictures):
     assert found.dtype == np.float32 and np.abs(found - direct).max() < 1e-4
 
 
+def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
+    """Not one that is larger, or whose side does not divide the network's."""
+    small = scenes.reduced(pictures[1][:3], 32)
+    large = features.enlarged(small, 64)
+    assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduced(large, 32), small)
+    assert np.array_equal(features.picture_features(small, clip), features.picture_features(large, clip))
+    assert not np.array_equal(features.picture_features(small, clip), features.picture_features(pictures[1][:3], clip))
+    for shape in ((1, 48, 48, 3), (1, 128, 128, 3), (1, 32, 64, 3)):
+        with pytest.raises(ValueError, match="allowed: 64x64"):
+            features.picture_features(np.zeros(shape, dtype=np.uint8), clip)
+
+
 def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
     captions, pixels = pictures
     ids = np.array([f"{i}/0" for i in range(len(captions))])

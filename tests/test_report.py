@@ -242,6 +242,15 @@ def test_pictures_are_ranked_by_the_worst_decoder_not_by_the_second_seed():
     assert order.tolist() == [1, 2, 0] and worst == pytest.approx([-0.4, -0.1, 0.1])
 
 
+def test_pictures_of_a_model_are_compared_with_its_own_plain_sampling():
+    """Cosines of a small model and of a large one lie apart; the difference that counts is within a model."""
+    pixels, cosines = np.zeros((2, 8, 8, 3), dtype=np.uint8), ([0.9, 0.9], [0.9, 0.7], [0.2, 0.2], [0.1, 0.2])
+    names = (("ar", True, "large"), ("sjd", False, "large"), ("ar", True, "small"), ("sjd", False, "small"))
+    columns = [Column(n, pixels, np.array(c), b, m) for (n, b, m), c in zip(names, cosines, strict=True)]
+    order, worst = worst_first(columns)
+    assert order.tolist() == [1, 0] and worst == pytest.approx([-0.2, -0.1])
+
+
 def test_thumbnails_are_small_and_exact_when_the_picture_is():
     assert thumbnail(scenes.example(0)[1]).startswith("data:image/png")
     large = thumbnail(np.random.default_rng(0).integers(0, 255, (1024, 1024, 3), dtype=np.uint8))

@@ -3,10 +3,14 @@
 from itertools import count
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import nn
 
-from parity.embedded import training
+from parity.config import EMBEDDED
+from parity.embedded import recipe, scenes, training
+from parity.embedded.train_llamagen import CONFIG, CONFIGS, load_vq, scene_tokens
+from parity.models.llamagen import Transformer
 
 
 def fit(checkpoint, stop=None, hidden=lambda name: name == "net.0.weight"):
@@ -41,3 +45,27 @@ def test_a_killed_training_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
     adam, _ = fit(tmp_path / "adam.pt", hidden=lambda name: False)
     assert not torch.equal(whole[0], adam[0])  # the matrix that `hidden` names has another optimiser
+
+
+def test_the_sizes_of_llamagen_share_what_they_must():
+    """The draft model speaks of the same tokens after the same prefix; the 8x8 grid is the same network."""
+    assert set(CONFIGS) == set(recipe.LLAMAGENS) <= set(recipe.CARDS)
+    with torch.device("meta"):
+        count = {name: sum(p.numel() for p in Transformer(c).parameters()) for name, c in CONFIGS.items()}
+    draft = CONFIGS["draft"]
+    assert all(getattr(draft, x) == getattr(CONFIG, x) for x in ("vocab", "grid", "prefix", "caption_dim"))
+    assert all(c.dim // c.heads % 4 == 0 for c in CONFIGS.values()) and count["draft"] < count["llamagen"] / 6
+    assert count["llamagen8"] == count["llamagen"] and CONFIGS["llamagen8"].grid == 8
+
+
+def test_a_grid_of_half_the_size_is_made_of_pictures_reduced_by_means(tmp_path):
+    """Tokens of each grid in a file of its own; what is in one is not read for the other."""
+    pixels = np.stack([scenes.example(i)[1] for i in range(3)])
+    small = scenes.reduced(pixels, 32)
+    assert np.abs(small.astype(float) - pixels.astype(float).reshape(3, 32, 2, 32, 2, 3).mean((2, 4))).max() <= 0.5
+    file = EMBEDDED / "vq.safetensors"
+    found = {grid: scene_tokens(tmp_path, file, pixels, "x", grid) for grid in (16, 8, 16)}
+    assert found[16].shape == (3, 256) and found[8].shape == (3, 64)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(found[8], load_vq(file).encode(training.to_pictures(small)))
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["tokens-x-8.npy", "tokens-x.npy"]

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from parity.config import COMPANIONS, EMBEDDED, ConfigError, ModelSpec, check_companion
+from parity.config import COMPANIONS, EMBEDDED, ConfigError, ModelSpec, check_companion, embedded_files, embedded_sums
 from parity.models.eagle import EagleDrafter, FeatureDrafter
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, read_config
 from parity.models.vq import VQ, VQConfig
@@ -42,14 +42,6 @@ def check(path: Path, expected: str, what: str) -> None:
         raise ConfigError(
             f"{what} = {str(path)!r}: SHA-256 is {found[:16]}..., expected {expected[:16]}...; delete the file and get it again"
         )
-
-
-def embedded_sums() -> dict[str, str]:
-    """File name to SHA-256 of the weights that ship with the package."""
-    lock = EMBEDDED / "SHA256SUMS"
-    if not lock.exists():
-        raise ConfigError(f"models: {lock} is missing; run `snakemake train_embedded`, which writes it")
-    return {name: total for total, name in (line.split() for line in lock.read_text().splitlines())}
 
 
 def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
@@ -87,14 +79,17 @@ def get(name: str, spec: ModelSpec, folder: Path) -> dict:
     """Bring every file of a model to hand, verified; the manifest names where each is."""
     files: dict[str, str] = {}
     if spec.source == "embedded":
-        sums = embedded_sums()
-        for file, total in sums.items():
-            check(EMBEDDED / file, total, f"models.{name}")
+        sums, parts = embedded_sums(), embedded_files(spec)
+        parts |= {part: f"{part}.safetensors" for part in COMPANIONS if spec.grid == 16 and f"{part}.safetensors" in sums}
+        for file in parts.values():
+            if file not in sums:
+                raise ConfigError(f"models.{name}: SHA256SUMS does not name {file}; run `snakemake train_embedded`, which does")
+            check(EMBEDDED / file, sums[file], f"models.{name}")
         return {
             "family": spec.family,
             "source": "embedded",
-            "files": {Path(f).stem: str(EMBEDDED / f) for f in sums},
-            "sha256": sums,
+            "files": {part: str(EMBEDDED / file) for part, file in parts.items()},
+            "sha256": {file: sums[file] for file in parts.values()},
             "network": {},
         }
     for part, file in spec.files.items():
@@ -151,19 +146,28 @@ class Loaded:
         return model
 
 
+def configurations(manifest: dict) -> tuple[LlamaGenConfig, VQConfig]:
+    """Of the transformer and the image tokenizer that a manifest names."""
+    if manifest["source"] != "embedded":
+        return LlamaGenConfig(**manifest["network"]), VQConfig()
+    vq = read_config(Path(manifest["files"]["vq"]))
+    unknown = set(vq) - {f.name for f in fields(VQConfig)}
+    if unknown:
+        raise ConfigError(f"{manifest['files']['vq']}: configuration names {sorted(unknown)}, which this version does not know")
+    return LlamaGenConfig(**read_config(Path(manifest["files"]["llamagen"]))), VQConfig(**{**vq, "ch_mult": tuple(vq["ch_mult"])})
+
+
+def side(manifest: dict) -> int:
+    """Pixels a side of the pictures a model makes."""
+    config, vq = configurations(manifest)
+    return config.grid * vq.stride
+
+
 def load(manifest: dict, device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = "") -> Loaded:
     """The networks of a manifest; of "drafter" and "draft" the one that is needed."""
     files = {k: Path(v) for k, v in manifest["files"].items()}
-    if manifest["source"] == "embedded":
-        config, vq_config = LlamaGenConfig(**read_config(files["llamagen"])), read_config(files["vq"])
-    else:
-        config, vq_config = LlamaGenConfig(**manifest["network"]), {}
-    unknown = set(vq_config) - {f.name for f in fields(VQConfig)}
-    if unknown:
-        raise ConfigError(f"{files['vq']}: configuration names {sorted(unknown)}, which this version does not know")
-    if "ch_mult" in vq_config:
-        vq_config["ch_mult"] = tuple(vq_config["ch_mult"])
-    net, vq = Transformer(config), VQ(VQConfig(**vq_config))
+    config, vq_config = configurations(manifest)
+    net, vq = Transformer(config), VQ(vq_config)
     load_weights(net, files["llamagen" if manifest["source"] == "embedded" else "transformer"])
     load_weights(vq, files["vq"], ignored=("quantize.codebook_used",))
     if vq.config.codebook != config.vocab:

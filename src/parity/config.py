@@ -34,6 +34,7 @@ class ModelSpec(Strict):
 
     family: Literal["llamagen"] = "llamagen"
     source: Literal["embedded", "hub", "files"] = "embedded"
+    grid: Literal[8, 16] = Field(16, description="embedded: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32")
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch name would move")
     files: dict[Part, str] = Field({}, description="hub: path in the repository; files: path here")
@@ -44,6 +45,8 @@ class ModelSpec(Strict):
     def _complete(self):
         if self.source == "hub" and not (self.repo and self.revision):
             raise ValueError("source 'hub' needs repo and revision")
+        if self.source != "embedded" and "grid" in self.model_fields_set:
+            raise ValueError(f"grid is of source 'embedded' alone; allowed with source {self.source!r}: network: {{grid: ...}}")
         if self.source != "embedded" and set(self.sha256) != set(self.files):
             raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
         return self
@@ -255,6 +258,19 @@ def needs(method: str) -> str:
     return _constant(method, "NEEDS") or ""
 
 
+def embedded_files(spec: ModelSpec) -> dict[str, str]:
+    """The weights of an embedded model by what they are, in the order of SHA256SUMS; `llamagen` is the transformer whatever its grid."""
+    transformer = "llamagen" if spec.grid == 16 else f"llamagen{spec.grid}"
+    return {part: f"{transformer if part == 'llamagen' else part}.safetensors" for part in ("vq", "t5", "llamagen", "clip")}
+
+
+def embedded_sums() -> dict[str, str]:
+    """File name to SHA-256 of the weights that ship with the package; {} before they were trained."""
+    lock = EMBEDDED / "SHA256SUMS"
+    return {name: total for total, name in (line.split() for line in lock.read_text().splitlines())} if lock.exists() else {}
+
+
+@cache
 def _header(file: Path) -> dict[str, Any]:
     """The configuration in the header of a safetensors file; {} if there is none, or no file."""
     try:
@@ -264,49 +280,62 @@ def _header(file: Path) -> dict[str, Any]:
         return {}
 
 
-@cache
-def _embedded_network() -> dict[str, Any]:
-    """The embedded transformer's configuration; {} before it was trained."""
-    return _header(EMBEDDED / "llamagen.safetensors")
-
-
-def check_companion(name: str, spec: ModelSpec, file: Path, part: str) -> None:
-    """ConfigError for a drafter or draft model that was trained for another target."""
-    found = _header(file)
-    if spec.source == "embedded":
-        network, sums = _embedded_network(), EMBEDDED / "SHA256SUMS"
-        target = {n: total for total, n in (line.split() for line in sums.read_text().splitlines())}.get("llamagen.safetensors")
-    else:
-        network, target = {"grid": 16, "vocab": 16384, **spec.network}, spec.sha256.get("transformer")
-    for key, wanted in (("vocab", network.get("vocab")), ("grid", network.get("grid")), ("target", target)):
-        if found.get(key) != wanted:
-            what = "the SHA-256 of its target" if key == "target" else f"its {key}"
-            raise ConfigError(
-                f"models.{name}: {part} {file.name} was trained for another target: {what} is {str(found.get(key))[:16]}; allowed: {str(wanted)[:16]}"
-            )
-
-
-def _check_needs(method: str, name: str, spec: ModelSpec) -> None:
-    part = needs(method)
-    if not part:
-        return
-    if spec.source == "embedded":
-        file = EMBEDDED / f"{part}.safetensors"
-        if not file.exists():
-            raise ConfigError(f"methods.{method}: models.{name} has no {part}; `snakemake --cores all train_embedded` makes one")
-    elif part not in spec.files:
-        raise ConfigError(f"methods.{method}: models.{name}.files = {sorted(spec.files)}: needs a {part} trained for this model")
-    else:
-        file = Path(spec.files[part])
-    if spec.source != "hub":  # else it is checked when it has been downloaded
-        check_companion(name, spec, file, part)
+def _network(spec: ModelSpec) -> dict[str, Any]:
+    """A transformer's configuration, as far as it is known before the file is to hand."""
+    if spec.source != "embedded":
+        return {"grid": 16, "vocab": 16384, **spec.network}
+    return {"grid": spec.grid, "vocab": 1024} | _header(EMBEDDED / embedded_files(spec)["llamagen"])
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
-    """The largest value a model admits of an option: no window longer than the sequence, no group larger than the codebook."""
-    network = _embedded_network() if spec.source == "embedded" else spec.network
-    vocab, length = int(network.get("vocab", 16384)), int(network.get("grid", 16)) ** 2
-    return {"window": length, "depth": length, "group": vocab, "k": vocab - 1, "top_k": vocab}
+    """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no group larger than the
+    codebook."""
+    grid, vocab = int(_network(spec)["grid"]), int(_network(spec)["vocab"])
+    return {"window": grid**2, "ahead": grid, "group": vocab, "k": vocab - 1, "top_k": vocab}
+
+
+def _check_trained(model: str, spec: ModelSpec) -> None:
+    """ConfigError for an embedded model of a size that was not trained here."""
+    file = embedded_files(spec)["llamagen"]
+    if spec.source == "embedded" and spec.grid != 16 and not (EMBEDDED / file).exists():
+        raise ConfigError(
+            f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
+            f" `python -m parity.embedded.recipe llamagen{spec.grid}`, or all with `snakemake train_embedded`"
+        )
+
+
+def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
+    """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of its size."""
+    found, network = _header(file), _network(spec)
+    wanted = {"vocab": network["vocab"], "grid": network["grid"]}
+    if part == "drafter":
+        wanted["target"] = embedded_sums().get("llamagen.safetensors") if spec.source == "embedded" else spec.sha256.get("transformer")
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            what = "the SHA-256 of its target" if key == "target" else f"its {key}"
+            raise ConfigError(
+                f"models.{model}: {part} {file.name} was trained for another target: {what} is {str(found.get(key))[:16]}; allowed: {str(value)[:16]}"
+            )
+
+
+def _check_needs(method: str, model: str, spec: ModelSpec) -> None:
+    """ConfigError if a method needs a companion that a model does not have, or that is another model's."""
+    part = needs(method)
+    if not part:
+        return
+    files: dict[str, str] = {**spec.files}
+    file = Path(files.get(part, "")) if spec.source != "embedded" else EMBEDDED / f"{part}.safetensors"
+    if spec.source == "embedded" and spec.grid != 16:
+        raise ConfigError(f"methods.{method}: models.{model}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
+    if spec.source == "embedded" and not file.exists():
+        raise ConfigError(
+            f"methods.{method}: models.{model} has no {part} yet: {file.name} is missing; make it with"
+            f" `python -m parity.embedded.recipe {part}`, or all with `snakemake train_embedded`"
+        )
+    if spec.source != "embedded" and part not in spec.files:
+        raise ConfigError(f"methods.{method}: models.{model}.files = {sorted(spec.files)}: needs a {part} trained for this model")
+    if spec.source != "hub":  # else it is checked when it has been downloaded
+        check_companion(model, spec, file, part)
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -315,6 +344,8 @@ def load(raw: dict[str, Any]) -> Config:
     assert isinstance(value, Config)
     if "ar" not in value.methods:
         raise ConfigError(f"methods = {sorted(value.methods)}: needs ar, the baseline that every other method is compared with")
+    for model, spec in value.models.items():
+        _check_trained(model, spec)
     for method, variants in value.methods.items():
         if method not in methods():
             raise ConfigError(f"methods.{method}: unknown method; allowed: {', '.join(methods())}")
@@ -375,8 +406,11 @@ def revision(spec: ModelSpec) -> str:
     """What identifies a model's weights: the digest of its files' digests."""
     if spec.source != "embedded":
         return digest([spec.revision, spec.network, spec.sha256])
-    lock = EMBEDDED / "SHA256SUMS"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+    lock, wanted = EMBEDDED / "SHA256SUMS", embedded_files(spec).values()
+    if not lock.exists():
+        return "untrained"
+    lines = [line for line in lock.read_text().splitlines() if line.split()[-1] in wanted]
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()[:8]
 
 
 def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
@@ -396,6 +430,8 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
             "dtype": config.dtype,
         }
         for method, variants in config.methods.items():
+            part = needs(method)  # the files of a published model are all in its revision
+            companion = {part: embedded_sums().get(f"{part}.safetensors", "")[:16]} if part and model.source == "embedded" else {}
             for variant in variants:
                 chosen = options(method, variant)
                 roles = [("method", config.seeds.methods)]
@@ -404,7 +440,7 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
                 if config.repeat:
                     roles.append(("again", config.seeds.again))
                 for role, seed in roles:
-                    spec = {**shared, "method": method, "options": chosen, "seed": seed}
+                    spec = {**shared, **companion, "method": method, "options": chosen, "seed": seed}
                     found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{name}/{method}-{digest(spec)}"})
     return found
 

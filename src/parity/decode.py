@@ -32,12 +32,15 @@ def decode(model: TokenModel, steps: Iterator[Step], rows: int) -> Decoded:
     begin = time.perf_counter()
     for number, (new, kept, positions, evaluated) in enumerate(steps, 1):
         i = torch.arange(new.shape[1], device=device)
-        where = torch.where(i < kept[:, None], positions[:, None] + i, L)
+        places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
+        where = places.clamp(max=L)
         tokens.scatter_(1, where, new)
         written.scatter_(1, where, number)
         active = kept > 0
         nfe += active
-        nodes += torch.where(active, (L - positions).clamp(max=new.shape[1]) if evaluated is None else evaluated, 0)
+        if evaluated is None:
+            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (L - positions).clamp(max=new.shape[1])
+        nodes += torch.where(active, evaluated, 0)
         kept_by_step.append(kept)
     if device.type == "cuda":
         torch.cuda.synchronize(device)

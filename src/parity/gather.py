@@ -105,19 +105,21 @@ def ours(summary: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
 
 
 def picture_columns(settings: Config, cells: list[Cell]) -> tuple[list[Column], list[str]]:
-    """The same prompts, cell by cell, plain sampling first; the page picks the prompts that came out worst."""
+    """The same prompts, cell by cell, each model's plain sampling first; the page picks the prompts that came out worst."""
     columns, captions = [], []
+    several = len({c["spec"]["model"] for c in cells}) > 1
     for cell in cells:
         images, features = (
             [read_arrays(Path(p)) for p in layout.pieces(settings, cell, "images")],
             read_arrays(Path(layout.folder(cell), "features.npz")),
         )
         if "cosine" not in features:
-            return [], []
+            continue
         spec = cell["spec"]
         label = {"reference": "ar", "control": "ar, again"}.get(cell["role"]) or f"{spec['method']} {canonical(spec['options'])}"
+        label = f"{spec['model']}: {label}" if several else label
         pixels = np.concatenate([i["pixels"] for i in images])[:PICTURES]
-        columns.append(Column(label, pixels, features["cosine"][:PICTURES], baseline=cell["role"] != "method"))
+        columns.append(Column(label, pixels, features["cosine"][:PICTURES], cell["role"] != "method", spec["model"]))
         captions = features["captions"].tolist()[:PICTURES]
     return columns, captions
 
@@ -170,8 +172,7 @@ def main() -> None:
     publish(a.out / "records.parquet", stream.getvalue())
 
     decoded = [(c["key"], shards(settings, c)) for c in cells]
-    width = round(decoded[0][1].tokens.shape[1] ** 0.5)  # raster order on a square grid
-    columns, captions = picture_columns(settings, [c for c in cells if c["spec"]["model"] == cells[0]["spec"]["model"]])
+    columns, captions = picture_columns(settings, cells)
     report = Report(
         experiment=settings.experiment,
         summary=summary,
@@ -179,7 +180,7 @@ def main() -> None:
         environment=environment(settings, decoded[0][1].provenance),
         config=yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True),
         records=records,
-        acceptance={key: Acceptance(shard.step, width) for key, shard in decoded},
+        acceptance={k: Acceptance(s.step, round(s.step.shape[1] ** 0.5)) for k, s in decoded},  # raster order on square grids
         pictures=columns,
         captions=captions,
         published=published,

@@ -5,7 +5,7 @@ from typing import Any
 from parity.config import Config, coupled, digest, prompt_digest, revision
 
 Cell = dict[str, Any]
-SMALL = {"window": 3, "interval": 2}  # on models of four or five positions a window of 16 would be the whole sequence
+SMALL = {"window": 3, "interval": 2, "ahead": 1}  # models of four or five positions: a window of 16 would be the whole sequence
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:
@@ -32,7 +32,7 @@ def pieces(config: Config, cell: Cell, kind: str) -> list[str]:
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: the window cut to a few positions, the first skipped step before the end."""
+    """A variant's options for an enumerable model: those that count positions cut to a few, so that a method is what it is on larger ones."""
     return {k: min(v, SMALL[k]) if k in SMALL else v for k, v in options.items()}
 
 

@@ -11,16 +11,16 @@ from PIL import Image
 
 from parity import checkpoints
 from parity.command import one_line, pin_threads
-from parity.embedded.scenes import ground_truth
+from parity.embedded.scenes import SIZE, ground_truth, reduced
 from parity.metrics.features import picture_features
 from parity.storage import read_json, write_arrays
 
 Image.MAX_IMAGE_PIXELS = 64_000_000  # a larger picture is an error, not a warning
 
 
-def renderings(captions: list[str], count: int) -> np.ndarray:
-    """uint8 [count, 64, 64, 3]: the captions in turn, each time a new picture."""
-    return np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)])
+def renderings(captions: list[str], count: int, side: int = SIZE) -> np.ndarray:
+    """uint8 [count, side, side, 3]: the captions in turn, each time a new picture, reduced as those that a model of this size was trained on."""
+    return reduced(np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)]), side)
 
 
 def folder(path: Path, count: int) -> np.ndarray:
@@ -47,8 +47,10 @@ def main() -> None:
     a = parser.parse_args()
     pin_threads(a.threads)
     captions = list(dict.fromkeys(e["caption"] for p in a.prompts for e in read_json(p)))
-    pixels = folder(Path(a.folder), a.count) if a.folder else renderings(captions, a.count)
-    clip = checkpoints.load_clip(read_json(a.checkpoint), a.device)
+    manifest = read_json(a.checkpoint)
+    side = checkpoints.side(manifest) if manifest["source"] == "embedded" else SIZE
+    pixels = folder(Path(a.folder), a.count) if a.folder else renderings(captions, a.count, side)
+    clip = checkpoints.load_clip(manifest, a.device)
     features = {} if clip is None else {"features": picture_features(pixels, clip)}
     write_arrays(a.out, pixels=pixels, **features)
 

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -57,6 +58,12 @@ class Sampled:
     def drafter(self) -> "SampledDrafter":
         """The model's drafter, its laws those of the same settings."""
         return SampledDrafter(self)
+
+    @cached_property
+    def draft(self) -> "Sampled | None":
+        """The model's draft model under the same settings."""
+        inner = getattr(self.model, "draft", None)
+        return None if inner is None else Sampled(inner, self.sampling)
 
     def _law(self, logits_of: Callable[..., Tensor], positions: Tensor, tokens: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling

@@ -22,7 +22,7 @@ rule checkpoint:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        spec=lambda w: canonical(EXPERIMENT.models[w.model].model_dump()),
+        spec=lambda w: canonical(EXPERIMENT.models[w.model].model_dump(exclude_unset=True)),
     shell:
         r"""
         python -m parity.checkpoints \

@@ -7,7 +7,15 @@ OUTPUTS          results/training/<model>.safetensors and .json (the log)
 Takes about three hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
-STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (4200, 32)}  # steps, batch
+STEPS = {  # steps, batch
+    "vq": (2800, 48),
+    "text": (1200, 128),
+    "clip": (450, 128),
+    "llamagen": (4200, 32),
+    "draft": (2000, 32),
+    "drafter": (600, 32),
+    "llamagen8": (2000, 32),
+}
 
 
 rule train_vq:
@@ -105,12 +113,91 @@ rule train_llamagen:
         " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
 
 
+rule train_draft:
+    input:
+        vq="results/training/vq.safetensors",
+        text="results/training/text.safetensors",
+        code=[
+            "src/parity/embedded/train_llamagen.py",
+            "src/parity/models/llamagen.py",
+            "src/parity/embedded/text.py",
+        ],
+    output:
+        weights="results/training/draft.safetensors",
+        log="results/training/draft.json",
+    log:
+        "logs/training/draft.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["draft"][0],
+        batch=STEPS["draft"][1],
+    shell:
+        "python -m parity.embedded.recipe draft --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_drafter:
+    input:
+        vq="results/training/vq.safetensors",
+        target="results/training/llamagen.safetensors",
+        text="results/training/t5.safetensors",
+        code=[
+            "src/parity/embedded/train_drafter.py",
+            "src/parity/models/eagle.py",
+            "src/parity/embedded/text.py",
+        ],
+    output:
+        weights="results/training/drafter.safetensors",
+        log="results/training/drafter.json",
+    log:
+        "logs/training/drafter.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["drafter"][0],
+        batch=STEPS["drafter"][1],
+    shell:
+        "python -m parity.embedded.recipe drafter --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_llamagen8:
+    input:
+        vq="results/training/vq.safetensors",
+        text="results/training/text.safetensors",
+        code=[
+            "src/parity/embedded/train_llamagen.py",
+            "src/parity/models/llamagen.py",
+            "src/parity/embedded/text.py",
+        ],
+    output:
+        weights="results/training/llamagen8.safetensors",
+        log="results/training/llamagen8.json",
+    log:
+        "logs/training/llamagen8.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=STEPS["llamagen8"][0],
+        batch=STEPS["llamagen8"][1],
+    shell:
+        "python -m parity.embedded.recipe llamagen8 --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
 rule train_embedded:
     input:
         rules.train_vq.output,
         rules.train_text.output,
         rules.train_clip.output,
         rules.train_llamagen.output,
+        rules.train_draft.output,
+        rules.train_drafter.output,
+        rules.train_llamagen8.output,
     log:
         "logs/training/install.log",
     conda:

@@ -10,9 +10,10 @@ import open_clip
 from parity.embedded.text import VOCAB
 
 CONTEXT = 24  # caption tokens, end token included
+SIDE = 64  # pixels of a picture, each way
 MODEL_CONFIG = {
     "embed_dim": 128,
-    "vision_cfg": {"image_size": 64, "layers": 4, "width": 192, "head_width": 48, "patch_size": 8},
+    "vision_cfg": {"image_size": SIDE, "layers": 4, "width": 192, "head_width": 48, "patch_size": 8},
     "text_cfg": {"context_length": CONTEXT, "vocab_size": VOCAB, "width": 128, "heads": 4, "layers": 3},
 }
 

@@ -10,17 +10,22 @@ import argparse
 import hashlib
 import importlib
 from pathlib import Path
+from typing import Any
 
 from parity.command import one_line, pin_threads
 from parity.config import EMBEDDED
 from parity.storage import publish, read_json, write_json
 
 EXAMPLES = 48_000  # pictures of the training set
+LLAMAGENS = ("llamagen", "draft", "llamagen8")  # one recipe, three sizes
 
 CARDS = {
     "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
     "t5": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions (recipe `text`).",
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
+    "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, over the same tokens and captions.",
+    "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the target by its SHA-256.",
+    "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on pictures reduced to 32x32 by 2x2 means.",
     "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision and recall.",
 }
 
@@ -54,11 +59,14 @@ def card(name: str, run: dict) -> str:
 def train(name: str, a: argparse.Namespace) -> None:
     """Run one recipe and write its log beside its weights."""
     settings = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
-    files = {"out": a.work / f"{name}.safetensors"}
-    if name == "llamagen":
-        files |= {"vq_file": a.work / "vq.safetensors", "text_file": a.work / "text.safetensors", "t5_out": a.work / "t5.safetensors"}
-    recipe = importlib.import_module(f"parity.embedded.train_{name}").main
-    log = recipe(work=a.work, processes=a.threads, **files, **settings)
+    files: dict[str, Any] = {"out": a.work / f"{name}.safetensors"}
+    module = importlib.import_module(f"parity.embedded.train_{'llamagen' if name in LLAMAGENS else name}")
+    if name in LLAMAGENS:
+        files |= {"vq_file": a.work / "vq.safetensors", "text_file": a.work / "text.safetensors"}
+        files |= {"t5_out": a.work / "t5.safetensors" if name == "llamagen" else None, "config": module.CONFIGS[name]}
+    if name == "drafter":
+        files |= {f"{what}_file": a.work / f"{file}.safetensors" for what, file in (("vq", "vq"), ("target", "llamagen"), ("t5", "t5"))}
+    log = module.main(work=a.work, processes=a.threads, **files, **settings)
     write_json(a.work / f"{name}.json", {"log": log, "threads": a.threads, **settings})
 
 
@@ -75,7 +83,7 @@ def install(work: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["vq", "text", "clip", "llamagen", "install"])
+    parser.add_argument("what", choices=["vq", "text", "clip", *LLAMAGENS, "drafter", "install"])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=EMBEDDED)
     parser.add_argument("--steps", type=int, default=0)

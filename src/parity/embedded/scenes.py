@@ -228,3 +228,14 @@ def parse(caption: str) -> Scene:
 def ground_truth(caption: str, seed: int) -> np.ndarray:
     """A fresh rendering of a caption: what a perfect model could have drawn."""
     return render(parse(caption), np.random.default_rng([seed, 65]))
+
+
+def reduced(pictures: np.ndarray, side: int) -> np.ndarray:
+    """uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; ValueError if these do not fit."""
+    n, high = len(pictures), pictures.shape[1]
+    if high % side:
+        raise ValueError(f"pictures: {high} pixels a side cannot be reduced to {side}; allowed: a divisor")
+    if high == side:
+        return pictures
+    cut = pictures.reshape(n, side, high // side, side, high // side, 3)
+    return (cut.mean((2, 4)) + 0.5).astype(np.uint8)

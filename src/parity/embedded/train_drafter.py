@@ -24,9 +24,9 @@ def main(
     """Train, write `out`, return the log: cross-entropy to the target's law, and how often its likeliest token is the target's, by how many of
     its own features the drafter has read."""
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
-    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}")
-    ids, valid = token_ids(captions, PREFIX)
     config = LlamaGenConfig(**read_config(target_file))
+    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}", config.grid)
+    ids, valid = token_ids(captions, PREFIX)
     target, t5 = Transformer(config).eval().requires_grad_(False), t5_encoder().eval().requires_grad_(False)
     load_weights(target, target_file)
     load_weights(t5, t5_file)

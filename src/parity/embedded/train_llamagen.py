@@ -1,6 +1,6 @@
-"""Recipe of the embedded LlamaGen: trained on the tokens of Scenes, its text encoder frozen as the published model's is."""
+"""Recipe of the embedded LlamaGens: trained on the tokens of Scenes, their text encoder frozen as the published model's is."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from parity.checkpoints import load_weights
+from parity.embedded.scenes import reduced
 from parity.embedded.text import PREFIX, t5_encoder, token_ids
 from parity.embedded.training import publish, scene_arrays, to_pictures, train
 from parity.models.llamagen import LlamaGenConfig, Transformer, left_pad, read_config
 from parity.models.vq import VQ, VQConfig
 
 CONFIG = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=PREFIX, caption_dim=128, multiple_of=64)
+CONFIGS = {
+    "llamagen": CONFIG,
+    "draft": replace(CONFIG, dim=96, layers=2, heads=2, multiple_of=32),  # over the same tokens
+    "llamagen8": replace(CONFIG, grid=8),  # of pictures of half the size
+}
 UNCONDITIONAL = 0.1  # share of captions dropped, for guidance
 
 
@@ -26,13 +32,14 @@ def load_vq(file: Path) -> VQ:
     return vq.eval()
 
 
-def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str) -> Tensor:
-    """Tokens uint16 [n, 256] of pictures, kept in `work` beside the pictures."""
-    file = work / f"tokens-{name}.npy"
+def scene_tokens(work: Path, vq_file: Path, pixels: np.ndarray, name: str, grid: int) -> Tensor:
+    """Tokens int64 [n, grid^2] of pictures, reduced to what so many tokens cover; kept in `work` beside the pictures."""
+    file = work / f"tokens-{name}{'' if grid == CONFIG.grid else f'-{grid}'}.npy"
     if not file.exists():
         vq = load_vq(vq_file)
+        side = grid * vq.config.stride
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-            tokens = torch.cat([vq.encode(to_pictures(pixels[i : i + 64])) for i in range(0, len(pixels), 64)])
+            tokens = torch.cat([vq.encode(to_pictures(reduced(pixels[i : i + 64], side))) for i in range(0, len(pixels), 64)])
         part = file.with_suffix(".part")
         with part.open("wb") as stream:
             np.save(stream, tokens.numpy().astype(np.int16))
@@ -45,29 +52,33 @@ def main(
     vq_file: Path,
     text_file: Path,
     out: Path,
-    t5_out: Path,
+    t5_out: Path | None,
     steps: int,
     batch: int,
     examples: int,
     seed: int,
     processes: int,
+    config: LlamaGenConfig = CONFIG,
     peak: float = 2e-3,
 ) -> list[dict[str, float]]:
-    """Train, write `out` and `t5_out`, return the log: nats per token on training and held-out captions."""
+    """Train a network of `config`, write `out` and, if given, `t5_out`; return the log: nats per token on training and held-out captions.
+
+    The checkpoint lies beside `out`: recipes that share `work` do not share it.
+    """
     captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
-    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}")
+    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}", config.grid)
     test_captions, test_pixels = scene_arrays(work, 3_000_000, 1000, test=True, processes=processes)
-    test_tokens = scene_tokens(work, vq_file, test_pixels, "test")[:256]
+    test_tokens = scene_tokens(work, vq_file, test_pixels, "test", config.grid)[:256]
     ids, valid = token_ids(captions, PREFIX)
     test_ids, test_valid = token_ids(test_captions[:256], PREFIX)
     torch.manual_seed(seed)
-    net, t5 = Transformer(CONFIG), t5_encoder()
+    net, t5 = Transformer(config), t5_encoder()
     # Frozen: trained along, at first against an image model that knows nothing, it forgets which colour is the ground's (61 % of captions
     # where it began with all).
     load_weights(t5.requires_grad_(False), text_file)
     for name, p in net.named_parameters():
         if p.ndim > 1:
-            torch.nn.init.normal_(p, std=0.02 / (2 * CONFIG.layers) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 0.02)
+            torch.nn.init.normal_(p, std=0.02 / (2 * config.layers) ** 0.5 if name.endswith(("wo.weight", "w2.weight")) else 0.02)
     torch.nn.init.zeros_(net.output.weight)
     step_fn = torch.compile(lambda e, v, d, x: net(e, v, d, x))
 
@@ -96,7 +107,7 @@ def main(
         loss,
         steps=steps,
         peak=peak,
-        checkpoint=work / "llamagen.pt",
+        checkpoint=out.with_suffix(".pt"),
         average=0.998,
         hidden=lambda name: name.startswith("net.layers."),
     )
@@ -105,6 +116,7 @@ def main(
             row["held_out"] = held_out()
         print(row, flush=True)
         log.append(row)
-    publish(net, out, asdict(CONFIG))
-    publish(t5, t5_out, t5.config.to_dict())
+    publish(net, out, asdict(config))
+    if t5_out is not None:
+        publish(t5, t5_out, t5.config.to_dict())
     return log

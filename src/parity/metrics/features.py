@@ -15,7 +15,7 @@ from cleanfid.fid import get_files_features
 from PIL import Image
 from torch import Tensor
 
-from parity.embedded.clip import CONTEXT
+from parity.embedded.clip import CONTEXT, SIDE
 from parity.embedded.text import token_ids
 
 Tokenise = Callable[[list[str]], Tensor]
@@ -26,8 +26,17 @@ def embedded_tokens(captions: list[str]) -> Tensor:
     return token_ids(captions, CONTEXT)[0]
 
 
+def enlarged(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Smaller pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, and nothing is smoothed away."""
+    factor, rest = divmod(side, pixels.shape[1])
+    if pixels.shape[1] != pixels.shape[2] or factor < 1 or rest:
+        raise ValueError(f"pixels: {pixels.shape[1]}x{pixels.shape[2]} pictures; allowed: {side}x{side}, or squares of a divisor of that")
+    return pixels if factor == 1 else pixels.repeat(factor, 1).repeat(factor, 2)
+
+
 def picture_features(pixels: np.ndarray, clip: Any, batch: int = 64) -> np.ndarray:
-    """pixels uint8 [n, H, W, 3] at the network's own size to float32 [n, d], in the order given; not normalised, as in clean-fid.
+    """pixels uint8 [n, H, W, 3] to float32 [n, d], in the order given; not normalised, as in clean-fid. Smaller pictures than the network's
+    own are `enlarged`.
 
     clean-fid reads files, so each picture passes through a PNG (lossless) in a temporary folder, named by its row: the list is explicit,
     and no stray file can be counted. Its defaults are a GPU, 12 workers and 299 x 299 pixels; all three are overridden.
@@ -38,6 +47,7 @@ def picture_features(pixels: np.ndarray, clip: Any, batch: int = 64) -> np.ndarr
         raise ValueError("pixels: no pictures")
     was_training, device = clip.training, next(clip.parameters()).device
     clip.eval()
+    pixels = enlarged(pixels, SIDE)
 
     def extract(x: Tensor) -> Tensor:  # [B, 3, H, W] in [0, 255]
         return clip.encode_image(x.to(device) / 127.5 - 1)

@@ -177,6 +177,7 @@ class LlamaGen:
 
     Rows come in pairs when guidance is on: the first B rows are conditional, the last B unconditional (one forward for both).
     Position -1 is the last prefix position: its "token" is the prefix embedding itself, whatever id is given.
+    A hole, a position that was never fed before one that was, is masked.
     """
 
     codebook: Tensor | None = None  # these four: see TokenModel; who builds the model sets them
@@ -196,7 +197,7 @@ class LlamaGen:
         rows, total = len(prefix), c.prefix + self.length
         shape = (rows, total, c.heads, c.dim // c.heads)
         self.cache = [(prefix.new_zeros(shape), prefix.new_zeros(shape)) for _ in net.layers]  # one K and one V per layer
-        self.on = F.pad(valid.bool(), (0, self.length), value=True)  # [rows, total]
+        self.on = F.pad(valid.bool(), (0, self.length))  # [rows, total] slots that are attended: of the image, those that were fed
         self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
         self.last = prefix[:, -1]
         self.features: Tensor | None = None  # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
@@ -220,10 +221,17 @@ class LlamaGen:
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values are written at `positions`."""
-        hidden = self._forward(self._embed(tokens, positions), positions + self.net.config.prefix)
+        slots = positions + self.net.config.prefix
+        rows = torch.arange(len(slots), device=slots.device)[:, None]
+        self._see(rows, slots)
+        hidden = self._forward(self._embed(tokens, positions), slots)
         if self.features is not None:
-            self.features[torch.arange(len(hidden), device=hidden.device)[:, None], positions + 1] = hidden
+            self.features[rows, positions + 1] = hidden
         return self.net.output(hidden)
+
+    def _see(self, rows: Tensor, slots: Tensor) -> None:
+        """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
+        self.on[rows, slots] |= slots >= self.net.config.prefix
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
@@ -252,6 +260,7 @@ class LlamaGen:
         row, column = (nodes >= 0).nonzero(as_tuple=True)
         node = nodes[row, column]
         to = self.slots[row, node]
+        self._see(row, to)
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
             keys[row, to], values[row, to] = k[row, node], v[row, node]
         if self.features is not None:

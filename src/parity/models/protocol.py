@@ -16,7 +16,7 @@ class TokenModel(Protocol):
     A model may also have, for the methods that ask for it:
     codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the model's own input:
                 which tokens look alike
-    draft       a smaller TokenModel of the same vocabulary and length
+    draft       a smaller TokenModel of the same vocab, length, width, forced and rows
     drafter     a `Drafter`, whose model keeps its features (hidden states before the output matrix) by position
     """
 
@@ -30,6 +30,8 @@ class TokenModel(Protocol):
 
         What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees positions up
         to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1.
+        A hole is a position before a query's that was never fed. What stands there changes nothing: a network masks it; `TabularModel`,
+        whose laws know no gaps, reads token 0.
         """
         ...
 

@@ -17,10 +17,13 @@ def nodes(vocab: int, length: int) -> int:
 class TabularModel:
     """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
 
-    `rows` sequences are decoded at once (twice as many model rows if the table is a pair).
+    `rows` sequences are decoded at once (twice as many model rows if the table is a pair). `drafts`, of the same shape, is the draft model's
+    table; None stands for a model that knows something of this one.
     """
 
-    def __init__(self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None):
+    def __init__(
+        self, table: Tensor, length: int, rows: int, width: int | None = None, forced: Tensor | None = None, drafts: Tensor | None = None
+    ):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
         self.forced = torch.full((length,), -1) if forced is None else forced
         self.codebook = self.raw_codebook = self.embeddings = (
@@ -30,6 +33,7 @@ class TabularModel:
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}")
         self.pair = table.ndim == 3
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
+        self.drafts = drafts
         rows = rows * (2 if self.pair else 1)
         self.memory = torch.zeros(rows, length + 1, dtype=torch.int64)  # what was fed: slot i holds the token at position i - 1
         self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
@@ -38,11 +42,12 @@ class TabularModel:
 
     @cached_property
     def draft(self) -> "TabularModel":
-        """A model that knows something of this one."""
+        """The draft model. Unless its table is given: these logits, flatter, and something of another prefix's. A token that is impossible here
+        is improbable there, and another's may be likely."""
         shape = (2, -1, self.vocab) if self.pair else (-1, self.vocab)
-        table = self.table.clamp(min=-20).view(shape)
-        rows = len(self.memory) // (2 if self.pair else 1)
-        return TabularModel(0.7 * table + 0.3 * table.roll(1, -2), self.length, rows, self.width, self.forced)
+        own = self.table.clamp(min=-20).view(shape)
+        table = 0.7 * own + 0.3 * own.roll(1, -2) if self.drafts is None else self.drafts
+        return TabularModel(table, self.length, len(self.memory) // (2 if self.pair else 1), self.width, self.forced)
 
     @cached_property
     def drafter(self) -> "TabularDrafter":

@@ -15,7 +15,8 @@ class Column:
     label: str
     pixels: np.ndarray  # uint8 [n, H, W, 3]
     cosine: np.ndarray  # [n] CLIP cosine with the caption
-    baseline: bool = False  # plain sampling: the first one is what differences are taken from
+    baseline: bool = False  # plain sampling: the first one of a model is what differences are taken from
+    model: str = ""
 
 
 def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
@@ -29,12 +30,12 @@ def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
 
 
 def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - the first baseline's).
+    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's first baseline's).
 
     Without a decoder, the other columns stand for one.
     """
-    base = next((c for c in columns if c.baseline), columns[0])
-    others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base] or [base]
-    worst = np.min([c.cosine - base.cosine for c in others], 0)
+    base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
+    others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
+    worst = np.min([c.cosine - base[c.model].cosine for c in others], 0)
     order = np.argsort(worst, kind="stable")
     return order, worst[order]

@@ -1,0 +1,3 @@
+use rule generate as spec with:
+    pathvars:
+        method="spec",

@@ -1,0 +1,3 @@
+use rule generate as zipar with:
+    pathvars:
+        method="zipar",
