@@ -323,8 +323,8 @@ def _check_needs(method: str, model: str, spec: ModelSpec) -> None:
     part = needs(method)
     if not part:
         return
-    files: dict[str, str] = {**spec.files}
-    file = Path(files.get(part, "")) if spec.source != "embedded" else EMBEDDED / f"{part}.safetensors"
+    named = next((file for key, file in spec.files.items() if key == part), "")
+    file = EMBEDDED / f"{part}.safetensors" if spec.source == "embedded" else Path(named)
     if spec.source == "embedded" and spec.grid != 16:
         raise ConfigError(f"methods.{method}: models.{model}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
     if spec.source == "embedded" and not file.exists():
@@ -332,7 +332,7 @@ def _check_needs(method: str, model: str, spec: ModelSpec) -> None:
             f"methods.{method}: models.{model} has no {part} yet: {file.name} is missing; make it with"
             f" `python -m parity.embedded.recipe {part}`, or all with `snakemake train_embedded`"
         )
-    if spec.source != "embedded" and part not in spec.files:
+    if spec.source != "embedded" and not named:
         raise ConfigError(f"methods.{method}: models.{model}.files = {sorted(spec.files)}: needs a {part} trained for this model")
     if spec.source != "hub":  # else it is checked when it has been downloaded
         check_companion(model, spec, file, part)
