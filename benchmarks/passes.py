@@ -30,7 +30,6 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
-    loaded = checkpoints.load(manifest)
     captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
     embeddings, valid = encode(manifest, captions, "cpu")
     names = np.array(captions)
@@ -40,7 +39,7 @@ def main() -> None:
     for text in a.variants:
         given = yaml.safe_load(text)
         method, options = next(iter(given.items())) if isinstance(given, dict) else (given, {})
-        nfe, nodes = [], []
+        loaded, nfe, nodes = checkpoints.load(manifest, needs=config.needs(method)), [], []
         for seed in a.seeds:
             spec = {"method": method, "options": config.options(method, options), "sampling": sampling, "seed": seed, "dtype": "float32"}
             shard = generate(loaded, spec, encoded, 32)

@@ -3,7 +3,7 @@
     python benchmarks/step_overhead.py [--batch 1] [--images 4] [--threads 1]
 
 Every forward of the network is timed inside the run, so both times come from the same steps: overhead = 1 - sum(forward) / sum(step). The
-forward is the network alone, both guidance rows; guidance mixing, filtering, noise, verification and bookkeeping are the overhead. Methods
+forward is the network alone, both guidance rows, and the drafting network's where there is one; guidance mixing, filtering, noise, verification and bookkeeping are the overhead. Methods
 alternate; the figure is the median over rounds. Seconds on a CPU rank no methods.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from parity import checkpoints
-from parity.config import ModelSpec, methods, options
+from parity.config import COMPANIONS, ModelSpec, methods, needs, options
 from parity.decode import decode
 from parity.encode import encode
 from parity.noise import batch_noise
@@ -29,7 +29,8 @@ class Timed:
     def __init__(self, model):
         self.model, self.seconds, self.calls = model, 0.0, 0
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
-        self.codebook, self.embeddings, self.keep, self.draft = model.codebook, model.embeddings, model.keep, model.draft
+        self.codebook, self.raw_codebook, self.embeddings, self.keep = model.codebook, model.raw_codebook, model.embeddings, model.keep
+        self.drafter, self.draft = (companion and TimedCompanion(companion, self) for companion in (model.drafter, model.draft))
 
     def timed(self, call, *inputs):
         begin = time.perf_counter()
@@ -45,6 +46,21 @@ class Timed:
         return self.timed(self.model.tree, tokens, positions, parents)
 
 
+class TimedCompanion:
+    """A draft model or drafter: its forwards are forwards too."""
+
+    def __init__(self, inner, timed):
+        self.inner, self.timed = inner, timed
+        for name in ("vocab", "length", "width", "forced", "codebook", "raw_codebook", "embeddings"):
+            setattr(self, name, getattr(inner, name, None))
+
+    def logits(self, *inputs):
+        return self.timed.timed(self.inner.logits, *inputs)
+
+    def tree(self, *inputs):
+        return self.timed.timed(self.inner.tree, *inputs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=1)
@@ -53,18 +69,15 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
-    loaded = checkpoints.load(manifest)
+    loaded = {part: checkpoints.load(manifest, needs=part) for part in ("", *COMPANIONS)}
     prompts = Path("prompts/scenes.txt").read_text().splitlines()
     sampling = Sampling(guidance=1.8)
     found: dict[str, list[tuple[float, float]]] = {}
     for round_ in range(a.rounds + 1):
         for method in methods():
             captions = prompts[round_ * a.batch : (round_ + 1) * a.batch]
-            timed = Timed(loaded.decodable(*encode(manifest, captions, "cpu"), True))
-            module = importlib.import_module(f"parity.decoders.{method}")
-            if hasattr(module, "NEEDS") and getattr(timed, module.NEEDS, None) is None:
-                continue
-            decoder = getattr(module, method)
+            timed = Timed(loaded[needs(method)].decodable(*encode(manifest, captions, "cpu"), True))
+            decoder = getattr(importlib.import_module(f"parity.decoders.{method}"), method)
             noise = batch_noise(0, captions)
             steps = decoder(Sampled(timed, sampling), torch.zeros(a.batch, dtype=torch.int64), noise=noise, **options(method, {}))
             done = decode(timed, steps, a.batch)
