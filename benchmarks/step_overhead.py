@@ -3,8 +3,8 @@
     python benchmarks/step_overhead.py [--batch 1] [--images 4] [--threads 1]
 
 Every forward of the network is timed inside the run, so both times come from the same steps: overhead = 1 - sum(forward) / sum(step). The
-forward is the network alone, both guidance rows, and the drafting network's where there is one; guidance mixing, filtering, noise, verification and bookkeeping are the overhead. Methods
-alternate; the figure is the median over rounds. Seconds on a CPU rank no methods.
+forward is the network alone, both guidance rows, and the drafting network's where there is one; guidance mixing, filtering, noise,
+verification and bookkeeping are the overhead. Methods alternate; the figure is the median over rounds. Seconds on a CPU rank no methods.
 """
 
 import argparse
