@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import T5EncoderModel
 
-from parity import checkpoints
+from parity import checkpoints, drafting_study
 from parity.config import ConfigError, ModelSpec
 from parity.decode import decode
 from parity.decoders.ar import ar
@@ -392,3 +392,23 @@ def test_the_small_grid_runs_from_its_file_to_its_pictures(all_weights, tmp_path
     (all_weights[0] / "SHA256SUMS").write_text("")
     with pytest.raises(ConfigError, match=r"SHA256SUMS does not name vq\.safetensors"):
         checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
+
+
+def test_what_verification_skipping_rests_on_is_observed(net, drafter, condition):
+    """Similarities and cosines lie in their range; one candidate sequence is all alike; features of the same place are those of the target."""
+    model = Sampled(with_drafter(net, drafter, *condition, True), Sampling(guidance=2.0))
+    tokens = torch.randint(64, (3, 16), generator=torch.Generator().manual_seed(4))
+    tree = {"total": 12, "depth": 3, "top_k": 3, "decay": 0.9, "stride": 1}
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(drafting_study, "EVERY", 4)
+    monkey.setattr(drafting_study, "FURTHEST", 5)
+    alike, cosines = drafting_study.observe(model, tokens, tree)
+    single, _ = drafting_study.observe(model, tokens, {**tree, "total": 1})
+    monkey.undo()
+    assert alike.shape == (3, 3) and cosines.shape == (3, 5) and (alike.abs() <= 1).all() and (cosines.abs() <= 1).all()
+    assert (single == 1).all() and (alike < 1).all()
+    with torch.inference_mode():
+        truth = net.features(*condition, torch.zeros(3, dtype=torch.bool), tokens)[:, :16].float()
+    assert torch.allclose(cosines[:, 0], torch.cosine_similarity(truth[:, 1:], truth[:, :-1], dim=-1).mean(1), atol=1e-6)
+    shown = drafting_study.figures(alike.numpy(), cosines.numpy(), "m")
+    assert len(shown[0]["data"]) == 9 and [r["x"] for r in shown[1]["data"]] == [1, 2, 3, 4, 5]

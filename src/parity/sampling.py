@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 
 class Sampled:
     """A model under sampling settings: the same protocol, its logits those of the law that is sampled, float32 or wider."""
+
+    codebook: Any  # these three: the model's, None where it has none
+    raw_codebook: Any
+    embeddings: Any
 
     def __init__(self, model: TokenModel, sampling: Sampling):
         self.model, self.sampling = model, sampling
