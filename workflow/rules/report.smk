@@ -12,6 +12,7 @@ rule gather:
     input:
         shards=[f for c in CELLS for kind in ("shards", "images") for f in layout.pieces(EXPERIMENT, c, kind)],
         metrics=[f"{layout.folder(c)}/{name}" for c in CELLS for name in ("metrics.json", "features.npz")],
+        laws=[layout.laws(c) for c in CELLS if c["role"] != "again"],
         equality=sorted({f for c in CELLS for f in layout.equality(EXPERIMENT, c, CELLS)}),
         tables=list(layout.tables(EXPERIMENT).values()),
         manifests=[layout.manifest(EXPERIMENT, model) for model in EXPERIMENT.models],
@@ -20,6 +21,7 @@ rule gather:
         code=[
             "src/parity/gather.py",
             "src/parity/layout.py",
+            "src/parity/study.py",
             *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/report").glob("*.*")),
             "src/parity/equality/verdict.py",
         ],

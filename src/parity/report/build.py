@@ -13,8 +13,10 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from parity.report import figures, thumbnails, words
+from parity.config import FigureSpec, slug
+from parity.report import figures, studies, thumbnails, words
 from parity.report.figures import Acceptance
+from parity.report.studies import Extra
 from parity.report.thumbnails import Column
 from parity.report.words import NOT_RUN, Cell
 from parity.storage import publish
@@ -39,6 +41,10 @@ class Report:
     mutants: pd.DataFrame = field(default_factory=pd.DataFrame)  # planted faults and which tests caught them
     null: pd.DataFrame = field(default_factory=pd.DataFrame)  # p_value (and test) of plain sampling against itself
     published: pd.DataFrame = field(default_factory=pd.DataFrame)  # paper, table, model, metric, method, value, ours, difference
+    study: list[FigureSpec] = field(default_factory=list)  # the figures the experiment ends in
+    papers: pd.DataFrame = field(default_factory=pd.DataFrame)  # every row of workflow/published, for those figures
+    extras: list[Extra] = field(default_factory=list)  # figures whose data were made elsewhere
+    top1: dict[str, np.ndarray] = field(default_factory=dict)  # by key: the target's largest probability [n, L], NaN where forced
     rows_of_pictures: int = 8
 
 
@@ -283,11 +289,46 @@ def any_table(frame: pd.DataFrame) -> Table:
             return Cell(NOT_RUN if words.missing(value) else str(value), kind=f"chip {words.verdict_kind(value)}")
         return words.plain(value, 4)
 
-    names = {"paper": "Paper", "table": "Table", "value": "Published", "ours": "Ours", "difference": "Difference"}
     return Table(
-        [(names.get(c, str(c).replace("_", " ").capitalize()), "") for c in frame.columns],
+        [(str(c).replace("_", " ").capitalize(), "") for c in frame.columns],
         [[cell(str(c), r[c]) for c in frame.columns] for _, r in frame.iterrows()],
     )
+
+
+PUBLISHED = [
+    ("paper", "Paper", ""),
+    ("table", "Table", ""),
+    ("model", "Their model", ""),
+    ("method", "Method", ""),
+    ("options", "Options", "as the paper states them"),
+    ("conditions", "Conditions", "prompts, device and sampling, as the paper states them"),
+    ("metric", "Measure", "CLIP-scores are cosines here: where a paper prints 100 times that, the point is moved"),
+    ("value", "Published", ""),
+    ("change", "From its AR", "less the paper's own plain sampling in the same table"),
+    ("ours", "Ours", ""),
+    ("our_change", "From our AR", "less our plain sampling under the same settings"),
+    ("difference", "Difference", "ours less theirs: of ratios themselves, of everything else the changes from plain sampling"),
+    ("our_options", "Our cell", ""),
+]
+
+
+def published_table(published: pd.DataFrame) -> Table:
+    """The papers' figures beside ours; 'n/a' where a paper has no plain sampling to compare with or we have no such measure."""
+    columns = [c for c in PUBLISHED if c[0] in published]
+    rows = []
+    for _, r in published.iterrows():
+        cells = []
+        for name, _, _ in columns:
+            value = r[name]
+            if name in ("options", "conditions", "our_options"):
+                text = ", ".join(f"{k}: {studies.written(v)}" for k, v in words.options_of(value).items()) or "none stated"
+                cells.append(Cell(text, str(r.get("key") or "") if name == "our_options" else "", "text"))
+            elif isinstance(value, str):
+                cells.append(Cell(value, kind="text"))
+            else:
+                cells.append(Cell("n/a", kind="none") if words.missing(value) else words.plain(value))
+        rows.append(cells)
+    return Table([(heading, meaning) for _, heading, meaning in columns], rows)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -388,6 +429,29 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         plots[name] = [{"uri": figures.data_uri(drawn[0]), "title": ""}] if drawn else []
         if drawn:
             data[name] = drawn[1]
+    shown = []
+    for figure in report.study:
+        drawn_study = studies.study(figure, summary, report.papers)
+        name = f"study-{slug(figure.title)}"
+        uri, silent = (figures.data_uri(drawn_study[0]), drawn_study[2]) if drawn_study else ("", [])
+        shown.append({"title": figure.title, "name": name, "uri": uri, "reading": figure.reading, "paper": figure.paper, "silent": silent})
+        if drawn_study:
+            data[name] = drawn_study[1]
+    for e in report.extras:
+        shown.append(
+            {"title": e.title, "name": e.name, "uri": figures.data_uri(studies.extra(e)), "reading": e.caption, "paper": "", "silent": []}
+        )
+        data[e.name] = e.data
+    top1 = {by_key[k]: report.top1[k] for k in keys if k in report.top1}
+    plain = next((n for n, m in zip(names, summary["method"], strict=True) if m == "ar" and n in top1), None)
+    plots["top-1"] = plots["top-1-share"] = []
+    if plain is not None:
+        width = next((a.width for n, a in acceptance.items() if n == plain), round(top1[plain].shape[1] ** 0.5))
+        pixels = next((c.pixels for c in report.pictures if c.baseline), None)
+        same = {n: v for n, v in top1.items() if v.shape[1] == top1[plain].shape[1]}
+        for name, pair in {"top-1": figures.top1_maps(same, width, pixels, plain), "top-1-share": figures.top1_shares(top1, look)}.items():
+            plots[name] = [{"uri": figures.data_uri(pair[0]), "title": ""}]
+            data[name] = pair[1]
     grid, ranking = picture_grid(report)
     mutants = report.mutants if len(report.mutants) else planted_faults(equality)
     sizes = measured_sizes(equality)
@@ -417,7 +481,8 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         equality_all=equality_table(tests) if len(tests) else None,
         mutants=any_table(mutants) if len(mutants) else None,
         sizes=any_table(sizes) if len(sizes) else None,
-        published=any_table(report.published) if len(report.published) else None,
+        published=published_table(report.published) if len(report.published) else None,
+        study=shown,
         plots=plots,
         grid=grid,
         columns=[c.label for c in report.pictures],
