@@ -429,19 +429,25 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         plots[name] = [{"uri": figures.data_uri(drawn[0]), "title": ""}] if drawn else []
         if drawn:
             data[name] = drawn[1]
-    shown = []
+    shown: list[dict[str, Any]] = []
     for figure in report.study:
+        entry: dict[str, Any] = {
+            "title": figure.title,
+            "name": f"study-{slug(figure.title)}",
+            "uri": "",
+            "reading": figure.reading,
+            "paper": figure.paper,
+        }
         drawn_study = studies.study(figure, summary, report.papers)
-        name = f"study-{slug(figure.title)}"
-        uri, silent = (figures.data_uri(drawn_study[0]), drawn_study[2]) if drawn_study else ("", [])
-        shown.append({"title": figure.title, "name": name, "uri": uri, "reading": figure.reading, "paper": figure.paper, "silent": silent})
         if drawn_study:
-            data[name] = drawn_study[1]
+            picture, points, silent = drawn_study
+            data[entry["name"]] = points
+            entry |= {"uri": figures.data_uri(picture), "silent": silent, "printed": bool((points["source"] == "paper").any())}
+        shown.append(entry)
     for e in report.extras:
-        shown.append(
-            {"title": e.title, "name": e.name, "uri": figures.data_uri(studies.extra(e)), "reading": e.caption, "paper": "", "silent": []}
-        )
         data[e.name] = e.data
+        uri = figures.data_uri(studies.extra(e))
+        shown.append({"title": e.title, "name": e.name, "uri": uri, "reading": e.caption, "paper": "", "printed": False})
     top1 = {by_key[k]: report.top1[k] for k in keys if k in report.top1}
     plain = next((n for n, m in zip(names, summary["method"], strict=True) if m == "ar" and n in top1), None)
     plots["top-1"] = plots["top-1-share"] = []

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from parity.report.figures import STYLE, _half_width, _legend_below, _wrapped, styles
@@ -99,14 +100,14 @@ def our_points(figure: Any, summary: pd.DataFrame) -> pd.DataFrame:
             place = {"source": "ours", "label": label, "method": r["method"], "x": x, "measure": y, "value": r[y], "model": r["model"]}
             place |= {"low": r[y] - down, "high": r[y] + up, "note": note, "key": r.get("key")}
             found.append(place | ({} if over_setting else {"across_low": x - across[0], "across_high": x + across[1]}))
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(found, columns=COLUMNS, dtype=object)  # settings stay what they are: no 4.0 for 4, no NaN for none
 
 
 def paper_points(figure: Any, papers: pd.DataFrame) -> pd.DataFrame:
     """The same of the numbers that the figure's paper prints; no intervals, for papers print none."""
     name, tables = source(figure.paper)
     if papers.empty or not figure.paper:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=COLUMNS, dtype=object)
     rows = papers[(papers["paper"] == name) & papers["table"].isin(tables)]
     entries, at = [], {}
     for _, r in rows.iterrows():
@@ -119,14 +120,16 @@ def paper_points(figure: Any, papers: pd.DataFrame) -> pd.DataFrame:
         if shown(figure.where, spec) and r["metric"] in figure.y:
             entries.append((r, spec, given, place))
     found = []
-    unsaid = notes([e[1] for e in entries], [figure.x, *figure.by])
-    for (r, spec, given, place), note in zip(entries, unsaid, strict=True):
+    labels = [label_of(spec, figure.by) for _, spec, _, _ in entries]
+    for label, (r, spec, given, place) in zip(labels, entries, strict=True):
+        same = [e[1] for e, other in zip(entries, labels, strict=True) if other == label]
+        note = notes(same, [figure.x, *figure.by])[same.index(spec)]
         x = given.get(figure.x, at.get(place)) if figure.x in MEASURES else setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in MEASURES):
             continue
-        row = {"source": "paper", "label": label_of(spec, figure.by), "method": r["method"], "x": x, "measure": r["metric"]}
+        row = {"source": "paper", "label": label, "method": r["method"], "x": x, "measure": r["metric"]}
         found.append(row | {"value": r["value"], "note": note, "model": r["model"], "table": r["table"]})
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(found, columns=COLUMNS, dtype=object)
 
 
 def is_number(value: Any) -> bool:
@@ -144,46 +147,67 @@ def places(figure: Any, values: list[Any]) -> list[Any]:
 
 
 def with_series(figure: Any, data: pd.DataFrame, paper: str) -> pd.DataFrame:
-    """The points with `series`, the name that each line has in the legend."""
+    """The points with `series`, the name that each line has in the legend: where x is a measure, with the options its marks carry."""
     several = data.loc[data["source"] == "ours", "model"].nunique() > 1 and "model" not in figure.by
     names = []
     for _, r in data.iterrows():
+        alike = data[(data["source"] == r["source"]) & (data["label"] == r["label"])]["note"]
+        options = dict.fromkeys(part.partition("=")[0] for note in alike for part in note.split(", ") if part)
+        name = f"{r['label']} ({', '.join(options)})" if options and figure.x in MEASURES else r["label"]
         if r["source"] == "ours":
-            names.append(f"{r['label']}, {r['model']}" if several else r["label"])
+            names.append(f"{name}, {r['model']}" if several else name)
         else:
             note = f" {r['note']}" if r["note"] and figure.x not in MEASURES else ""
-            names.append(f"{r['label']}{note}, {r['model']}, {paper}")
+            names.append(f"{name}{note}, {r['model']}, {paper}")
     return data.assign(series=names)
 
 
-def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, shift: float) -> None:
-    """One line of marks: whole and filled if measured here, broken and hollow if a paper's. Rows without an x are level lines.
+def along(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
+    """Where along x each mark stands, NaN for a level line. Settings are evenly spaced; where they are words, which no line joins, the
+    marks of one place stand side by side."""
+    if axis is None:
+        return data["x"].astype(float)
+    at = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
+    if all(map(is_number, axis)):
+        return at
+    for _, rows in data.groupby(at):
+        labels = list(dict.fromkeys(rows["label"]))
+        at[rows.index] += [(labels.index(n) - (len(labels) - 1) / 2) * min(0.16, 0.6 / len(labels)) for n in rows["label"]]
+    return at
 
-    axis   settings along x, evenly spaced; None where x is a measure, and marks carry the options they differ in
-    shift  keeps marks apart where x is words, which no line joins
+
+def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, marker: str, nth: int) -> None:
+    """One line of marks: whole and filled if measured here, broken and hollow if a paper's.
+
+    axis   settings along x; None where x is a measure, and marks carry the options they differ in
+    nth    among a paper's lines of one colour: the later ones are tinted
     """
     ours, name = rows["source"].iloc[0] == "ours", rows["series"].iloc[0]
-    style = "-" if ours else "--"
-    level, rows = rows[rows["x"].isna()], rows[rows["x"].notna()]
-    for _, r in level.iterrows():
+    style = "-" if ours else ("--", ":", "-.")[nth % 3]
+    for _, r in rows[rows["at"].isna()].iterrows():
         ax.axhline(r["value"], color=colour, lw=1.2, ls=style, label=name)
         if ours and r["high"] > r["low"]:
             ax.axhspan(r["low"], r["high"], color=colour, alpha=0.12, lw=0)
+    rows = rows[rows["at"].notna()].sort_values("at", kind="stable")
     if rows.empty:
         return
-    joined = axis is None or all(map(is_number, axis))
-    at = rows["x"].to_numpy(float) if axis is None else np.array([axis.index(v) for v in rows["x"]]) + (0 if joined else shift)
-    order = np.argsort(at, kind="stable")
-    at, rows = at[order], rows.iloc[order]
-    value = rows["value"].to_numpy(float)
+    options = {part.partition("=")[0] for note in rows["note"] for part in note.split(", ") if part}
+    joined = len(options) == 1 if axis is None else all(map(is_number, axis))  # a line is one option's, not a walk through several
+    at, value = rows["at"].to_numpy(float), rows["value"].to_numpy(float)
     up = np.abs(rows[["low", "high"]].to_numpy(float).T - value) if ours else None
     across = np.abs(rows[["across_low", "across_high"]].to_numpy(float).T - at) if ours and axis is None else None
-    fill = colour if ours else "white"
-    look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": fill, "mec": colour, "capsize": 2.5, "elinewidth": 1.1}
-    ax.errorbar(at, value, up, across, lw=1.3, ls=style if joined else "none", label=name, **look)
-    if axis is None and len(rows) > 1:
+    fill = colour if ours else "white" if nth == 0 else blend(colour, 0.45)
+    look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": fill, "mec": colour, "elinewidth": 0.9}
+    ax.errorbar(at, value, up, across, lw=1.3, ls=style if joined else "none", capsize=0 if axis is None else 2.5, label=name, **look)
+    if axis is None:
         for a, b, note in zip(at, value, rows["note"], strict=True):
-            ax.annotate(note, (a, b), textcoords="offset points", xytext=(5, 4), fontsize=6.5, color="#5b6570")
+            text = ", ".join(part.partition("=")[2] for part in note.split(", "))
+            ax.annotate(text, (a, b), textcoords="offset points", xytext=(4, 4), fontsize=7, color=blend(colour, 0.25, "black"))
+
+
+def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
+    """A colour with a share of another."""
+    return tuple((1 - share) * np.array(to_rgb(colour)) + share * np.array(to_rgb(other)))
 
 
 def label_axes(ax: Axes, figure: Any, measure: str, axis: list[Any] | None, at: pd.Series) -> None:
@@ -192,6 +216,7 @@ def label_axes(ax: Axes, figure: Any, measure: str, axis: list[Any] | None, at: 
     if axis is None:
         ax.set_xlabel(MEASURES[figure.x])
         at = at.dropna().astype(float)
+        ax.margins(x=0.12)
         if len(at) and at.min() > 0 and at.max() > 8 * at.min():
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:g}")
@@ -202,7 +227,25 @@ def label_axes(ax: Axes, figure: Any, measure: str, axis: list[Any] | None, at: 
     ax.set_xlabel(figure.x.removeprefix("sampling.").replace("_", " "))
 
 
-TITLES = {"ours": "measured here", "paper": "printed in the paper", "both": "measured here, and printed in the paper"}
+def layout(measures: list[str], apart: list[str]) -> tuple[Figure, dict[tuple[str, str], Axes]]:
+    """A figure with a panel for each measure, two a row; those `apart` have two halves, ours and the paper's."""
+    if not apart:
+        across = min(3, len(measures))
+        deep = -(-len(measures) // across)
+        drawn = Figure(figsize=(6.4 if across == 1 else 12.2, 3.3 * deep + 0.5), layout="constrained")
+        grid = drawn.add_gridspec(deep, across)
+        return drawn, {(y, "ours"): drawn.add_subplot(grid[k // across, k % across]) for k, y in enumerate(measures)}
+    across = min(2, len(measures))
+    deep = -(-len(measures) // across)
+    drawn = Figure(figsize=(7.4 if across == 1 else 12.2, 3.1 * deep + 0.6), layout="constrained")
+    grid = drawn.add_gridspec(deep, 2 * across)
+    panels = {}
+    for k, y in enumerate(measures):
+        row, column = k // across, 2 * (k % across)
+        panels[y, "ours"] = drawn.add_subplot(grid[row, column : column + (1 if y in apart else 2)])
+        if y in apart:
+            panels[y, "paper"] = drawn.add_subplot(grid[row, column + 1])
+    return drawn, panels
 
 
 def study(figure: Any, summary: pd.DataFrame, papers: pd.DataFrame) -> tuple[Figure, pd.DataFrame, list[str]] | None:
@@ -210,32 +253,28 @@ def study(figure: Any, summary: pd.DataFrame, papers: pd.DataFrame) -> tuple[Fig
     ours, theirs = our_points(figure, summary), paper_points(figure, papers)
     if ours.empty:
         return None
-    data = with_series(figure, pd.concat([ours.astype(object), theirs.astype(object)], ignore_index=True), source(figure.paper)[0])
-    panels: list[tuple[str, str]] = []
-    for y in figure.y:
-        printed = (theirs["measure"] == y).any()
-        panels += [(y, "both")] if printed and y in SHARED else [(y, "ours"), (y, "paper")] if printed else [(y, "ours")]
+    data = with_series(figure, pd.concat([ours, theirs], ignore_index=True), source(figure.paper)[0])
     axis = None if figure.x in MEASURES else places(figure, data["x"].tolist())
+    printed = {y: bool((theirs["measure"] == y).any()) for y in figure.y}
     lines = data.drop_duplicates("label")
     look = styles(lines["label"].tolist(), lines["method"].tolist())
-    shift = dict(zip(look, (np.arange(len(look)) - (len(look) - 1) / 2) * min(0.14, 0.6 / len(look)), strict=True))
-    across = min(3, len(panels))
-    deep = -(-len(panels) // across)
+    placed = data.assign(at=along(data, axis))
+    nth = {name: k for _, g in data[data["source"] == "paper"].groupby("label") for k, name in enumerate(dict.fromkeys(g["series"]))}
     with matplotlib.rc_context(STYLE):
-        drawn = Figure(figsize=(6.4 if across == 1 else 12.2, 3.3 * deep + 0.6), layout="constrained")
-        axes = drawn.subplots(deep, across, squeeze=False).ravel()
-        for ax in axes[len(panels) :]:
-            ax.axis("off")
-        for ax, (y, part) in zip(axes, panels, strict=False):
-            rows = data[(data["measure"] == y) & ((data["source"] == part) | (part == "both"))]
-            for _, group in rows.groupby("series", sort=False):
+        drawn, panels = layout(figure.y, [y for y in figure.y if printed[y] and y not in SHARED])
+        for (y, part), ax in panels.items():
+            both = part == "ours" and y in SHARED
+            rows = placed[(placed["measure"] == y) & ((placed["source"] == part) | both)]
+            for name, group in rows.groupby("series", sort=False):
                 label = group["label"].iloc[0]
-                line(ax, group, axis, *look[label], shift[label])
+                line(ax, group, axis, *look[label], nth.get(str(name), 0))
             label_axes(ax, figure, y, axis, rows["x"])
-            ax.set_title(TITLES[part])
+            ax.set_title(
+                "printed in the paper" if part == "paper" else "measured here" + ", and printed in the paper" * (both and printed[y])
+            )
             if part == "paper":
                 ax.set_facecolor("#faf6ee")
-        handles = {text: h for ax in axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        handles = {text: h for ax in drawn.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
         drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 if len(theirs) else 4, fontsize=8)
     silent = [MEASURES[y] for y in figure.y if figure.paper and not (theirs["measure"] == y).any()]
     return drawn, data, silent
