@@ -51,7 +51,7 @@ def shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def source(paper: str) -> tuple[str, list[str]]:
-    """ "Teng et al. 2024 (SJD), Fig. 8, Table 9" to the paper and its tables and figures."""
+    """The paper of a text such as "Teng et al. 2024 (SJD), Fig. 8, Table 9", and its tables and figures."""
     name, *places = (part.strip() for part in paper.split(","))
     return name, places
 
@@ -60,9 +60,10 @@ def problem(figure: Any, specs: list[dict[str, Any]]) -> tuple[str, str] | None:
     """What is wrong with a figure of the cells `specs` (the decoders and the reference): the key with its value, and what is allowed."""
     known = settings(specs)
     allowed = f"a setting of these methods ({', '.join(known)})"
-    for name in [*figure.by, *figure.where]:
-        if name not in known:
-            return f"{'by' if name in figure.by else 'where'} = {name!r}", allowed
+    for key in ("by", "where"):
+        for name in getattr(figure, key):
+            if name not in known:
+                return f"{key} = {name!r}", allowed
     if figure.x not in known and figure.x not in MEASURES:
         return f"x = {figure.x!r}", f"{allowed} or a measure ({', '.join(MEASURES)})"
     for name in figure.y:

@@ -295,40 +295,41 @@ def any_table(frame: pd.DataFrame) -> Table:
     )
 
 
-PUBLISHED = [
-    ("paper", "Paper", ""),
-    ("table", "Table", ""),
-    ("model", "Their model", ""),
-    ("method", "Method", ""),
-    ("options", "Options", "as the paper states them"),
-    ("conditions", "Conditions", "prompts, device and sampling, as the paper states them"),
-    ("metric", "Measure", "CLIP-scores are cosines here: where a paper prints 100 times that, the point is moved"),
-    ("value", "Published", ""),
-    ("change", "From its AR", "less the paper's own plain sampling in the same table"),
-    ("ours", "Ours", ""),
-    ("our_change", "From our AR", "less our plain sampling under the same settings"),
-    ("difference", "Difference", "ours less theirs: of ratios themselves, of everything else the changes from plain sampling"),
-    ("our_options", "Our cell", ""),
-]
+def published_table(published: pd.DataFrame, by_key: dict[str, str]) -> Table:
+    """The papers' figures beside ours; 'n/a' where a paper has no plain sampling to compare with, or there is no such measure here."""
+    columns = [
+        ("Source", ""),
+        ("Their model", "and what the paper states of prompts, device and sampling"),
+        ("Method", "and its options as the paper states them; what it leaves unsaid is the default here"),
+        ("Measure", "CLIP-scores are cosines: where a paper prints 100 times that, the point is moved"),
+        ("Published", ""),
+        ("Ours", ""),
+        ("Published, from AR", "less the paper's own plain sampling in the same table"),
+        ("Ours, from AR", "less our plain sampling under the same settings"),
+        ("Difference", "ours less theirs: of ratios themselves, of everything else the changes from plain sampling"),
+        ("Our cell", ""),
+    ]
 
+    def stated(text: Any) -> str:
+        return ", ".join(f"{k.removeprefix('sampling.')}: {studies.written(v)}" for k, v in words.options_of(text).items())
 
-def published_table(published: pd.DataFrame) -> Table:
-    """The papers' figures beside ours; 'n/a' where a paper has no plain sampling to compare with or we have no such measure."""
-    columns = [c for c in PUBLISHED if c[0] in published]
     rows = []
     for _, r in published.iterrows():
-        cells = []
-        for name, _, _ in columns:
-            value = r[name]
-            if name in ("options", "conditions", "our_options"):
-                text = ", ".join(f"{k}: {studies.written(v)}" for k, v in words.options_of(value).items()) or "none stated"
-                cells.append(Cell(text, str(r.get("key") or "") if name == "our_options" else "", "text"))
-            elif isinstance(value, str):
-                cells.append(Cell(value, kind="text"))
-            else:
-                cells.append(Cell("n/a", kind="none") if words.missing(value) else words.plain(value))
-        rows.append(cells)
-    return Table([(heading, meaning) for _, heading, meaning in columns], rows)
+        key = str(_get(r, "key") or "")
+        rows.append(
+            [
+                Cell(str(r["table"]), str(r["paper"]), "text"),
+                Cell(str(r["model"]), stated(_get(r, "conditions")), "text"),
+                Cell(str(r["method"]), stated(_get(r, "options")), "text"),
+                Cell(str(r["metric"]).replace("_", " ")),
+                *(
+                    Cell("n/a", kind="none") if words.missing(_get(r, c)) else words.plain(r[c], 3 if c == "difference" else 4)
+                    for c in ("value", "ours", "change", "our_change", "difference")
+                ),
+                Cell(by_key.get(key, "n/a"), key, "text"),
+            ]
+        )
+    return Table(columns, rows)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -471,6 +472,11 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         if len(frame):
             data[name] = frame
 
+    compared = (
+        report.published["difference"].notna() & (report.published["method"] != "ar")
+        if len(report.published)
+        else pd.Series([], dtype=bool)
+    )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -487,7 +493,8 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         equality_all=equality_table(tests) if len(tests) else None,
         mutants=any_table(mutants) if len(mutants) else None,
         sizes=any_table(sizes) if len(sizes) else None,
-        published=published_table(report.published) if len(report.published) else None,
+        published=published_table(report.published[compared], by_key) if compared.any() else None,
+        published_all=published_table(report.published, by_key) if len(report.published) > int(compared.sum()) else None,
         study=shown,
         plots=plots,
         grid=grid,
