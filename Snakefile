@@ -25,6 +25,7 @@ include: "workflow/rules/generate.smk"
 include: "workflow/rules/render.smk"
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/equality.smk"
+include: "workflow/rules/drafting.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/training.smk"
 

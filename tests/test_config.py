@@ -39,6 +39,28 @@ BAD = {
     "no variant": ({"methods": {"ar": []}}, ["methods.ar = []", "no variant"]),
     "same sampling twice": ({"sampling": [{"top_k": 5}, {"top_k": 5}]}, ["sampling", "twice"]),
     "seeds that share noise": ({"seeds": {"control": 0}}, ["seeds", "must differ"]),
+    "figure over no setting": (
+        {"study": [{"title": "t", "x": "windows", "y": ["nfe"]}]},
+        ["study.0.x = 'windows'", "init", "step_compression"],
+    ),
+    "figure of no measure": ({"study": [{"title": "t", "x": "init", "y": ["FID"]}]}, ["study.0.y = 'FID'", "allowed", "fid"]),
+    "lines by no setting": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "by": ["delta"]}]},
+        ["study.0.by = 'delta'", "method, model, sampling.guidance"],
+    ),
+    "limit to a value that none has": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "where": {"window": 17}}]},
+        ["study.0.where.window = 17", "a value that a variant has (16)"],
+    ),
+    "two variants at one place": (
+        {"study": [{"title": "t", "x": "window", "y": ["fid"]}]},
+        ["study.0.by = ['method']", "window apart", "init"],
+    ),
+    "two figures of a title": (
+        {"study": [{"title": "A b", "x": "init", "y": ["fid"]}, {"title": "a B", "x": "init", "y": ["nfe"]}]},
+        ["study.1.title = 'a B'", "twice"],
+    ),
+    "unknown key of a figure": ({"study": [{"title": "t", "x": "init", "y": ["fid"], "z": 1}]}, ["study.0.z = 1", "unknown key", "where"]),
     "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
     "moving revision": ({"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}}, ["models.m.revision = 'main'", "allowed"]),
     "no such grid": ({"models": {"m": {"grid": 12}}}, ["models.m.grid = 12", "allowed: 8 or 16"]),
@@ -130,10 +152,34 @@ def test_schema_file_is_the_schema():
     assert stored == config.schema()
 
 
+PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
+
+
 @pytest.mark.parametrize("file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name)
 def test_every_configuration_we_ship_is_valid(file, all_weights):
-    loaded = config.load(yaml.safe_load(file.read_text()))
+    raw = yaml.safe_load(file.read_text())
+    loaded = config.load(raw)
+    config.check_sources(loaded, PUBLISHED)
     assert config.cells(loaded, config.read_prompts(loaded.prompts, ROOT))
+
+
+@pytest.mark.parametrize(
+    ("paper", "parts"),
+    [
+        ("Teng (SJD), Table 9", ["Teng et al. 2024 (SJD)"]),
+        ("Teng et al. 2024 (SJD), Table 99", ["a table of Teng et al. 2024 (SJD)", "Table 9"]),
+    ],
+)
+def test_a_figure_of_an_unknown_paper_or_table_is_one_clear_line(paper, parts):
+    figure = {"title": "t", "x": "init", "y": ["fid"], "paper": paper}
+    with pytest.raises(config.ConfigError) as error:
+        config.check_sources(config.load({**GOOD, "study": [figure]}), PUBLISHED)
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in [f"study.0.paper = {paper!r}", *parts])
+    config.check_sources(config.load({**GOOD, "study": [{**figure, "paper": "Teng et al. 2024 (SJD), Fig. 8, Table 9"}]}), PUBLISHED)
+
+
+def test_a_study_is_no_part_of_a_key():
+    assert keys({}) == keys({"study": [{"title": "t", "x": "init", "y": ["fid"]}]})
 
 
 def companion(file: Path, **header) -> None:

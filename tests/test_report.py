@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parity.config import FigureSpec
 from parity.embedded import scenes
 from parity.report import figures, words
 from parity.report.build import Report, baseline_of, build, mismatch, with_certificates, write
 from parity.report.figures import Acceptance
+from parity.report.studies import Extra
 from parity.report.thumbnails import Column, thumbnail, worst_first
 
 HOSTILE = [
@@ -23,7 +25,7 @@ HOSTILE = [
     "</style><style>*{display:none}",
     "$\\frac$",
 ]
-SECTIONS = ["verdicts", "speed-quality", "published", "equality", "acceptance", "pictures", "latency", "environment"]
+SECTIONS = ["verdicts", "study", "speed-quality", "published", "equality", "acceptance", "pictures", "latency", "environment"]
 
 
 def steps(rng: np.random.Generator, n: int, speed: float, length: int = 256) -> np.ndarray:
@@ -93,12 +95,22 @@ def synthetic(n: int = 24, captions: list[str] | None = None) -> Report:
                 "model": "LlamaGen",
                 "metric": "step compression",
                 "method": "sjd",
+                "options": "{}",
+                "conditions": "{}",
                 "value": 1.63,
                 "ours": None,
                 "difference": None,
             }
         ]
     )
+    printed = {"paper": "SJD", "table": "Table 1", "model": "LlamaGen", "method": "sjd", "conditions": "{}"}
+    papers = [
+        {"options": json.dumps({"init": i}), "metric": m, "value": v}
+        for i, m, v in (("random", "step_compression", 1.63), ("random", "fid", 29.0))
+    ]
+    study = {"title": "By initialisation", "x": "init", "y": ["step_compression", "fid", "clip_score"], "paper": "SJD, Table 1"}
+    measures = {"title": "Recall against speed", "x": "step_compression", "y": ["recall"], "reading": "Further right is faster."}
+    extra = pd.DataFrame({"value": rng.random(200), "label": np.repeat(["fresh", "stale"], 100)})
     return Report(
         experiment="synthetic",
         summary=pd.DataFrame(rows),
@@ -115,6 +127,10 @@ def synthetic(n: int = 24, captions: list[str] | None = None) -> Report:
         mutants=pd.DataFrame([{"fault": "bonus token from q", "total_variation": 0.049, "p_value": 1e-12, "caught": True}]),
         null=pd.DataFrame({"test": np.repeat(["G", "pairs", "MMD"], 100), "p_value": rng.random(300)}),
         published=published,
+        study=[FigureSpec(**study), FigureSpec(**measures)],
+        papers=pd.DataFrame([printed | p for p in papers]),
+        extras=[Extra("path-similarity", "Similarity of drafted paths", "Right is alike.", extra, "histogram", x="cosine")],
+        top1={key: rng.random((n, 256)) for key in acceptance},
         rows_of_pictures=6,
     )  # fmt: skip
 
@@ -162,12 +178,10 @@ def test_the_page_is_self_contained_and_runs_nothing(built):
 
 def test_every_figure_has_its_data(built):
     html, data = built
-    names = set(re.findall(r"figures/([a-z-]+)\.csv", html))
-    assert (
-        names
-        == set(data)
-        >= {"summary", "equality", "speed-quality", "qq", "acceptance", "step-compression", "accepted-by-pass", "pictures"}
-    )
+    names = set(re.findall(r"figures/([a-z0-9-]+)\.csv", html))
+    wanted = {"summary", "equality", "speed-quality", "qq", "acceptance", "step-compression", "accepted-by-pass", "pictures"}
+    wanted |= {"study-by-initialisation", "study-recall-against-speed", "path-similarity", "top-1", "top-1-share"}
+    assert names == set(data) >= wanted
     assert all(len(frame) for frame in data.values())
 
 
@@ -200,6 +214,8 @@ def test_hostile_text_is_shown_and_never_acted_on():
     report.summary.loc[2, "verdict"] = evil
     report.equality["note"] = report.equality["test"] = evil
     report.published["paper"] = evil
+    report.study = [FigureSpec(title=evil, x="method", y=["fid"], paper=evil.replace(",", ""), reading=evil)]
+    report.extras = [Extra("evil", evil, evil, report.extras[0].data.assign(label=evil), "histogram", x=evil)]
     report.mutants["fault"] = evil
     report.pictures[2] = Column(evil, report.pictures[2].pixels, report.pictures[2].cosine)
     html, _ = build(report)

@@ -30,14 +30,18 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
     encoded, sampling = read_encoded(a.prompts, shard), Sampling(**spec["sampling"])
 
     logp: list[np.ndarray] = []
+    top1: list[np.ndarray] = []
 
     def law(first: int, last: int) -> torch.Tensor:
-        """p [last - first, L, V] of rows first..last-1; the tokens' own log-probabilities are kept for the metrics."""
+        """p [last - first, L, V] of rows first..last-1; kept on the way: the tokens' own log-probabilities, and the largest probability."""
         model = Sampled(loaded.decodable(encoded["embeddings"][first:last], encoded["valid"][first:last], sampling.guidance != 1), sampling)
         tokens = torch.from_numpy(shard.tokens[first:last]).to(loaded.device)
         logits = teacher_forced_logits(model, tokens)
         logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
-        return logits.softmax(-1)
+        p = logits.softmax(-1)
+        free = (model.forced < 0).to(p.device)
+        top1.append(p.amax(-1).masked_fill(~free, float("nan")).float().cpu().numpy())
+        return p
 
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right verifiers.
     strict = claim(spec["method"], spec["options"]) == "lossless"
@@ -46,7 +50,7 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
     settings = {"slot": slots(shard.step) if strict else None, "groups": groups, "chunk": a.batch, "strict": strict}
     rng = np.random.default_rng(a.seeds[0])
     found = battery(shard.tokens, law, loaded.net.config.grid, rng=rng, seed=a.seeds[0], **settings, **place)
-    write_arrays(a.logp, ids=shard.ids, logp=np.concatenate(logp))
+    write_arrays(a.logp, ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return found
 
 

@@ -5,16 +5,19 @@ of its module: the keyword-only arguments of the function of the module's name, 
 """
 
 import ast
+import csv
 import hashlib
 import inspect
 import itertools
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
+from parity import study
 from parity.storage import canonical, digest
 
 DECODERS = Path(__file__).parent / "decoders"
@@ -105,6 +108,18 @@ class EqualitySpec(Strict):
     seeds: list[int] = Field([11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next one")
 
 
+class FigureSpec(Strict):
+    """A figure the experiment ends in, the paper's numbers beside ours."""
+
+    title: str = Field(min_length=1, max_length=120)
+    x: str = Field(description="a setting (method, model, sampling.<field>, an option) or a measure (a column of summary.csv)")
+    y: list[str] = Field(min_length=1, max_length=8, description="measures, a panel each")
+    by: list[str] = Field(["method"], description="settings; each combination is a line of its own")
+    where: dict[str, Any] = Field({}, description="option: the value, or list of values, that is shown; methods without it stay")
+    paper: str = Field("", description="the paper as in workflow/published, then its tables and figures, with commas between")
+    reading: str = Field("", max_length=1000, description="how to read the figure")
+
+
 class Config(Strict):
     """One experiment."""
 
@@ -122,6 +137,7 @@ class Config(Strict):
     reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
     reference_folder: str = Field("", description="PNG pictures to compare with, for models that are not embedded")
     equality: EqualitySpec = EqualitySpec()
+    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
     @field_validator("sampling")
     @classmethod
@@ -367,7 +383,26 @@ def load(raw: dict[str, Any]) -> Config:
     samplings = value.sampling if isinstance(value.sampling, list) else [value.sampling]
     if len({canonical(s.model_dump()) for s in samplings}) < len(samplings):
         raise ConfigError(f"sampling = {[s.model_dump() for s in samplings]}: a set of settings is given twice")
+    specs = [c["spec"] for c in cells(value, []) if c["role"] in ("reference", "method")]
+    for i, figure in enumerate(value.study):
+        if found := study.problem(figure, specs):
+            raise ConfigError(f"study.{i}.{found[0]}: allowed: {found[1]}")
+        if slug(figure.title) in [slug(f.title) for f in value.study[:i]]:
+            raise ConfigError(f"study.{i}.title = {figure.title!r}: given twice; allowed: one figure of a title")
     return value
+
+
+def slug(title: str) -> str:
+    """A title as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def check_sources(value: Config, published: list[Path]) -> None:
+    """ConfigError for a figure whose paper, or table, is not among the published numbers."""
+    rows = [row for file in published for row in csv.DictReader(file.open(encoding="utf-8"))]
+    for i, figure in enumerate(value.study):
+        if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):
+            raise ConfigError(f"study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
 
 
 def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:

@@ -24,6 +24,7 @@ from parity.equality.verdict import verdicts
 from parity.layout import Cell
 from parity.report.build import Report, write
 from parity.report.figures import Acceptance
+from parity.report.studies import Extra
 from parity.report.thumbnails import Column
 from parity.storage import Shard, canonical, publish, read_arrays, read_json, read_shards
 
@@ -31,6 +32,7 @@ FIRST = ["model", "method", "options", "key", "role", "claim", "n", "nfe", "step
 FIRST += ["tokens_per_second", "nodes_per_pass", "nodes_per_token", "device", "dtype", "fid", "kid", "clip_score", "precision", "recall"]
 FIRST += ["perplexity", "verdict"]
 TESTS = ["model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "minimum_detectable_effect", "verdict"]
+PUBLISHED = ["paper", "table", "model", "metric", "method", "options", "conditions", "value", "change", "ours", "our_change", "difference"]
 PICTURES = 256  # prompts that compete for a place in the picture grid
 
 
@@ -80,28 +82,70 @@ def rows_of(settings: Config, cell: Cell, cells: list[Cell]) -> list[Row]:
     return [row | {"model": row["model"] or cell["spec"]["model"], "key": cell["key"], "method": cell["spec"]["method"]} for row in rows]
 
 
-def ours(summary: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The papers' figures with ours beside them, where a cell of the same method and options is in the experiment."""
+def cut(top_k: int, vocab: int) -> int:
+    """How many tokens top-k leaves: 0, and more than there are, leave all."""
+    return min(top_k, vocab) if top_k else vocab
+
+
+def stated(paper: pd.Series, cell: pd.Series, vocab: int) -> bool:
+    """Whether a cell is what a published number is of: its options, with the defaults (which are the papers') for what it leaves unsaid,
+    and the sampling settings it states. A list is any of its values."""
+    options, given = json.loads(cell["options"]), json.loads(cell["sampling"])
+    for key, wanted in json.loads(paper["conditions"]).items():
+        name = key.removeprefix("sampling.")
+        have = given.get(name)
+        if key == "sampling.top_k":
+            have, wanted = cut(have, vocab), cut(wanted, vocab)
+        if name != key and have != wanted:
+            return False
+    wanted = config.options(paper["method"], {}) | json.loads(paper["options"])
+    return all(options.get(k) in (v if isinstance(v, list) else [v]) for k, v in wanted.items())
+
+
+def ours(summary: pd.DataFrame, published: pd.DataFrame, vocab: dict[str, int]) -> pd.DataFrame:
+    """The papers' figures with ours beside them, where a cell of the same method, options and stated sampling is in the experiment.
+
+    change, our_change  from plain sampling: the paper's own in the same table, ours under the same settings
+    difference          ours less theirs: of the figures where they are ratios, else of the changes
+    vocab               size of each model's codebook
+    """
     found = []
-    for _, paper in published.iterrows():
-        wanted = json.loads(paper["options"])
-        for _, cell in summary[(summary["method"] == paper["method"]) & (summary["role"] == "method")].iterrows():
-            given = json.loads(cell["options"])
-            if any(given.get(k) != v for k, v in wanted.items()):
+    table = ["paper", "table", "model", "conditions", "metric"]
+    theirs = published[published["method"] == "ar"].drop_duplicates(table).set_index(table)["value"].to_dict()
+    cells = summary[summary["role"].isin(["method", "reference"])]
+    for _, paper in published[published["method"].isin(set(cells["method"]))].iterrows():
+        for _, cell in cells[cells["method"] == paper["method"]].iterrows():
+            if not stated(paper, cell, vocab[cell["model"]]):
                 continue
+            metric, baseline = paper["metric"], theirs.get(tuple(paper[table]))
             same = (summary["role"] == "reference") & (summary["model"] == cell["model"]) & (summary["sampling"] == cell["sampling"])
             plain = summary[same].iloc[0]
-            metric = paper["metric"]
-            if metric.endswith("_minus_ar"):
-                column = {"fid_minus_ar": "fid", "logp_minus_ar": "logp_mean"}[metric]
-                value = cell[column] - plain[column] if column in summary else None
-            elif metric == "latency_ratio":
+            value = cell.get(metric)
+            if metric == "latency_ratio":
                 value = plain["seconds_per_image"] / cell["seconds_per_image"]
-            else:
-                value = cell[metric]
-            difference = None if value is None else value - paper["value"]
-            found.append({**paper, "options": cell["options"], "key": cell["key"], "ours": value, "difference": difference})
+            change = our_change = difference = None
+            if metric in ("step_compression", "latency_ratio"):
+                difference = value - paper["value"]
+            elif metric != "seconds_per_image" and cell["method"] != "ar" and value is not None:
+                our_change = value - plain[metric]
+                if baseline is not None:
+                    change = paper["value"] - baseline
+                    difference = our_change - change
+            mine = {"ours": value, "our_change": our_change, "difference": difference, "our_options": cell["options"], "key": cell["key"]}
+            found.append({**paper, "change": change, **mine})
     return pd.DataFrame(found)
+
+
+def read_published(files: list[Path]) -> pd.DataFrame:
+    """Every published number: paper, table, model, method, options and conditions (JSON), metric, value."""
+    papers = pd.concat([pd.read_csv(f) for f in files], ignore_index=True)
+    return papers.assign(conditions=papers["conditions"].fillna("{}") if "conditions" in papers else "{}")
+
+
+def read_extra(file: Path) -> Extra:
+    """A figure made elsewhere: JSON with the fields of `Extra`, its data as a list of rows."""
+    given = read_json(file)
+    return Extra(**{**given, "data": pd.DataFrame(given["data"])})
 
 
 def picture_columns(settings: Config, cells: list[Cell]) -> tuple[list[Column], list[str]]:
@@ -144,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--published", type=Path, nargs="*", default=[])
+    parser.add_argument("--extra", type=Path, nargs="*", default=[], help="figures made elsewhere: JSON, as report.studies.Extra")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
@@ -162,11 +207,12 @@ def main() -> None:
     equality = pd.DataFrame(rows)
     null = pd.DataFrame([{"test": test, "p_value": p} for test, ps in tables["calibration"]["p_values"].items() for p in ps])
     records = pd.concat([record_rows(settings, c) for c in cells], ignore_index=True)
-    papers = [pd.read_csv(f) for f in a.published]
-    published = ours(summary, pd.concat(papers, ignore_index=True)) if papers else pd.DataFrame()
+    papers = read_published(a.published) if a.published else pd.DataFrame()
+    vocab = {name: config.largest(model)["group"] for name, model in settings.models.items()}
+    published = ours(summary, papers, vocab) if len(papers) else pd.DataFrame()
     csv(summary, a.out / "summary.csv", FIRST)
     csv(equality, a.out / "equality.csv", TESTS)
-    csv(published, a.out / "published.csv", ["paper", "table", "model", "metric", "method", "options", "value", "ours", "difference"])
+    csv(published, a.out / "published.csv", PUBLISHED)
     stream = io.BytesIO()
     records.to_parquet(stream, index=False)
     publish(a.out / "records.parquet", stream.getvalue())
@@ -184,6 +230,10 @@ def main() -> None:
         pictures=columns,
         captions=captions,
         published=published,
+        study=settings.study,
+        papers=papers,
+        extras=[read_extra(file) for file in a.extra],
+        top1={c["key"]: read_arrays(Path(layout.laws(c)))["top1"] for c in cells},
         mutants=pd.DataFrame(tables["mutants"]["rows"]),
         null=null,
     )

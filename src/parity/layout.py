@@ -55,6 +55,11 @@ def teacher_forced(cell: Cell) -> str:
     return f"results/equality/teacher-forced/{cell['cell']}.json"
 
 
+def laws(cell: Cell) -> str:
+    """What the target gave a cell's tokens: their log-probabilities, and the largest probability at each position."""
+    return f"results/equality/teacher-forced/{cell['cell']}.npz"
+
+
 def paired(cell: Cell, cells: list[Cell]) -> str:
     return f"results/equality/paired/{cell['cell']}-{reference_of(cell, cells)['key']}.json"
 

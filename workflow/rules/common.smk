@@ -23,6 +23,7 @@ host.use_package(ROOT / "src")
 
 try:
     EXPERIMENT = parity_config.load(config)
+    parity_config.check_sources(EXPERIMENT, sorted((ROOT / "workflow/published").glob("*.csv")))
     PROMPTS = parity_config.read_prompts(EXPERIMENT.prompts)
     CELLS = parity_config.cells(EXPERIMENT, PROMPTS)
 except parity_config.ConfigError as error:

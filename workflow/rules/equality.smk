@@ -5,7 +5,7 @@ OUTPUTS          results/equality/exact/<method>-<key>.json         on enumerabl
                  results/equality/mutants-<n>.json                  planted faults: what the exact layer detects
                  results/equality/calibration-<replicates>.json     sizes of the tests under the null
                  results/equality/{continuous,anyorder}-<n>.json    the same for continuous and any-subset decoders
-                 results/equality/teacher-forced/<model>/<cell>.json, .npz (log-probabilities of the tokens, for the metrics)
+                 results/equality/teacher-forced/<model>/<cell>.json, .npz (log- and top-1 probabilities, for metrics and report)
                  results/equality/pathwise/<model>/<cell>.json   (coupled decoders)
                  results/equality/paired/<model>/<cell>-<baseline>.json
 

@@ -56,7 +56,7 @@ def vvs(
     select: Literal["sample", "confidence"] = "sample",
     truncate: bool = True,
     s1: Annotated[int, Field(ge=-1, le=64)] = -1,
-    s2: Annotated[int, Field(ge=0, le=64)] = 0,
+    s2: Annotated[int, Field(ge=-1, le=64)] = 0,
     blend: bool = False,
     replace: Annotated[float, Field(ge=0, le=1)] = 0.0,
 ) -> Iterator[Step]:
@@ -112,7 +112,7 @@ def vvs(
                 g = torch.where(skip, (path >= 0).sum(1).minimum(mean).minimum(L - 1 - at).clamp(min=0), 0)
                 taken = torch.where(slot[:-1] < g[:, None], tree.tokens.gather(1, path.clamp(min=0)), 0)
                 line.scatter_(1, at[:, None] + 1 + slot[:-1], taken)
-                again = draft(at, at + g, torch.full_like(at, s2))
+                again = draft(at, at + g, torch.full_like(at, max(s2, 0)))
                 tree = Candidates(*(torch.where((g > 0)[:, None], new, old) for new, old in zip(again, tree, strict=True)))
             read = at[:, None] + chain
             on = chain <= g[:, None]

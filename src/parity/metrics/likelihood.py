@@ -37,7 +37,8 @@ def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | N
 
 
 def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
-    """From logp [n, L], NaN where forced: perplexity, and mean and standard deviation per image, averaged over images, in nats.
+    """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and the standard
+    deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
 
     Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens the law excludes (-inf; only a lossy decoder
     emits them) would make every figure infinite: they are left out and their share among free tokens is `excluded`, 0 for a sound decoder.
@@ -46,6 +47,10 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     kept = np.where(outside, np.nan, logp)
     mean, error = mean_and_error(np.nanmean(kept, 1), groups)
     spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
+    count, square = (~np.isnan(kept)).sum(1), np.nansum((kept - np.nanmean(kept)) ** 2, 1)
+    variance = square.sum() / count.sum()
+    error_of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # of a ratio of sums over images
+    whole = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {
         "perplexity": perplexity,
@@ -54,5 +59,7 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
         "logp_mean_se": error,
         "logp_sd": spread,
         "logp_sd_se": spread_error,
+        "logp_sd_tokens": whole,
+        "logp_sd_tokens_se": error_of_variance / (2 * whole) if whole > 0 else float("nan"),  # by the delta method
         "excluded": float(outside.sum() / (~np.isnan(logp)).sum()),
     }

@@ -13,8 +13,10 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from parity.report import figures, thumbnails, words
+from parity.config import FigureSpec, slug
+from parity.report import figures, studies, thumbnails, words
 from parity.report.figures import Acceptance
+from parity.report.studies import Extra
 from parity.report.thumbnails import Column
 from parity.report.words import NOT_RUN, Cell
 from parity.storage import publish
@@ -39,6 +41,10 @@ class Report:
     mutants: pd.DataFrame = field(default_factory=pd.DataFrame)  # planted faults and which tests caught them
     null: pd.DataFrame = field(default_factory=pd.DataFrame)  # p_value (and test) of plain sampling against itself
     published: pd.DataFrame = field(default_factory=pd.DataFrame)  # paper, table, model, metric, method, value, ours, difference
+    study: list[FigureSpec] = field(default_factory=list)  # the figures the experiment ends in
+    papers: pd.DataFrame = field(default_factory=pd.DataFrame)  # every row of workflow/published, for those figures
+    extras: list[Extra] = field(default_factory=list)  # figures whose data were made elsewhere
+    top1: dict[str, np.ndarray] = field(default_factory=dict)  # by key: the target's largest probability [n, L], NaN where forced
     rows_of_pictures: int = 8
 
 
@@ -283,11 +289,47 @@ def any_table(frame: pd.DataFrame) -> Table:
             return Cell(NOT_RUN if words.missing(value) else str(value), kind=f"chip {words.verdict_kind(value)}")
         return words.plain(value, 4)
 
-    names = {"paper": "Paper", "table": "Table", "value": "Published", "ours": "Ours", "difference": "Difference"}
     return Table(
-        [(names.get(c, str(c).replace("_", " ").capitalize()), "") for c in frame.columns],
+        [(str(c).replace("_", " ").capitalize(), "") for c in frame.columns],
         [[cell(str(c), r[c]) for c in frame.columns] for _, r in frame.iterrows()],
     )
+
+
+def published_table(published: pd.DataFrame, by_key: dict[str, str]) -> Table:
+    """The papers' figures beside ours; 'n/a' where a paper has no plain sampling to compare with, or there is no such measure here."""
+    columns = [
+        ("Source", ""),
+        ("Their model", "and what the paper states of prompts, device and sampling"),
+        ("Method", "and its options as the paper states them; what it leaves unsaid is the default here"),
+        ("Measure", "CLIP-scores are cosines: where a paper prints 100 times that, the point is moved"),
+        ("Published", ""),
+        ("Ours", ""),
+        ("Published, from AR", "less the paper's own plain sampling in the same table"),
+        ("Ours, from AR", "less our plain sampling under the same settings"),
+        ("Difference", "ours less theirs: of ratios themselves, of everything else the changes from plain sampling"),
+        ("Our cell", ""),
+    ]
+
+    def stated(text: Any) -> str:
+        return ", ".join(f"{k.removeprefix('sampling.')}: {studies.written(v)}" for k, v in words.options_of(text).items())
+
+    rows = []
+    for _, r in published.iterrows():
+        key = str(_get(r, "key") or "")
+        rows.append(
+            [
+                Cell(str(r["table"]), str(r["paper"]), "text"),
+                Cell(str(r["model"]), stated(_get(r, "conditions")), "text"),
+                Cell(str(r["method"]), stated(_get(r, "options")), "text"),
+                Cell(str(r["metric"]).replace("_", " ")),
+                *(
+                    Cell("n/a", kind="none") if words.missing(_get(r, c)) else words.plain(r[c], 3 if c == "difference" else 4)
+                    for c in ("value", "ours", "change", "our_change", "difference")
+                ),
+                Cell(by_key.get(key, "n/a"), key, "text"),
+            ]
+        )
+    return Table(columns, rows)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -388,6 +430,35 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         plots[name] = [{"uri": figures.data_uri(drawn[0]), "title": ""}] if drawn else []
         if drawn:
             data[name] = drawn[1]
+    shown: list[dict[str, Any]] = []
+    for figure in report.study:
+        entry: dict[str, Any] = {
+            "title": figure.title,
+            "name": f"study-{slug(figure.title)}",
+            "uri": "",
+            "reading": figure.reading,
+            "paper": figure.paper,
+        }
+        drawn_study = studies.study(figure, summary, report.papers)
+        if drawn_study:
+            picture, points, silent = drawn_study
+            data[entry["name"]] = points
+            entry |= {"uri": figures.data_uri(picture), "silent": silent, "printed": bool((points["source"] == "paper").any())}
+        shown.append(entry)
+    for e in report.extras:
+        data[e.name] = e.data
+        uri = figures.data_uri(studies.extra(e))
+        shown.append({"title": e.title, "name": e.name, "uri": uri, "reading": e.caption, "paper": "", "printed": False})
+    top1 = {by_key[k]: report.top1[k] for k in keys if k in report.top1}
+    plain = next((n for n, m in zip(names, summary["method"], strict=True) if m == "ar" and n in top1), None)
+    plots["top-1"] = plots["top-1-share"] = []
+    if plain is not None:
+        width = next((a.width for n, a in acceptance.items() if n == plain), round(top1[plain].shape[1] ** 0.5))
+        pixels = next((c.pixels for c in report.pictures if c.baseline), None)
+        same = {n: v for n, v in top1.items() if v.shape[1] == top1[plain].shape[1]}
+        for name, pair in {"top-1": figures.top1_maps(same, width, pixels, plain), "top-1-share": figures.top1_shares(top1, look)}.items():
+            plots[name] = [{"uri": figures.data_uri(pair[0]), "title": ""}]
+            data[name] = pair[1]
     grid, ranking = picture_grid(report)
     mutants = report.mutants if len(report.mutants) else planted_faults(equality)
     sizes = measured_sizes(equality)
@@ -401,6 +472,11 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         if len(frame):
             data[name] = frame
 
+    compared = (
+        report.published["difference"].notna() & (report.published["method"] != "ar")
+        if len(report.published)
+        else pd.Series([], dtype=bool)
+    )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -417,7 +493,9 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         equality_all=equality_table(tests) if len(tests) else None,
         mutants=any_table(mutants) if len(mutants) else None,
         sizes=any_table(sizes) if len(sizes) else None,
-        published=any_table(report.published) if len(report.published) else None,
+        published=published_table(report.published[compared], by_key) if compared.any() else None,
+        published_all=published_table(report.published, by_key) if len(report.published) > int(compared.sum()) else None,
+        study=shown,
         plots=plots,
         grid=grid,
         columns=[c.label for c in report.pictures],

@@ -206,6 +206,55 @@ def _wrapped(name: str, width: int = 30) -> str:
     return "\n".join(lines)
 
 
+def top1_maps(
+    top1: dict[str, np.ndarray], width: int, pixels: np.ndarray | None, plain: str, shown: int = 5
+) -> tuple[Figure, pd.DataFrame]:
+    """The target's largest probability at each place, for tokens of plain sampling: the mean over images, and `shown` images with theirs.
+
+    top1 [n, L] of each cell, NaN where forced; pixels [n, H, W, 3] of the cell `plain`, or None. The data hold the mean of every cell.
+    """
+    own = top1[plain]
+    shown = min(shown, len(own))
+    rows = 1 if pixels is None else 2
+    look = {"vmin": 0, "vmax": 1, "cmap": "cividis"}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(12.2, 2.2 * rows + 0.3), layout="constrained")
+        axes = figure.subplots(rows, shown + 1, squeeze=False)
+        for ax in axes.ravel():
+            ax.axis("off")
+        for k, values in enumerate([_by_position(own), *own[:shown]]):
+            picture = axes[-1, k].imshow(_grid(values, width), interpolation="nearest", **look)
+            axes[-1, k].set_title(f"mean of {len(own)} images" if k == 0 else "" if pixels is not None else f"image {k}", fontsize=8.5)
+            if k and pixels is not None:
+                axes[0, k].imshow(pixels[k - 1], interpolation="nearest")
+        figure.colorbar(picture, ax=axes, shrink=0.8, label="top-1 probability")
+    parts = []
+    for name, values in top1.items():
+        line = _by_position(values)
+        place = np.arange(len(line))
+        parts.append(pd.DataFrame({"label": name, "position": place, "row": place // width, "column": place % width, "mean_top1": line}))
+    return figure, pd.concat(parts, ignore_index=True)
+
+
+def top1_shares(top1: dict[str, np.ndarray], look: dict[str, tuple[str, str]]) -> tuple[Figure, pd.DataFrame]:
+    """Share of tokens whose law has a largest probability of at most x, per cell; in steps of a hundredth of the tokens."""
+    share = np.linspace(0, 1, 101)
+    parts = [
+        pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
+        for name, values in top1.items()
+    ]
+    data = pd.concat(parts, ignore_index=True)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.8, 3.7), layout="constrained")
+        ax = figure.subplots()
+        for name, rows in data.groupby("label", sort=False):
+            ax.plot(rows["top1"], rows["share"], color=look[str(name)][0], lw=1.4, label=name)
+        ax.set(xlabel="top-1 probability of the target", ylabel="share of tokens", xlim=(0, 1), ylim=(0, 1))
+        ax.legend()
+        _legend_below(ax)
+    return figure, data
+
+
 def compression_ecdf(acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]) -> tuple[Figure, pd.DataFrame] | None:
     """Share of images whose step compression is at most x."""
     data = pd.DataFrame(
