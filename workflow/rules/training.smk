@@ -4,7 +4,7 @@ REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
 OUTPUTS          results/training/<model>.safetensors and .json (the log)
                  src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
 
-Takes about three hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
+Takes about three hours on two cores, some forty minutes of one of them for the draft model and the 8x8 grid. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
 STEPS = {  # steps, batch

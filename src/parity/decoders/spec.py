@@ -49,7 +49,7 @@ def spec(
         where, index = at[:, None] + slot[:, :W], step * (gamma + 1) + slot[:, :W]
         # Two tokens: where all drafts of the last pass were accepted, the draft model has not read the last of them.
         known = (at[:, None] + pair).clamp(min=0)
-        feed, fed, drafts, laws = line.gather(1, known), (known - 1).clamp(max=L - 1), [], []
+        feed, fed, drafts, laws = line.gather(1, known), known - 1, [], []
         for k in range(W - 1):
             q = draft_model.logits(feed, fed)[:, -1].softmax(-1)
             token = race(q, noise.exponential("draft", index[:, k], V))
