@@ -11,8 +11,11 @@ import numpy as np
 import torch
 
 from parity.decoders.ar import ar
+from parity.decoders.eagle import eagle
 from parity.decoders.gsd import gsd
 from parity.decoders.jacobi import jacobi
+from parity.decoders.lantern import lantern
+from parity.decoders.lantern_pp import lantern_pp
 from parity.decoders.mtj import mtj
 from parity.decoders.sjd import sjd
 from parity.decoders.sjd_coupled import sjd_coupled
@@ -27,6 +30,10 @@ DECODERS += [(sjd_coupled, {"window": 3, "coupling": c, "warm": w}) for c in ("g
 DECODERS += [(sjd_pac, {"window": 4, "init": i, "warm": w}) for i, w in (("random", False), ("sample_above", True))]
 DECODERS += [
     (spec, {"gamma": 2}),
+    (eagle, {"total": 6, "depth": 2, "top_k": 2}),
+    (eagle, {"total": 6, "depth": 2, "top_k": 2, "rank": "race"}),
+    (lantern, {"total": 6, "depth": 2, "top_k": 2, "delta": 0.0}),
+    (lantern_pp, {"breadth": 3, "depth": 2, "relax": 0.0}),
     (mtj, {"window": 3}),
     (gsd, {"window": 3, "group": 1}),
     (gsd, {"window": 3, "group": 2, "resample": "group"}),
