@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from parity import config, study
 from parity.config import FigureSpec
 from parity.embedded import captions, scenes
 from parity.gather import cut, ours, read_published
-from parity.metrics.likelihood import likelihood
+from parity.metrics.likelihood import likelihood, top_probabilities
 from parity.report import figures, studies
+from parity.report.build import to_compare
 from parity.report.studies import Extra
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +123,12 @@ def test_bars_stand_where_their_word_is():
     assert heights == {0: [1, 3], 1: [2, 4]}
 
 
+def test_top_1_is_the_largest_probability_of_each_place():
+    p = torch.tensor([[[0.2, 0.8], [0.5, 0.5], [1.0, 0.0]]], dtype=torch.float64)
+    found = top_probabilities(p, torch.tensor([-1, -1, 0]))
+    assert found[0, :2].tolist() == pytest.approx([0.8, 0.5]) and found[0, 2].isnan()
+
+
 def test_top_1_maps_are_means_over_images_without_forced_places():
     first, second = np.full((2, 16), 0.5), np.full((3, 16), 0.25)
     first[:, 3], first[0, 0] = np.nan, 1.0
@@ -161,6 +169,14 @@ def test_top_k_beyond_the_codebook_is_no_top_k():
 def test_a_measure_we_do_not_take_is_left_open():
     found = ours(summary(), papers().iloc[:1].assign(options="{}", metric="hpsv2"), {"scenes": 1024})
     assert found["ours"].isna().all() and found["difference"].isna().all()
+
+
+def test_a_study_shows_its_own_tables_first():
+    found = ours(summary(), papers(), {"scenes": 1024})
+    assert found[to_compare(found, [study.source("P, Fig. 8, Table 8")])]["value"].tolist() == [0.9]
+    every = found[to_compare(found, [])]
+    assert len(every) and every["difference"].notna().all() and "ar" not in set(every["method"])
+    assert to_compare(pd.DataFrame(), []).empty
 
 
 @pytest.mark.parametrize("file", PUBLISHED, ids=lambda p: p.name)

@@ -50,6 +50,7 @@ def snakemake(project, *arguments, config="tiny.yaml", **more):
         ("sampling: {temperature: 1e-4}", ["sampling.temperature = '1e-4'", "a number"]),
         ("prompts: {file: prompts/none.txt}", ["prompts.file = 'prompts/none.txt'", "no such file"]),
         ("methods: {ar: [{}], sjd: [{window: 0}]}", ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
+        ("study: [{title: t, x: window, y: [nfe], paper: Nobody}]", ["study.0.paper = 'Nobody'", "a paper of workflow/published"]),
     ],
 )
 def test_bad_configuration_stops_before_any_job_with_one_line(project, change, parts):

@@ -18,7 +18,7 @@ from parity.equality.pathwise import token_row
 from parity.equality.rows import Row
 from parity.equality.teacher_forced import battery, sign_groups, slots
 from parity.generate import DTYPES, generate
-from parity.metrics.likelihood import log_probabilities, teacher_forced_logits
+from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
 from parity.sampling import Sampled, Sampling
 from parity.storage import join, read_encoded, read_json, read_shards, write_arrays, write_json
 
@@ -39,8 +39,7 @@ def teacher_forced(a: argparse.Namespace) -> list[Row]:
         logits = teacher_forced_logits(model, tokens)
         logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
         p = logits.softmax(-1)
-        free = (model.forced < 0).to(p.device)
-        top1.append(p.amax(-1).masked_fill(~free, float("nan")).float().cpu().numpy())
+        top1.append(top_probabilities(p, model.forced).cpu().numpy())
         return p
 
     # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right verifiers.

@@ -11,10 +11,10 @@ STEPS = {  # steps, batch
     "vq": (2800, 48),
     "text": (1200, 128),
     "clip": (450, 128),
-    "llamagen": (4200, 32),
+    "llamagen": (6500, 32),
     "draft": (2000, 32),
-    "drafter": (600, 32),
-    "llamagen8": (2000, 32),
+    "drafter": (500, 32),
+    "llamagen8": (1500, 32),
 }
 
 

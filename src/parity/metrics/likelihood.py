@@ -31,6 +31,11 @@ def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
     return found.masked_fill(forced.to(found.device) >= 0, float("nan"))
 
 
+def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
+    """Largest probability of laws p [B, L, V], float32 [B, L]; NaN at positions the grammar forces."""
+    return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
+
+
 def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
     """Log-probability of each of tokens [B, L] given those before it, float64 [B, L]."""
     return log_probabilities(teacher_forced_logits(model, tokens, start), tokens, model.forced)

@@ -13,6 +13,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from parity import study
 from parity.config import FigureSpec, slug
 from parity.report import figures, studies, thumbnails, words
 from parity.report.figures import Acceptance
@@ -332,6 +333,16 @@ def published_table(published: pd.DataFrame, by_key: dict[str, str]) -> Table:
     return Table(columns, rows)
 
 
+def to_compare(published: pd.DataFrame, sources: list[tuple[str, list[str]]]) -> pd.Series:
+    """Which published rows the page shows at once: those of the study's tables, or else those with a difference that means something."""
+    if published.empty:
+        return pd.Series([], dtype=bool)
+    if sources:
+        named = {(paper, place) for paper, places in sources for place in places}
+        return pd.Series([pair in named for pair in zip(published["paper"], published["table"], strict=True)], index=published.index)
+    return published["difference"].notna() & (published["method"] != "ar")
+
+
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """A nested dict as (path, text) lines."""
     if isinstance(value, dict):
@@ -472,11 +483,7 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
         if len(frame):
             data[name] = frame
 
-    compared = (
-        report.published["difference"].notna() & (report.published["method"] != "ar")
-        if len(report.published)
-        else pd.Series([], dtype=bool)
-    )
+    compared = to_compare(report.published, [study.source(f.paper) for f in report.study if f.paper])
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
