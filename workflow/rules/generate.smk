@@ -10,7 +10,7 @@ option changed and changed back decodes anything twice.
 """
 
 
-rule spec:
+rule specification:
     output:
         "results/cells/{model}/{method}-{key}/spec.json",
     log:
