@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from parity import config
 from parity.storage import read_shard
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +74,15 @@ def test_a_wrong_checkpoint_stops_with_one_line(project):
     done = snakemake(project, "--until", "checkpoint")
     assert done.returncode != 0 and "error: models.scenes" in done.stderr and "SHA-256" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_every_method_has_a_rule_and_no_two_rules_a_name(project):
+    """Every decoder at once, planned and not run."""
+    shutil.copy(ROOT / "workflow/experiments/discrete.yaml", project / "all.yaml")
+    assert set(yaml.safe_load((project / "all.yaml").read_text())["methods"]) == set(config.methods())
+    done = snakemake(project, "--dry-run", config="all.yaml")
+    assert done.returncode == 0, done.stderr
+    assert all(f"rule {method}:" in done.stdout + done.stderr for method in config.methods())
 
 
 def executed(run):
