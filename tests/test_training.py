@@ -4,13 +4,17 @@ from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from parity import checkpoints, config
 from parity.config import EMBEDDED
-from parity.embedded import recipe, scenes, training
+from parity.embedded import recipe, scenes, train_drafter, training
 from parity.embedded.train_llamagen import CONFIG, CONFIGS, load_vq, scene_tokens
-from parity.models.llamagen import Transformer
+from parity.embedded.training import publish
+from parity.models.eagle import FeatureDrafter
+from parity.models.llamagen import LlamaGenConfig, Transformer, read_config
 
 
 def fit(checkpoint, stop=None, hidden=lambda name: name == "net.0.weight"):
@@ -69,3 +73,19 @@ def test_a_grid_of_half_the_size_is_made_of_pictures_reduced_by_means(tmp_path):
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(found[8], load_vq(file).encode(training.to_pictures(small)))
     assert sorted(f.name for f in tmp_path.iterdir()) == ["tokens-x-8.npy", "tokens-x.npy"]
+
+
+def test_a_drafter_names_the_target_it_was_trained_on(tmp_path):
+    """A few steps on eight pictures: its file loads beside its target and beside no other."""
+    files = {k: config.EMBEDDED / f"{f}.safetensors" for k, f in (("vq_file", "vq"), ("target_file", "llamagen"), ("t5_file", "t5"))}
+    settings = {"batch": 2, "examples": 8, "seed": 0, "processes": 1}
+    out = tmp_path / "drafter.safetensors"
+    log = train_drafter.main(work=tmp_path, out=out, steps=8, **files, **settings)
+    assert log[-1]["step"] == 8 and 0 <= log[-1]["agree_0"] <= 1
+    config.check_companion("m", config.ModelSpec(), out, "drafter")
+    header = read_config(out)
+    other = FeatureDrafter(LlamaGenConfig(**{k: v for k, v in header.items() if k != "target"}))
+    checkpoints.load_weights(other, out)
+    publish(other, tmp_path / "other.safetensors", {**header, "target": "0" * 64})
+    with pytest.raises(config.ConfigError, match="trained for another target: the SHA-256"):
+        config.check_companion("m", config.ModelSpec(), tmp_path / "other.safetensors", "drafter")
