@@ -48,3 +48,65 @@ class XLNet:
         target.scatter_(2, order.gather(1, ranks.clamp(max=N - 1))[..., None], inside[..., None].to(target.dtype))
         blocked = permutation_mask(order, begin, ranks, seen).to(target.dtype)
         return exclude(self.net(tokens, perm_mask=blocked, target_mapping=target).logits, self.mask)
+
+
+class CachedXLNet:
+    """The same laws with keys and values kept (appendix F.4): a pass computes what has changed since the last, and its queries.
+
+    The cache is addressed by position and remembers which token stands there; a rejected draft is found out by that, and computed anew.
+    The prompt is computed once, generated tokens do not join it and keep their causal attention. Relative positions are computed in every
+    pass. A new batch (other rows, orders or prompts) starts an empty cache.
+    """
+
+    def __init__(self, net: XLNetLMHeadModel, mask: int):
+        self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
+        self.order = self.begin = torch.empty(0, 0)
+
+    def _restart(self, order: Tensor, begin: Tensor) -> None:
+        B, N = order.shape
+        body, c = self.net.transformer, self.net.config
+        self.order, self.begin = order, begin
+        self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
+        self.rank = torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
+        empty = torch.zeros(B, N + 1, c.n_head, c.d_head, device=order.device, dtype=self.net.dtype)  # the last slot takes what is no token
+        self.keys, self.values = [empty.clone() for _ in body.layer], [empty.clone() for _ in body.layer]
+        distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
+        frequency = 1 / 10000 ** (torch.arange(0, c.d_model, 2, device=order.device) / c.d_model)
+        angle = distance[:, None] * frequency
+        wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.net.dtype)
+        self.distances = [torch.einsum("ph,hnd->pnd", wave, layer.rel_attn.r) for layer in body.layer]
+
+    @torch.inference_mode()
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        B, N = tokens.shape
+        if self.order.shape != order.shape or not (torch.equal(self.order, order) and torch.equal(self.begin, begin)):
+            self._restart(order, begin)
+        body = self.net.transformer
+        upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
+        clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
+        clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
+        fresh = clean[:, None] + torch.arange(max(0, int((upto - clean).max())), device=tokens.device)  # [B, W] ranks to compute
+        real = fresh < upto[:, None]
+        place = order.gather(1, fresh.clamp(max=N - 1))
+        slot = torch.where(real, place, N)
+        self.line = torch.cat([self.line, self.line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
+
+        W, S = fresh.shape[1], ranks.shape[1]
+        position = torch.cat([place, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of the W contents, then of the S queries
+        limit = torch.cat([(fresh + 1).maximum(begin[:, None]), seen], 1)
+        blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
+        back = position[..., None] - torch.arange(N, device=tokens.device)
+        apart = (N - 1 - back)[:, None].expand(-1, self.net.config.n_head, -1, -1)
+        row = torch.arange(B, device=tokens.device)[:, None]
+        x = torch.cat([body.word_embedding(tokens.gather(1, place)), body.mask_emb[0].expand(B, S, -1)], 1)
+        for layer, keys, values, distances in zip(body.layer, self.keys, self.values, self.distances, strict=True):
+            a = layer.rel_attn
+            keys[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], a.k)
+            values[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], a.v)
+            q = torch.einsum("bih,hnd->bind", x, a.q)
+            score = torch.einsum("bind,bjnd->bnij", q + a.r_w_bias, keys[:, :N])
+            score = score + torch.einsum("bind,pnd->bnip", q + a.r_r_bias, distances).gather(-1, apart)
+            score = (score * a.scale).masked_fill(blocked[:, None], -1e30)
+            read = torch.einsum("bnij,bjnd->bind", score.softmax(-1), values[:, :N])
+            x = layer.ff(a.layer_norm(torch.einsum("bind,hnd->bih", read, a.o) + x))
+        return exclude(self.net.lm_loss(x[:, W:]), self.mask)
