@@ -17,6 +17,20 @@ from typing import Any
 
 from parity.config import ConfigError
 
+COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
+    "infilling": ("text",),
+    "stories": (*(f"sentence{k}|InputSentence{k}" for k in range(1, 5)), "sentence5|AnswerRightEnding"),
+    "code": ("prompt", "suffix", "canonical_solution", "test", "entry_point"),
+    "last_word": ("text",),
+    "choice": ("ctx", "endings", "label"),
+}
+
+
+def check(kind: str, settings: dict[str, Any]) -> None:
+    """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded."""
+    if settings["data"] and not settings["data"].startswith("datasets:"):
+        rows(settings["data"], COLUMNS[kind], settings["rows"] if kind != "infilling" else 1)
+
 
 def read_text(path: Path) -> str:
     """The whole of a UTF-8 file, unpacked if its name ends in .gz."""

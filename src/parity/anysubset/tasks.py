@@ -19,7 +19,6 @@ from parity.config import ConfigError
 from parity.embedded import stories
 
 FIRST = 20_000_000  # seeds of the tasks' texts; training and validation use smaller ones
-CODE_COLUMNS = ("prompt", "suffix", "canonical_solution", "test", "entry_point")
 
 
 @dataclass
@@ -55,7 +54,7 @@ def hidden(sentences: list[list[int]], which: set[int]) -> tuple[list[int], list
 def infilling(settings: dict[str, Any], words: Any) -> Task:
     n, N = settings["rows"], settings["length"]
     if settings["data"]:
-        stream = [t for r in readers.rows(settings["data"], ["text"], 10**7) for t in [*words.encode(r["text"]), words.separator]]
+        stream = [t for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], 10**7) for t in [*words.encode(r["text"]), words.separator]]
         texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
         if len(texts) < n:
             raise ConfigError(f"text.tasks.infilling.rows = {n}: {settings['data']!r} holds {len(texts)} texts of {N} tokens; allowed: that")
@@ -75,8 +74,7 @@ def five_sentences(settings: dict[str, Any]) -> list[list[str]]:
     """Stories as five sentences each."""
     if not settings["data"]:
         return [[" ".join(s) for s in stories.story(FIRST + i, True).sentences] for i in range(settings["rows"])]
-    columns = [f"sentence{k}|InputSentence{k}" for k in range(1, 5)]
-    found = readers.rows(settings["data"], [*columns, "sentence5|AnswerRightEnding"], settings["rows"])
+    found = readers.rows(settings["data"], readers.COLUMNS["stories"], settings["rows"])
     if all(str(r["sentence5"]) in ("1", "2") for r in found):  # the cloze test: two endings, and which is right
         endings = readers.rows(settings["data"], ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], settings["rows"])
         found = [r | {"sentence5": e[f"RandomFifthSentenceQuiz{r['sentence5']}"]} for r, e in zip(found, endings, strict=True)]
@@ -95,7 +93,7 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
     """`extra`: the source with a hole for what is filled in, and the tests."""
     ids, rows, extra = [], [], []
     if settings["data"]:
-        for i, r in enumerate(readers.rows(settings["data"], CODE_COLUMNS, settings["rows"])):
+        for i, r in enumerate(readers.rows(settings["data"], readers.COLUMNS["code"], settings["rows"])):
             before, line, after = (words.encode(r[k]) for k in ("prompt", "canonical_solution", "suffix"))
             rows.append((before + line + after, [True] * len(before) + [False] * len(line) + [True] * len(after)))
             extra.append({"before": r["prompt"], "after": r["suffix"], "tests": f"{r['test']}\ncheck({r['entry_point']})\n"})
@@ -117,7 +115,7 @@ def last_word(settings: dict[str, Any], words: Any) -> Task:
     """The last word and, in the embedded stories, the full stop behind it: the word alone is hidden."""
     rows = []
     if settings["data"]:
-        for r in readers.rows(settings["data"], ["text"], settings["rows"]):
+        for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
             before, _, last = r["text"].strip().rpartition(" ")
             rows.append((words.encode(before) + words.encode(last), [True] * len(words.encode(before)) + [False] * len(words.encode(last))))
     else:
@@ -131,9 +129,8 @@ def choice(settings: dict[str, Any], words: Any) -> Task:
     """Four rows a question, the end hidden; `extra`: [question, whether it is the right end]."""
     ids, rows, extra = [], [], []
     if settings["data"]:
-        asked = [
-            (r["ctx"], list(r["endings"]), int(r["label"])) for r in readers.rows(settings["data"], ("ctx", "endings", "label"), settings["rows"])
-        ]
+        found = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
+        asked = [(r["ctx"], list(r["endings"]), int(r["label"])) for r in found]
     else:
         asked = []
         for i in range(settings["rows"]):

@@ -3,16 +3,21 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase, XLNetConfig, XLNetLMHeadModel
+from torch import Tensor
 
 from parity.anysubset.causal import Causal
 from parity.anysubset.xlnet import CachedXLNet, XLNet
 from parity.config import EMBEDDED, ConfigError
 from parity.embedded import stories
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 WEIGHTS = EMBEDDED / "words"
 
@@ -40,7 +45,7 @@ class Words:
 class Pieces:
     """A published tokenizer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase"):
         self.tokenizer = tokenizer
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
@@ -55,24 +60,66 @@ class Pieces:
 
 @dataclass
 class TextModels:
-    """The any-subset network, the judge, and the words of each."""
+    """The any-subset network and the judge, each loaded when it is first asked for, and the words of both.
 
-    net: XLNetLMHeadModel
-    words: Words | Pieces
-    judge: GPT2LMHeadModel
-    judge_words: Words | Pieces
+    xlnet, judge  folders as transformers saves them (config.json, *.safetensors, tokenizer files), or "" for the embedded ones
+    """
+
+    xlnet: str = ""
+    judge: str = ""
+    device: str = "cpu"
+
+    @cached_property
+    def words(self) -> Words | Pieces:
+        return vocabulary(self.xlnet, "xlnet")
+
+    @cached_property
+    def judge_words(self) -> Words | Pieces:
+        return vocabulary(self.judge, "judge")
 
     def subset(self, cache: bool) -> XLNet | CachedXLNet:
-        return (CachedXLNet if cache else XLNet)(self.net, self.words.mask)
+        """The any-subset model: our forward with its cache, or transformers' without one."""
+        config, weights = read(self.xlnet, "xlnet", self.device)
+        if cache:
+            return CachedXLNet(weights, config, self.words.mask)
+        from transformers import XLNetConfig, XLNetLMHeadModel
+
+        net = XLNetLMHeadModel(XLNetConfig(**config))
+        fit(net, weights, self.xlnet or "xlnet")
+        return XLNet(net.to(self.device), self.words.mask)
+
+    @cached_property
+    def gpt2(self) -> "GPT2LMHeadModel":
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config, weights = read(self.judge, "judge", self.device)
+        net = GPT2LMHeadModel(GPT2Config(**config))
+        fit(net, weights, self.judge or "judge")
+        return net.to(self.device).eval()
+
+    @property
+    def one_vocabulary(self) -> bool:
+        """Whether the judge reads the any-subset model's tokens as they are."""
+        return isinstance(self.words, Words) and isinstance(self.judge_words, Words) and self.words.words == self.judge_words.words
 
     def causal(self, cache: bool) -> Causal:
         """The judge as a decoder. Its words must be those of the any-subset model, for prompts are given in them."""
-        if self.judge_words.vocab != self.words.vocab:
-            raise ConfigError(
-                f"text.methods.gpt2: the judge has {self.judge_words.vocab} tokens, the any-subset model {self.words.vocab};"
-                " allowed: two models with one vocabulary"
-            )
-        return Causal(self.judge, self.words.mask, self.words.separator, cache)
+        if not self.one_vocabulary:
+            raise ConfigError("text.methods.gpt2: the judge has another vocabulary than the any-subset model; allowed: two models with one")
+        return Causal(self.gpt2, self.words.mask, self.words.separator, cache)
+
+
+def fit(net: torch.nn.Module, weights: dict[str, Tensor], what: str) -> None:
+    """Load weights; ConfigError unless every one fits, tied and derived ones aside."""
+    prefix = getattr(net, "base_model_prefix", "")
+    own = net.state_dict()
+    given = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}
+    missing, unexpected = net.load_state_dict(given, strict=False)
+    tied = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")
+    bad = [k for k in [*missing, *unexpected] if not k.endswith(tied)]
+    if bad:
+        raise ConfigError(f"text.model: {what} lacks or has too much: {', '.join(bad[:3])}; allowed: the weights its configuration names")
+    net.tie_weights()  # type: ignore[operator]
 
 
 def embedded_file(name: str) -> Path:
@@ -87,30 +134,36 @@ def embedded_file(name: str) -> Path:
     return WEIGHTS / name
 
 
-def load_embedded(file: Path) -> tuple[torch.nn.Module, Words]:
-    """A network and its words from one of our own safetensors files; every weight must fit."""
+def header(file: Path) -> dict[str, Any]:
+    """What one of our own safetensors files says of itself."""
     with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    said = json.loads(header["__metadata__"]["config"])
-    net: XLNetLMHeadModel | GPT2LMHeadModel
-    if said["network"]["model_type"] == "xlnet":
-        net = XLNetLMHeadModel(XLNetConfig(**said["network"]))
+        said = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    return json.loads(said["__metadata__"]["config"])
+
+
+def folder_files(folder: str, part: str) -> list[Path]:
+    files = sorted(Path(folder).glob("*.safetensors"))
+    if not Path(folder, "config.json").is_file() or not files:
+        raise ConfigError(f"text.model.{part} = {folder!r}: needs config.json and *.safetensors; allowed: a folder as transformers saves it")
+    return files
+
+
+def vocabulary(folder: str, part: str) -> Words | Pieces:
+    if not folder:
+        return Words(list(header(embedded_file(f"{part}.safetensors"))["words"]))
+    folder_files(folder, part)
+    from transformers import AutoTokenizer
+
+    return Pieces(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+
+
+def read(folder: str, part: str, device: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration and weights (float32) of a model."""
+    if not folder:
+        file = embedded_file(f"{part}.safetensors")
+        config, files = header(file)["network"], [file]
     else:
-        net = GPT2LMHeadModel(GPT2Config(**said["network"]))
-    net.load_state_dict({k: v.float() for k, v in load_file(file).items()})
-    return net.eval(), Words(list(said["words"]))
-
-
-def load(xlnet: str = "", judge: str = "", device: str = "cpu") -> TextModels:
-    """The embedded models, or those of two folders (config.json, *.safetensors, tokenizer files); nothing is downloaded."""
-    found = []
-    for name, folder, kind in (("xlnet", xlnet, XLNetLMHeadModel), ("judge", judge, GPT2LMHeadModel)):
-        if not folder:
-            net, words = load_embedded(embedded_file(f"{name}.safetensors"))
-        elif not Path(folder, "config.json").is_file():
-            raise ConfigError(f"text.model.{name} = {folder!r}: holds no config.json; allowed: a folder as transformers saves it")
-        else:
-            net = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-            words = Pieces(AutoTokenizer.from_pretrained(folder, local_files_only=True))
-        found += [net.to(device), words]
-    return TextModels(*found)
+        files = folder_files(folder, part)
+        config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    weights = {k: v.float() if v.is_floating_point() else v for f in files for k, v in load_file(f, device=device).items()}
+    return config, weights

@@ -2,15 +2,25 @@
 
 XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a law never sees
 its own token (appendix D). `permutation_mask` says what each position may read.
+
+`XLNet` asks transformers' own forward. `CachedXLNet` computes the same from the same weights, keeps keys and values, and does without
+transformers, whose import takes longer than a small cell's decoding: hence the imports inside functions.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from transformers import XLNetConfig, XLNetLMHeadModel
+
+if TYPE_CHECKING:
+    from transformers import XLNetLMHeadModel
 
 
-def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> XLNetLMHeadModel:
+def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
     """A small XLNet with no dropout and no memory."""
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
     config = XLNetConfig(
         vocab_size=vocab, d_model=width, n_layer=layers, n_head=heads, d_inner=4 * width, dropout=0.0, use_mems_eval=False,
         use_mems_train=False,
@@ -37,7 +47,7 @@ def exclude(logits: Tensor, mask: int) -> Tensor:
 class XLNet:
     """transformers' forward, everything computed in every pass. Satisfies `infilling.AnySubsetModel`."""
 
-    def __init__(self, net: XLNetLMHeadModel, mask: int):
+    def __init__(self, net: "XLNetLMHeadModel", mask: int):
         self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
 
     @torch.inference_mode()
@@ -53,35 +63,43 @@ class XLNet:
 class CachedXLNet:
     """The same laws with keys and values kept (appendix F.4): a pass computes what has changed since the last, and its queries.
 
+    weights  the state of an `XLNetLMHeadModel`, by name; config: its configuration, as saved
+
     The cache is addressed by position and remembers which token stands there; a rejected draft is found out by that, and computed anew.
     The prompt is computed once, generated tokens do not join it and keep their causal attention. Relative positions are computed in every
     pass. A new batch (other rows, orders or prompts) starts an empty cache.
     """
 
-    def __init__(self, net: XLNetLMHeadModel, mask: int):
-        self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
+    def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):
+        if config.get("ff_activation", "gelu") != "gelu" or config.get("bi_data") or config.get("clamp_len", -1) > 0:
+            raise ValueError("XLNet: ff_activation, bi_data or clamp_len is not the default; allowed: the default, or cache: false")
+        self.words, self.mask_embedding = weights["transformer.word_embedding.weight"], weights["transformer.mask_emb"][0]
+        self.out, self.bias = weights.get("lm_loss.weight", self.words), weights["lm_loss.bias"]
+        self.vocab, self.width, self.mask = *self.words.shape, mask
+        self.heads, self.epsilon = config.get("n_head", 16), config.get("layer_norm_eps", 1e-12)
+        count = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("transformer.layer."))
+        prefix = [f"transformer.layer.{i}." for i in range(count)]
+        self.layers = [{k.removeprefix(p): v for k, v in weights.items() if k.startswith(p)} for p in prefix]
         self.order = self.begin = torch.empty(0, 0)
 
     def _restart(self, order: Tensor, begin: Tensor) -> None:
         B, N = order.shape
-        body, c = self.net.transformer, self.net.config
         self.order, self.begin = order, begin
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
         self.rank = torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
-        empty = torch.zeros(B, N + 1, c.n_head, c.d_head, device=order.device, dtype=self.net.dtype)  # the last slot takes what is no token
-        self.keys, self.values = [empty.clone() for _ in body.layer], [empty.clone() for _ in body.layer]
+        empty = torch.zeros(B, N + 1, self.heads, self.width // self.heads, device=order.device, dtype=self.words.dtype)
+        self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))  # the last slot takes what is no token
         distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
-        frequency = 1 / 10000 ** (torch.arange(0, c.d_model, 2, device=order.device) / c.d_model)
+        frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
         angle = distance[:, None] * frequency
-        wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.net.dtype)
-        self.distances = [torch.einsum("ph,hnd->pnd", wave, layer.rel_attn.r) for layer in body.layer]
+        wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.words.dtype)
+        self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         B, N = tokens.shape
         if self.order.shape != order.shape or not (torch.equal(self.order, order) and torch.equal(self.begin, begin)):
             self._restart(order, begin)
-        body = self.net.transformer
         upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
         clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
         clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
@@ -89,24 +107,30 @@ class CachedXLNet:
         real = fresh < upto[:, None]
         place = order.gather(1, fresh.clamp(max=N - 1))
         slot = torch.where(real, place, N)
-        self.line = torch.cat([self.line, self.line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
+        # what was computed behind a changed token is of another past, even where the token itself comes back
+        line = torch.where(self.rank < clean[:, None], self.line, -1)
+        self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
 
         W, S = fresh.shape[1], ranks.shape[1]
         position = torch.cat([place, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of the W contents, then of the S queries
         limit = torch.cat([(fresh + 1).maximum(begin[:, None]), seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
         back = position[..., None] - torch.arange(N, device=tokens.device)
-        apart = (N - 1 - back)[:, None].expand(-1, self.net.config.n_head, -1, -1)
+        apart = (N - 1 - back)[:, None].expand(-1, self.heads, -1, -1)
         row = torch.arange(B, device=tokens.device)[:, None]
-        x = torch.cat([body.word_embedding(tokens.gather(1, place)), body.mask_emb[0].expand(B, S, -1)], 1)
-        for layer, keys, values, distances in zip(body.layer, self.keys, self.values, self.distances, strict=True):
-            a = layer.rel_attn
-            keys[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], a.k)
-            values[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], a.v)
-            q = torch.einsum("bih,hnd->bind", x, a.q)
-            score = torch.einsum("bind,bjnd->bnij", q + a.r_w_bias, keys[:, :N])
-            score = score + torch.einsum("bind,pnd->bnip", q + a.r_r_bias, distances).gather(-1, apart)
-            score = (score * a.scale).masked_fill(blocked[:, None], -1e30)
+        x = torch.cat([F.embedding(tokens.gather(1, place), self.words), self.mask_embedding.expand(B, S, -1)], 1)
+        for w, keys, values, distances in zip(self.layers, self.keys, self.values, self.distances, strict=True):
+            keys[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
+            values[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
+            q = torch.einsum("bih,hnd->bind", x, w["rel_attn.q"])
+            score = torch.einsum("bind,bjnd->bnij", q + w["rel_attn.r_w_bias"], keys[:, :N])
+            score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(-1, apart)
+            score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
             read = torch.einsum("bnij,bjnd->bind", score.softmax(-1), values[:, :N])
-            x = layer.ff(a.layer_norm(torch.einsum("bind,hnd->bih", read, a.o) + x))
-        return exclude(self.net.lm_loss(x[:, W:]), self.mask)
+            x = self._norm(torch.einsum("bind,hnd->bih", read, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
+            inner = F.linear(F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"])), w["ff.layer_2.weight"], w["ff.layer_2.bias"])
+            x = self._norm(inner + x, w, "ff.layer_norm")
+        return exclude(F.linear(x[:, W:], self.out, self.bias), self.mask)
+
+    def _norm(self, x: Tensor, w: dict[str, Tensor], name: str) -> Tensor:
+        return F.layer_norm(x, (self.width,), w[f"{name}.weight"], w[f"{name}.bias"], self.epsilon)

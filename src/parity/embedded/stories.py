@@ -194,7 +194,7 @@ def snippet(seed: int, test: bool = False) -> Snippet:
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
     exec(source(tuple(w for line in lines for w in (*line.split(), LINE))), scope)  # our own text, from the tables above
-    return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tuple(f"assert {c} == {eval(c, scope)!r}" for c in calls))
+    return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls))
 
 
 def source(words: tuple[str, ...] | list[str]) -> str:
