@@ -4,7 +4,7 @@
     snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
     snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all text                                                       its any-subset text section alone
-    snakemake --cores all train_embedded                                             train the embedded models anew
+    snakemake --cores all train_embedded                                             train the embedded models anew (text: train_words)
 
 This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
 """

@@ -82,7 +82,9 @@ def test_lossless_decoders_are_certified(name):
     assert found["verdict"] == "certified lossless", found
 
 
-@pytest.mark.parametrize(("name", "decoder"), [("assd", partial(assd, k=3, tolerance=0.1)), ("sigma_gpt", sigma_gpt), ("diffusion", DECODERS["diffusion"])])
+@pytest.mark.parametrize(
+    ("name", "decoder"), [("assd", partial(assd, k=3, tolerance=0.1)), ("sigma_gpt", sigma_gpt), ("diffusion", DECODERS["diffusion"])]
+)
 def test_lossy_decoders_are_rejected_with_their_distance(name, decoder):
     rows = anyorder.exact(decoder, method=name, n=20_000, names=["random 3x5", "consistent 3x4"], draws=999)
     found = verdict.verdicts(rows, {name: "lossy"}, margin=0.03)[0]
@@ -138,7 +140,7 @@ def test_first_draft_is_always_accepted():
     noise = counted_noise(0, range(2000))
     accepted = 0
     for step in assd(model, start, noise=noise, k=4):
-        line, ranks, seen, p = next(c for c in reversed(model.calls) if (c[1].shape[1] == 4))
+        line, ranks, _, p = next(c for c in reversed(model.calls) if (c[1].shape[1] == 4))
         alive = ranks[:, 0] < start.order.shape[1]
         again = model.model.laws(line, start.order, start.begin, ranks[:, :1], ranks[:, :1].clamp(max=5))  # its joint-density term
         assert torch.equal(again[alive, 0], p[alive, 0])

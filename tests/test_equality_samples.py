@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from parity.anysubset import tabular
+from parity.anysubset.infilling import Infilling
 from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.sjd import sjd
 from parity.equality import __main__ as main
-from parity.anysubset import tabular
-from parity.anysubset.infilling import Infilling
 from parity.equality import anyorder, calibration, certify, continuous, mutants, paired, teacher_forced
 from parity.equality.exact import Target
 from parity.metrics import fid

@@ -37,7 +37,8 @@ def hostile(machine) -> dict[str, str]:
         "loops": "while True:\n    pass\n",
         "sleeps": "import time\ntime.sleep(100)\n" + then,
         "forks": "import os\nn = [os.fork() for _ in range(300)]\n" + then,
-        "forks and stays": f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(2)\n    open({c!r}, 'w').write('x')\n    os._exit(0)\nraise SystemExit(0)\n",
+        "forks and stays": f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(2)\n    open({c!r}, 'w').write('x')\n    os._exit(0)\n"
+        "raise SystemExit(0)\n",
         "reads a secret file": f"assert open({s!r}).read() == 's3cret'" + then,
         "reads a token": "import os\nassert os.environ['HF_TOKEN'] == 't0ken'" + then,
         "writes outside": f"open({c!r}, 'w').write('x')" + then,

@@ -121,7 +121,9 @@ def test_gpt2_with_a_cache_writes_what_it_writes_without():
     for p in judge.parameters():
         p.data.mul_(6 if p.ndim > 1 else 1)
     known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
-    prefix = infilling(torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4)), known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    prefix = infilling(
+        torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4)), known, 0, V, torch.tensor([20, 20, 17, 14, 20])
+    )
     plain, kept = (fill(prefix, gpt2(Causal(judge, 0, 1, c), prefix, noise=counted_noise(0, range(B)))) for c in (False, True))
     assert torch.equal(plain.tokens, kept.tokens)
     p = Causal(judge, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, torch.full((B, 1), 6), torch.full((B, 1), 6))

@@ -137,7 +137,7 @@ class StoriesTask(TextTask):
 
 
 class CodeTask(TextTask):
-    """A function with one line hidden, judged by its unit tests in a sandbox (Table 2). Off in `code: false` of the sandbox's probe."""
+    """A function with one line hidden, judged by its unit tests in a sandbox (Table 2)."""
 
 
 class TextTasks(Strict):
@@ -383,10 +383,8 @@ def check_text(text: TextSpec) -> None:
         for i, task in enumerate(getattr(text.tasks, kind)):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
-            if "gpt2" in text.methods and kind == "infilling" and task.prompt != "prefix" and len(text.tasks.infilling) == 1:
-                raise ConfigError(
-                    f"text.tasks.infilling.{i}.prompt = {task.prompt!r}: gpt2 reads from left to right; allowed with it: 'prefix'"
-                )
+    if "gpt2" in text.methods and not any(t.prompt == "prefix" for t in text.tasks.infilling):
+        raise ConfigError("text.methods.gpt2: reads from left to right; allowed: with an infilling task whose prompt is 'prefix'")
     if len(set(text.cache)) < len(text.cache):
         raise ConfigError(f"text.cache = {text.cache}: a value is given twice")
 
@@ -429,7 +427,7 @@ def text_cells(config: Config) -> list[dict[str, Any]]:
             if method == "gpt2" and not prefix:
                 continue
             for variant in variants:
-                for kept in text.cache if method in ("sequential", "assd", "assd_ngram", "gpt2") else [False]:
+                for kept in text.cache:
                     roles = [("method", config.seeds.methods)]
                     if method == "sequential":
                         roles = [("reference", config.seeds.reference), ("control", config.seeds.control)]

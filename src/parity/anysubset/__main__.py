@@ -1,11 +1,11 @@
 """python -m parity.anysubset COMMAND ... : the stages of the text experiment.
 
-    task     which words of which texts are missing                          task.npz
-    decode   fill them in with one method                                    rows.npz
-    laws     last-word and multiple-choice accuracy of the model itself      laws.json
-    exact    a method on models whose law can be written down                rows.json
-    measure  perplexity, entropy, ROUGE, unit tests, teacher-forced tests    records.parquet, equality.json
-    report   text.html and its tables
+task     which words of which texts are missing                          task.npz
+decode   fill them in with one method                                    rows.npz
+laws     last-word and multiple-choice accuracy of the model itself      laws.json
+exact    a method on models whose law can be written down                rows.json
+measure  perplexity, entropy, ROUGE, unit tests, teacher-forced tests    records.parquet, equality.json
+report   text.html and its tables
 """
 
 import argparse
@@ -24,7 +24,7 @@ from parity.anysubset.infilling import Infilling, infilling
 from parity.anysubset.steps import fill
 from parity.command import one_line, pin_threads, progress, provenance
 from parity.noise import batch_noise
-from parity.storage import canonical, publish, read_arrays, read_json, write_arrays, write_json
+from parity.storage import canonical, publish, read_arrays, write_arrays, write_json
 
 
 def read_task(path: Path) -> tasks.Task:
@@ -144,7 +144,10 @@ def measure(a: argparse.Namespace) -> None:
         judge_mask = mask if judged is complete else models.judge_words.mask
         ppl = score.perplexities(models.gpt2, judged, end, judge_mask, models.judge_words.separator)
         logp = torch.cat(
-            [own_log_probability(model, Infilling(*(x[i : i + 32] for x in start)), complete[i : i + 32]) for i in range(0, len(complete), 32)]
+            [
+                own_log_probability(model, Infilling(*(x[i : i + 32] for x in start)), complete[i : i + 32])
+                for i in range(0, len(complete), 32)
+            ]
         )
         for i, name in enumerate(cell["ids"].tolist()):
             N = int(cell["end"][i])

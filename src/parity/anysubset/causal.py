@@ -35,7 +35,11 @@ class Causal:
         if self.fed.shape != wanted.shape or bool(((wanted != self.fed + 1) & (wanted != self.fed)).any()):
             from transformers import DynamicCache
 
-            self.fed, self.past, self.valid = torch.zeros_like(wanted), DynamicCache(), torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
+            self.fed, self.past, self.valid = (
+                torch.zeros_like(wanted),
+                DynamicCache(),
+                torch.zeros(B, 0, dtype=torch.int64, device=tokens.device),
+            )
         width = max(1, int((wanted - self.fed).max()))
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
         # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from all later ones

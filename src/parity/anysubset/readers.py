@@ -61,7 +61,7 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
         import datasets
     except ImportError:
         raise ConfigError(f"data = {name!r}: the package `datasets` is not installed; allowed: a file, or install it") from None
-    _, where, split = (name.split(":") + ["test"])[:3]
+    where, split = [*name.split(":")[1:], "test"][:2]
     parts = where.split("/")
     config = parts[2] if len(parts) > 2 else None
     yield from datasets.load_dataset("/".join(parts[:2]), config, split=split)

@@ -36,12 +36,7 @@ def summary(settings: Config, records: pd.DataFrame) -> pd.DataFrame:
     for cell in cells:
         spec = cell["spec"]
         own = records[records["cell"] == cell["cell"]].sort_values("id")
-        same = [
-            c
-            for c in cells
-            if c["role"] == "reference" and c["spec"]["task"] == spec["task"]
-            and c["spec"]["cache"] == (spec["cache"] if spec["method"] in ("assd", "assd_ngram", "sequential") else c["spec"]["cache"])
-        ]  # fmt: skip
+        same = [c for c in cells if c["role"] == "reference" and c["spec"]["task"] == spec["task"] and c["spec"]["cache"] == spec["cache"]]
         base = records[records["cell"] == same[0]["cell"]].sort_values("id")
         task = tasks[spec["task"]]
         row: dict[str, Any] = {
@@ -67,14 +62,19 @@ def summary(settings: Config, records: pd.DataFrame) -> pd.DataFrame:
 
 def judged(settings: Config, exact: list[Path], forced: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Equality rows under their variant's name, and a verdict for each variant of a method."""
-    files = {str(p): read_json(p)["rows"] for p in exact}
-    rows, claims = [], {}
+    files = {p.name: read_json(p)["rows"] for p in exact}
+    rows: list[dict[str, Any]] = []
+    claims = {}
     for cell in text_cells(settings):
         spec = cell["spec"]
         variant = " ".join([spec["method"], *(f"{k}={v}" for k, v in spec["options"].items())])
         claims[variant] = claim(spec["method"], spec["options"])
-        own = [] if spec["method"] == "gpt2" else files[text_exact(text_exact_key(settings, spec), spec)]
-        own = [r | {"method": spec["method"], "key": variant} for r in own if not any(o["key"] == variant and o["layer"] == "exact" for o in rows)]
+        own = [] if spec["method"] == "gpt2" else files[Path(text_exact(text_exact_key(settings, spec), spec)).name]
+        own = [
+            r | {"method": spec["method"], "key": variant}
+            for r in own
+            if not any(o["key"] == variant and o["layer"] == "exact" for o in rows)
+        ]
         rows += own
         rows += [r | {"method": spec["method"], "key": variant} for r in forced["rows"] if r["key"] == cell["key"]]
     return rows, verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
@@ -94,7 +94,7 @@ def published(files: list[Path], table: pd.DataFrame, laws: list[dict[str, Any]]
                 value = r[metric]
                 break
         ours.append(value)
-    return said.assign(ours=ours)
+    return said.assign(ours=pd.Series(ours, dtype=object))
 
 
 def sweep(table: pd.DataFrame) -> str:
@@ -146,6 +146,12 @@ COLUMNS = {
 EXTRA = {"stories": dict(zip(ROUGE, ("ROUGE-1", "ROUGE-2", "ROUGE-L"), strict=True)), "code": {"passed": "pass@1"}}
 
 
+def environment() -> jinja2.Environment:
+    """What a model wrote is anybody's text: everything reaches the page escaped."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+
+
 def write(a: argparse.Namespace) -> None:
     settings = config.load(json.loads(a.config))
     records, forced = pd.read_parquet(a.records), read_json(a.equality)
@@ -167,18 +173,19 @@ def write(a: argparse.Namespace) -> None:
     order = ["method", "options", "verdict", "claim", "tv_bound", "tv", "note"]
     verdict_frame = pd.DataFrame([{**v, "options": v["key"].removeprefix(v["method"]).strip() or "-"} for v in found])[order]
     paper = published(a.published, table, laws)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("text.html.j2").render(
-        experiment=settings.experiment,
-        verdicts=any_table(verdict_frame),
-        sections=sections,
-        laws=any_table(pd.DataFrame(laws)) if laws else None,
-        published=any_table(paper) if len(paper) else None,
-        sweep=sweep(table),
-        provenance=canonical(forced["provenance"]),
-        rows=len(records),
+    page = (
+        environment()
+        .get_template("text.html.j2")
+        .render(
+            experiment=settings.experiment,
+            verdicts=any_table(verdict_frame),
+            sections=sections,
+            laws=any_table(pd.DataFrame(laws)) if laws else None,
+            published=any_table(paper) if len(paper) else None,
+            sweep=sweep(table),
+            provenance=canonical(forced["provenance"]),
+            rows=len(records),
+        )
     )
     for name, frame in (("text.csv", table), ("text-equality.csv", pd.DataFrame(rows))):
         stream = io.StringIO()

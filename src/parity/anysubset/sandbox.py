@@ -122,7 +122,7 @@ def python() -> tuple[tuple[str, str] | None, str]:
 
 
 def probe() -> str:
-    """"" if programs can be run, else the reason."""
+    """ "" if programs can be run, else the reason."""
     return python()[1]
 
 
@@ -134,5 +134,7 @@ def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
     nonce, begin = secrets.token_hex(16), time.perf_counter()
     out, errors, late = execute(command(*found), {"program": program, "tests": tests, "nonce": nonce}, seconds)
     passed = out.endswith(nonce.encode()) and not late
-    why = "" if passed else "time" if late else (errors.decode(errors="replace").strip().splitlines() or ["left before its tests ended"])[-1]
+    why = (
+        "" if passed else "time" if late else (errors.decode(errors="replace").strip().splitlines() or ["left before its tests ended"])[-1]
+    )
     return Outcome(passed, why[:200], time.perf_counter() - begin)

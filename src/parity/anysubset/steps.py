@@ -50,9 +50,7 @@ def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - begin
     ranks = torch.arange(N, device=device)
-    asked = torch.zeros_like(start.tokens).scatter_(
-        1, start.order, ((ranks >= start.begin[:, None]) & (ranks < start.end[:, None])).long()
-    )
+    asked = torch.zeros_like(start.tokens).scatter_(1, start.order, ((ranks >= start.begin[:, None]) & (ranks < start.end[:, None])).long())
     left = (asked > 0) & (loop[:, :N] == 0)
     if left.any():
         row, position = left.nonzero()[0].tolist()

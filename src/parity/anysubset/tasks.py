@@ -1,12 +1,12 @@
 """The tasks: which words of which texts are missing. From the held-out part of the embedded grammar, or from public data in files.
 
-    build(kind, settings, words) -> Task
+build(kind, settings, words) -> Task
 
-    infilling   packed texts of `length` words, a share `masked` of them hidden: scattered, or all but a prefix (Tables 1, 4 to 9, 11)
-    stories     five sentences, the third or the three in the middle hidden (Table 3): ROCStories
-    code        a function, one line of its body hidden (Table 2): HumanEval-infilling, single line
-    last_word   a passage, its last word hidden (Table 10): LAMBADA
-    choice      a beginning and four ends (Table 10): HellaSwag
+infilling   packed texts of `length` words, a share `masked` of them hidden: scattered, or all but a prefix (Tables 1, 4 to 9, 11)
+stories     five sentences, the third or the three in the middle hidden (Table 3): ROCStories
+code        a function, one line of its body hidden (Table 2): HumanEval-infilling, single line
+last_word   a passage, its last word hidden (Table 10): LAMBADA
+choice      a beginning and four ends (Table 10): HellaSwag
 """
 
 from dataclasses import dataclass, field
@@ -40,10 +40,10 @@ def pack(ids: list[str], rows: list[tuple[list[int], list[bool]]], fill: int, ex
         if not any(known):
             raise ValueError(f"{name}: every position is masked; allowed: at least one known word")
     N = max(len(t) for t, _ in rows)
-    tokens, known = np.full((len(rows), N), fill, dtype=np.int64), np.zeros((len(rows), N), dtype=bool)
+    tokens, given = np.full((len(rows), N), fill, dtype=np.int64), np.zeros((len(rows), N), dtype=bool)
     for i, (t, k) in enumerate(rows):
-        tokens[i, : len(t)], known[i, : len(t)] = t, k
-    return Task(ids, tokens, known, np.array([len(t) for t, _ in rows]), extra or [None] * len(rows))
+        tokens[i, : len(t)], given[i, : len(t)] = t, k
+    return Task(ids, tokens, given, np.array([len(t) for t, _ in rows]), extra or [None] * len(rows))
 
 
 def hidden(sentences: list[list[int]], which: set[int]) -> tuple[list[int], list[bool]]:
@@ -54,10 +54,16 @@ def hidden(sentences: list[list[int]], which: set[int]) -> tuple[list[int], list
 def infilling(settings: dict[str, Any], words: Any) -> Task:
     n, N = settings["rows"], settings["length"]
     if settings["data"]:
-        stream = [t for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], 10**7) for t in [*words.encode(r["text"]), words.separator]]
+        stream = [
+            t
+            for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], 10**7)
+            for t in [*words.encode(r["text"]), words.separator]
+        ]
         texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
         if len(texts) < n:
-            raise ConfigError(f"text.tasks.infilling.rows = {n}: {settings['data']!r} holds {len(texts)} texts of {N} tokens; allowed: that")
+            raise ConfigError(
+                f"text.tasks.infilling.rows = {n}: {settings['data']!r} holds {len(texts)} texts of {N} tokens; allowed: that"
+            )
     else:
         texts = [[words.number[w] for w in stories.text(FIRST + i, True, N)] for i in range(n)]
     rows = []

@@ -34,7 +34,9 @@ class Words:
         found = []
         for word in text.split():
             if word not in self.number:
-                raise ValueError(f"word {word!r} is not in the vocabulary of {self.vocab} words; give a model that knows it, or another text")
+                raise ValueError(
+                    f"word {word!r} is not in the vocabulary of {self.vocab} words; give a model that knows it, or another text"
+                )
             found.append(self.number[word])
         return found
 
@@ -55,7 +57,7 @@ class Pieces:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.decode(tokens)
+        return str(self.tokenizer.decode(tokens))
 
 
 @dataclass
@@ -86,7 +88,8 @@ class TextModels:
 
         net = XLNetLMHeadModel(XLNetConfig(**config))
         fit(net, weights, self.xlnet or "xlnet")
-        return XLNet(net.to(self.device), self.words.mask)
+        torch.nn.Module.to(net, self.device)
+        return XLNet(net, self.words.mask)
 
     @cached_property
     def gpt2(self) -> "GPT2LMHeadModel":
@@ -95,7 +98,8 @@ class TextModels:
         config, weights = read(self.judge, "judge", self.device)
         net = GPT2LMHeadModel(GPT2Config(**config))
         fit(net, weights, self.judge or "judge")
-        return net.to(self.device).eval()
+        torch.nn.Module.to(net, self.device)
+        return net.eval()
 
     @property
     def one_vocabulary(self) -> bool:
@@ -144,7 +148,9 @@ def header(file: Path) -> dict[str, Any]:
 def folder_files(folder: str, part: str) -> list[Path]:
     files = sorted(Path(folder).glob("*.safetensors"))
     if not Path(folder, "config.json").is_file() or not files:
-        raise ConfigError(f"text.model.{part} = {folder!r}: needs config.json and *.safetensors; allowed: a folder as transformers saves it")
+        raise ConfigError(
+            f"text.model.{part} = {folder!r}: needs config.json and *.safetensors; allowed: a folder as transformers saves it"
+        )
     return files
 
 

@@ -128,7 +128,9 @@ class CachedXLNet:
             score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
             read = torch.einsum("bnij,bjnd->bind", score.softmax(-1), values[:, :N])
             x = self._norm(torch.einsum("bind,hnd->bih", read, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
-            inner = F.linear(F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"])), w["ff.layer_2.weight"], w["ff.layer_2.bias"])
+            inner = F.linear(
+                F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"])), w["ff.layer_2.weight"], w["ff.layer_2.bias"]
+            )
             x = self._norm(inner + x, w, "ff.layer_norm")
         return exclude(F.linear(x[:, W:], self.out, self.bias), self.mask)
 

@@ -194,7 +194,9 @@ def snippet(seed: int, test: bool = False) -> Snippet:
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
     exec(source(tuple(w for line in lines for w in (*line.split(), LINE))), scope)  # our own text, from the tables above
-    return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls))
+    return Snippet(
+        (first, second), tuple(tuple(x.split()) for x in lines), tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls)
+    )
 
 
 def source(words: tuple[str, ...] | list[str]) -> str:
@@ -226,5 +228,5 @@ def vocabulary() -> tuple[str, ...]:
     templates = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
     code = [*PAIR_STEPS, *PAIR_STEPS.values(), *LIST_STEPS, *LIST_STEPS.values(), *NEXT_STEPS, *NEXT_STEPS.values(), *FUNCTIONS, *NUMBERS]
     words = {w for t in (*lists, *templates, *code) for w in t.split() if "{" not in w}
-    words |= set("def ( ) : , # = return z then".split())
+    words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}
     return (MASK, SEPARATOR, LINE, INDENT, *sorted(words))

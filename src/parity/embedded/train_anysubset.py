@@ -93,14 +93,14 @@ def main(
     def loss(step):
         rng = np.random.default_rng([seed, step, 7])
         rows = tokens[torch.from_numpy(rng.integers(0, examples, batch))]
-        order, m = draw_order(scheme, step, rows.shape, rng)
+        order, m = draw_order(scheme, step, (batch, rows.shape[1]), rng)
         with torch.autocast("cpu", torch.bfloat16):
             nats = joint_nats(net, rows, order, m)
         return nats.sum() / (rows.numel() - m.sum()), {}
 
     @torch.inference_mode()
     def held_out() -> float:
-        order, m = draw_order(Scheme(low=0.95, high=0.95, warmup=0), 0, test.shape, np.random.default_rng(seed))
+        order, m = draw_order(Scheme(low=0.95, high=0.95, warmup=0), 0, (len(test), test.shape[1]), np.random.default_rng(seed))
         nats = [joint_nats(net, t, o, k).sum().item() for t, o, k in zip(test.split(32), order.split(32), m.split(32), strict=True)]
         return sum(nats) / (test.numel() - int(m.sum()))
 

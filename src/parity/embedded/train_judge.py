@@ -23,7 +23,9 @@ def gpt2(vocab: int, length: int = stories.LENGTH + 1, width: int = 128, layers:
     )  # fmt: skip
 
 
-def main(work: Path, out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, peak: float = 2e-3) -> list[dict[str, float]]:
+def main(
+    work: Path, out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, peak: float = 2e-3
+) -> list[dict[str, float]]:
     """Train, write `out`, return the log: nats per word, also on held-out texts."""
     tokens = text_tokens(work, "train", 0, examples, test=False)
     test = text_tokens(work, "test", 10_000_000, 128, test=True)

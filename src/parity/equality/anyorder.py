@@ -143,7 +143,9 @@ def no_resampling(q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor,
     return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
 
 
-def with_verify(faulty: Callable[..., Verified], model: TabularAnySubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+def with_verify(
+    faulty: Callable[..., Verified], model: TabularAnySubset, start: Infilling, *, noise: Noise, **options: Any
+) -> Iterator[Fill]:
     with patch.object(assd_module, "verify", faulty):
         yield from assd(model, start, noise=noise, **options)
 

@@ -35,9 +35,7 @@ def bigram_laws(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtype: to
 
 
 @torch.inference_mode()
-def assd_ngram(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, k: Annotated[int, Field(ge=2, le=64)] = 5
-) -> Iterator[Fill]:
+def assd_ngram(model: AnySubsetModel, start: Infilling, *, noise: Noise, k: Annotated[int, Field(ge=2, le=64)] = 5) -> Iterator[Fill]:
     """Each loop drafts k tokens by bigrams of the text so far, each after the one to its left, and verifies all of them in one pass.
 
     k  tokens drafted per loop, in one auxiliary call

@@ -16,9 +16,7 @@ SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; here on
 
 
 @torch.inference_mode()
-def diffusion(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, steps: Annotated[int, Field(ge=1, le=4096)] = 64
-) -> Iterator[Fill]:
+def diffusion(model: AnySubsetModel, start: Infilling, *, noise: Noise, steps: Annotated[int, Field(ge=1, le=4096)] = 64) -> Iterator[Fill]:
     """In step i of T each masked position appears with probability 1 / (T - i), drawn from its law given what is known.
 
     steps  T, passes of the network; the fewer, the more tokens are drawn as if independent
@@ -26,7 +24,7 @@ def diffusion(
     What has appeared joins the prompt, as in the sampler's own network, where everything known sees everything known.
     """
     tokens, end = start.tokens, start.end
-    B, N = tokens.shape
+    N = tokens.shape[1]
     known = start.tokens != model.mask
     for step in range(steps):
         order, begin, _ = lattice(known, end)

@@ -17,9 +17,7 @@ SOURCE = "Pannatier et al. 2024 as reprinted in Guo & Ermon 2025, Algorithm 3 (a
 
 
 @torch.inference_mode()
-def sigma_gpt(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: Annotated[int, Field(ge=1, le=64)] = 4
-) -> Iterator[Fill]:
+def sigma_gpt(model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: Annotated[int, Field(ge=1, le=64)] = 4) -> Iterator[Fill]:
     """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best order accepts.
 
     orders  N_o, random orders a loop, evaluated as rows of one pass
@@ -44,7 +42,9 @@ def sigma_gpt(
 
         place = torch.arange(N, device=tokens.device)
         keys = noise.exponential("branch", step * orders + torch.arange(orders, device=tokens.device)[None], N)  # [B, orders, N]
-        by_rank = torch.where((place < begin[:, None])[:, None], place / N - 1, torch.where((place < end[:, None])[:, None], keys, torch.inf))
+        by_rank = torch.where(
+            (place < begin[:, None])[:, None], place / N - 1, torch.where((place < end[:, None])[:, None], keys, torch.inf)
+        )
         shuffled = order[:, None].expand(-1, orders, -1).gather(2, by_rank.argsort(2)).flatten(0, 1)
 
         def rows(x):
