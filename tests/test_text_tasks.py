@@ -56,6 +56,12 @@ def test_code_task_hides_one_line_and_its_truth_passes():
         exec(stories.source(words) + task.extra[i]["tests"], scope)
 
 
+def test_every_attempt_is_a_row_of_its_own():
+    task = tasks.build("code", settings(rows=2, attempts=3), WORDS)
+    assert task.ids == ["code-0/0", "code-0/1", "code-0/2", "code-1/0", "code-1/1", "code-1/2"] and len(task.extra) == len(task.end) == 6
+    assert np.array_equal(task.tokens[0], task.tokens[2]) and not np.array_equal(task.tokens[2], task.tokens[3])
+
+
 def test_last_word_is_one_that_the_story_named():
     task = tasks.build("last_word", settings(rows=20), WORDS)
     named = 0

@@ -134,10 +134,13 @@ class StoriesTask(TextTask):
     """Five-sentence stories: the third sentence hidden, or the three in the middle (Table 3)."""
 
     missing: Literal[1, 3] = 3
+    attempts: int = Field(1, ge=1, le=100, description="completions per story, each with noise of its own")
 
 
 class CodeTask(TextTask):
     """A function with one line hidden, judged by its unit tests in a sandbox (Table 2)."""
+
+    attempts: int = Field(1, ge=1, le=100, description="completions per function, each with noise of its own; all of them count")
 
 
 class TextTasks(Strict):

@@ -76,7 +76,8 @@ def judged(settings: Config, exact: list[Path], forced: dict[str, Any]) -> tuple
             if not any(o["key"] == variant and o["layer"] == "exact" for o in rows)
         ]
         rows += own
-        rows += [r | {"method": spec["method"], "key": variant} for r in forced["rows"] if r["key"] == cell["key"]]
+        if cell["role"] != "control" and spec["cache"] == settings.text.cache[0]:  # type: ignore[union-attr]
+            rows += [r | {"method": spec["method"], "key": variant} for r in forced["rows"] if r["key"] == cell["key"]]
     return rows, verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
 
 

@@ -155,8 +155,13 @@ def choice(settings: dict[str, Any], words: Any) -> Task:
 
 
 KINDS = {"infilling": infilling, "stories": story_task, "code": code_task, "last_word": last_word, "choice": choice}
-DECODED = ("infilling", "stories", "code")  # the others ask for laws, not for samples
 
 
 def build(kind: str, settings: dict[str, Any], words: Any) -> Task:
-    return KINDS[kind](settings, words)
+    """The task, each of its rows as often as it is to be attempted: an attempt's id keys its noise."""
+    one, attempts = KINDS[kind](settings, words), settings.get("attempts", 1)
+    if attempts == 1:
+        return one
+    ids = [f"{name}/{k}" for name in one.ids for k in range(attempts)]
+    arrays = [np.repeat(x, attempts, 0) for x in (one.tokens, one.known, one.end)]
+    return Task(ids, *arrays, extra=[e for e in one.extra for _ in range(attempts)])
