@@ -157,7 +157,7 @@ def test_masking_rates_move_to_their_bounds_and_are_stratified():
 
 
 def test_orders_are_the_lattices_unless_permuted():
-    for permutations in (False, True):
+    for permutations in (0.0, 1.0):
         order, m = draw_order(Scheme(warmup=0, permutations=permutations), 0, (64, 32), np.random.default_rng(1))
         assert (order.sort(1).values == torch.arange(32)).all()
         ascending = [bool((o[k:].diff() > 0).all()) for o, k in zip(order, m.tolist(), strict=True)]
