@@ -75,7 +75,7 @@ def test_last_word_is_one_that_the_story_named():
 
 def test_choice_has_four_ends_and_one_is_right():
     task = tasks.build("choice", settings(rows=5), WORDS)
-    assert len(task.ids) == 20 and [sum(r for q, r in task.extra if q == k) for k in range(5)] == [1] * 5
+    assert len(task.ids) == 20 and [sum(r for q, r, _ in task.extra if q == k) for k in range(5)] == [1] * 5
 
 
 def test_a_row_without_a_question_is_an_error():
@@ -122,7 +122,7 @@ def test_wikitext_lambada_hellaswag_and_humaneval(tmp_path):
     row = {"ctx": "anna was sad .", "endings": ["ben came .", "she found it .", "they sang .", "it was late ."], "label": "1"}
     (tmp_path / "hella.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     task = tasks.build("choice", settings(data=str(tmp_path / "hella.jsonl.gz")), WORDS)
-    assert task.extra == [[0, False], [0, True], [0, False], [0, False]]
+    assert task.extra == [[0, False, None], [0, True, None], [0, False, None], [0, False, None]]
     row = {
         "prompt": "def f ( x ) :",
         "canonical_solution": "return x + 1",

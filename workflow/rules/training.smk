@@ -8,7 +8,7 @@ OUTPUTS          results/training/<model>.safetensors and .json (the log)
 Takes about three hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
-WORDS = {"xlnet": ("train_anysubset", 2000, 16), "judge": ("train_judge", 600, 16)}  # recipe, steps, batch
+WORDS = {"xlnet": ("train_anysubset", 3000, 16), "judge": ("train_judge", 600, 16)}  # recipe, steps, batch
 STEPS = {"vq": (2800, 48), "text": (1200, 128), "clip": (450, 128), "llamagen": (4200, 32)}  # steps, batch
 
 

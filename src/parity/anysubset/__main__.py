@@ -101,14 +101,19 @@ def laws(a: argparse.Namespace) -> None:
             right += ((p.argmax(-1) == own) | (ranks >= start.end[:, None])).all(1).tolist()
         else:
             total += (own_log_probability(model, start, complete) / (start.end - start.begin)).tolist()
+    held = task.extra
     if a.kind == "choice":  # the end with the largest log-probability per token
-        questions: dict[int, list[tuple[float, bool]]] = {}
-        for value, (question, correct) in zip(total, task.extra, strict=True):
-            questions.setdefault(question, []).append((value, correct))
+        questions: dict[int, list[tuple[float, bool, bool | None]]] = {}
+        for value, (question, correct, out) in zip(total, task.extra, strict=True):
+            questions.setdefault(question, []).append((value, correct, out))
         right = [max(ends)[1] for ends in questions.values()]
+        held = [ends[0][2] for ends in questions.values()]
     mean, error = statistics.mean_error(np.array(right, float))
-    seconds = time.perf_counter() - begin
-    write_json(a.out, {"kind": a.kind, "accuracy": mean, "error": error, "n": len(right), "seconds": round(seconds, 2)})
+    found: dict[str, Any] = {"kind": a.kind, "accuracy": mean, "error": error, "n": len(right)}
+    for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
+        some = [r for r, h in zip(right, held, strict=True) if h is wanted]
+        found[f"accuracy_{name}"] = float(np.mean(some)) if some else None
+    write_json(a.out, found | {"seconds": round(time.perf_counter() - begin, 2)})
 
 
 def exact(a: argparse.Namespace) -> None:

@@ -7,6 +7,9 @@ stories     five sentences, the third or the three in the middle hidden (Table 3
 code        a function, one line of its body hidden (Table 2): HumanEval-infilling, single line
 last_word   a passage, its last word hidden (Table 10): LAMBADA
 choice      a beginning and four ends (Table 10): HellaSwag
+
+Embedded texts and stories are all of pairs that training never saw; of functions, last words and ends every second one is, the others are
+new examples of known pairs, and `laws` tells the two apart.
 """
 
 from dataclasses import dataclass, field
@@ -106,7 +109,7 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
             ids.append(f"code-{i}")
     else:
         for i in range(settings["rows"]):
-            s = stories.snippet(FIRST + i, True)
+            s = stories.snippet(FIRST + i, i % 2 == 1)
             lines = [[*line, stories.LINE] for line in s.lines]
             missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
             tokens = [words.number[w] for line in lines for w in line]
@@ -118,21 +121,25 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
 
 
 def last_word(settings: dict[str, Any], words: Any) -> Task:
-    """The last word and, in the embedded stories, the full stop behind it: the word alone is hidden."""
-    rows = []
+    """The last word, not the full stop behind it, is hidden. `extra`: whether the story's pair was held out, None for public data."""
+    rows: list[tuple[list[int], list[bool]]] = []
+    held: list[bool | None] = []
     if settings["data"]:
         for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
             before, _, last = r["text"].strip().rpartition(" ")
-            rows.append((words.encode(before) + words.encode(last), [True] * len(words.encode(before)) + [False] * len(words.encode(last))))
+            first, rest = words.encode(before), words.encode(last)
+            rows.append((first + rest, [True] * len(first) + [False] * len(rest)))
+            held.append(None)
     else:
         for i in range(settings["rows"]):
-            told = [words.number[w] for s in stories.story(FIRST + i, True).sentences for w in s]
+            told = [words.number[w] for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
             rows.append((told, [j != len(told) - 2 for j in range(len(told))]))
-    return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator)
+            held.append(i % 2 == 1)
+    return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, held)
 
 
 def choice(settings: dict[str, Any], words: Any) -> Task:
-    """Four rows a question, the end hidden; `extra`: [question, whether it is the right end]."""
+    """Four rows a question, the end hidden; `extra`: [question, whether it is the right end, whether its pair was held out or None]."""
     ids, rows, extra = [], [], []
     if settings["data"]:
         found = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
@@ -140,8 +147,8 @@ def choice(settings: dict[str, Any], words: Any) -> Task:
     else:
         asked = []
         for i in range(settings["rows"]):
-            told = [" ".join(s) for s in stories.story(FIRST + i, True).sentences]
-            others = [" ".join(stories.story(FIRST + 1_000_000 + 3 * i + k, True).sentences[4]) for k in range(3)]
+            told = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]
+            others = [" ".join(stories.story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)]
             at = int(np.random.default_rng([FIRST, i, 6]).integers(4))
             asked.append((" ".join(told[:4]), [*others[:at], told[4], *others[at:]], at))
     for q, (context, endings, right) in enumerate(asked):
@@ -150,7 +157,7 @@ def choice(settings: dict[str, Any], words: Any) -> Task:
             after = words.encode(ending)
             ids.append(f"question-{q}/{k}")
             rows.append((before + after, [True] * len(before) + [False] * len(after)))
-            extra.append([q, k == right])
+            extra.append([q, k == right, None if settings["data"] else q % 2 == 1])
     return pack(ids, rows, words.separator, extra)
 
 
@@ -163,5 +170,5 @@ def build(kind: str, settings: dict[str, Any], words: Any) -> Task:
     if attempts == 1:
         return one
     ids = [f"{name}/{k}" for name in one.ids for k in range(attempts)]
-    arrays = [np.repeat(x, attempts, 0) for x in (one.tokens, one.known, one.end)]
-    return Task(ids, *arrays, extra=[e for e in one.extra for _ in range(attempts)])
+    tokens, known, end = (np.repeat(x, attempts, 0) for x in (one.tokens, one.known, one.end))
+    return Task(ids, tokens, known, end, [e for e in one.extra for _ in range(attempts)])

@@ -1,6 +1,6 @@
 """The recipes of the embedded text models, as commands; `snakemake train_words` chains them.
 
-    python -m parity.embedded.recipe_words xlnet --work results/training --steps 3000 --batch 32 --threads 1
+    python -m parity.embedded.recipe_words xlnet --work results/training --steps 3000 --batch 16 --threads 1
     python -m parity.embedded.recipe_words xlnet --scheme '{"permutations": 1}' ...        the ablation over all orders
     python -m parity.embedded.recipe_words install --work results/training        weights, digests and model cards into the package
 

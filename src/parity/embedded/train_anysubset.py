@@ -103,7 +103,9 @@ def main(
 
     @torch.inference_mode()
     def held_out() -> float:
-        order, m = draw_order(Scheme(low=0.95, high=0.95, warmup=0, permutations=0), 0, (len(test), test.shape[1]), np.random.default_rng(seed))
+        order, m = draw_order(
+            Scheme(low=0.95, high=0.95, warmup=0, permutations=0), 0, (len(test), test.shape[1]), np.random.default_rng(seed)
+        )
         nats = [joint_nats(net, t, o, k).sum().item() for t, o, k in zip(test.split(32), order.split(32), m.split(32), strict=True)]
         return sum(nats) / (test.numel() - int(m.sum()))
 
