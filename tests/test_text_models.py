@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from parity.anysubset import __main__ as commands
+from parity.anysubset import score, tasks
 from parity.anysubset.causal import Causal, log_probabilities
 from parity.anysubset.decoders.assd import assd
 from parity.anysubset.decoders.gpt2 import gpt2
@@ -11,10 +13,12 @@ from parity.anysubset.decoders.sequential import sequential
 from parity.anysubset.decoders.sigma_gpt import sigma_gpt
 from parity.anysubset.infilling import Infilling, infilling
 from parity.anysubset.steps import fill
+from parity.anysubset.words import TextModels
 from parity.anysubset.xlnet import CachedXLNet, XLNet, xlnet
+from parity.config import ConfigError
 from parity.embedded import stories, train_anysubset, train_judge
 from parity.embedded.train_anysubset import Scheme, draw_order, joint_nats, masking_rates
-from parity.noise import counted_noise
+from parity.noise import batch_noise, counted_noise
 
 V, N, B = 40, 20, 5
 
@@ -198,3 +202,63 @@ def test_snippets_pass_their_own_tests():
         with pytest.raises(AssertionError):
             for test in code.tests:
                 exec(test, {**scope, code.lines[0][1]: lambda *a: None})
+
+
+# --- weights from files
+
+
+def folders(tmp_path):
+    """A published pair as transformers saves it, with one word tokenizer each."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    names = ["<mask>", "<sep>", "<unk>", *[f"w{i}" for i in range(V - 3)]]
+    for name, net in (("xlnet", xlnet(V, 32, 2, 4)), ("judge", train_judge.gpt2(V, N + 1, 32, 2, 4))):
+        net.save_pretrained(tmp_path / name)
+        raw = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="<unk>"))
+        raw.pre_tokenizer = Whitespace()
+        words = PreTrainedTokenizerFast(tokenizer_object=raw, mask_token="<mask>", sep_token="<sep>", unk_token="<unk>", eos_token="<sep>")
+        words.save_pretrained(tmp_path / name)
+    return TextModels(str(tmp_path / "xlnet"), str(tmp_path / "judge"))
+
+
+def test_published_folders_are_read_and_both_forwards_agree(tmp_path, start):
+    models = folders(tmp_path)
+    assert models.words.encode("w0 w5") == [3, 8] and (models.words.mask, models.words.separator, models.words.vocab) == (0, 1, V)
+    ranks = start.begin[:, None] + torch.arange(3)
+    asked = (complete(start), start.order, start.begin, ranks, ranks)
+    torch.testing.assert_close(models.subset(True).laws(*asked), models.subset(False).laws(*asked), atol=1e-5, rtol=0)
+    assert not models.one_vocabulary  # two tokenizers are two, whatever they hold: the judge rereads the text
+    rows = {"tokens": np.array([[3, 4, 5], [6, 7, 1]]), "end": np.array([3, 2])}
+    judged, end = commands.reread(models, rows)
+    assert judged.tolist() == [[3, 4, 5], [6, 7, 1]] and end.tolist() == [3, 2]
+    assert np.isfinite(score.perplexities(models.gpt2, judged, end, 0, 1)).all()
+
+
+def test_a_folder_that_lacks_a_weight_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    models = folders(tmp_path)
+    file = tmp_path / "xlnet" / "model.safetensors"
+    state = load_file(file)
+    del state["transformer.layer.1.rel_attn.q"]
+    save_file(state, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks or has too much: transformer.layer.1.rel_attn.q"):
+        models.subset(False)
+    with pytest.raises(ConfigError, match=r"needs config\.json"):
+        TextModels(str(tmp_path), str(tmp_path)).subset(True)
+
+
+def test_embedded_models_load_and_assd_saves_passes():
+    """Figures of docs/text.md: at 95 % masking assd with k = 5 needs at most 0.9 passes per word."""
+    models = TextModels()
+    assert models.one_vocabulary
+    task = tasks.build("infilling", {"rows": 16, "length": 128, "masked": 0.95, "prompt": "scattered", "data": ""}, models.words)
+    begin = infilling(*(torch.from_numpy(x) for x in (task.tokens, task.known)), models.words.mask, models.words.vocab)
+    done = fill(begin, assd(models.subset(True), begin, noise=batch_noise(2, task.ids), k=5))
+    assert (done.nfe / (begin.end - begin.begin)).mean() <= 0.9
+    ppl = [score.perplexities(models.gpt2, t, begin.end, 0, 1).mean() for t in (done.tokens, torch.randint(2, 384, (16, 128)))]
+    assert ppl[0] < 30 < 300 < ppl[1]

@@ -220,9 +220,9 @@ rule text_report:
         published=TEXT_PUBLISHED,
         code=["src/parity/anysubset/report.py", "src/parity/anysubset/text.html.j2", "src/parity/equality/verdict.py"],
     output:
-        report(TEXT_REPORT, caption="../report/text.rst", category="Report"),
-        f"{RESULT}/text.csv",
-        f"{RESULT}/text-equality.csv",
+        page=report(TEXT_REPORT, caption="../report/text.rst", category="Report"),
+        table=report(f"{RESULT}/text.csv", caption="../report/text.rst", category="Tables"),
+        tests=report(f"{RESULT}/text-equality.csv", caption="../report/text.rst", category="Tables"),
     log:
         f"logs/{EXPERIMENT.experiment}/text-report.log",
     conda:
@@ -240,6 +240,6 @@ rule text_report:
             --laws {input.laws:q} \
             --published {input.published:q} \
             --threads {threads} \
-            --out {output[0]:q} \
+            --out {output.page:q} \
             >{log:q} 2>&1
         """
