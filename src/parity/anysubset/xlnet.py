@@ -87,7 +87,7 @@ class CachedXLNet:
         self.order, self.begin = order, begin
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
         self.rank = torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
-        empty = torch.zeros(B, N + 1, self.heads, self.width // self.heads, device=order.device, dtype=self.words.dtype)
+        empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
         self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))  # the last slot takes what is no token
         distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
         frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
@@ -120,13 +120,14 @@ class CachedXLNet:
         row = torch.arange(B, device=tokens.device)[:, None]
         x = torch.cat([F.embedding(tokens.gather(1, place), self.words), self.mask_embedding.expand(B, S, -1)], 1)
         for w, keys, values, distances in zip(self.layers, self.keys, self.values, self.distances, strict=True):
-            keys[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
-            values[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
+            # keys and values lie by head, so that no product has to copy them
+            keys.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.k"])
+            values.transpose(1, 2)[row, slot] = torch.einsum("bih,hnd->bind", x[:, :W], w["rel_attn.v"])
             q = torch.einsum("bih,hnd->bind", x, w["rel_attn.q"])
-            score = torch.einsum("bind,bjnd->bnij", q + w["rel_attn.r_w_bias"], keys[:, :N])
+            score = (q + w["rel_attn.r_w_bias"]).transpose(1, 2) @ keys[:, :, :N].transpose(2, 3)
             score = score + torch.einsum("bind,pnd->bnip", q + w["rel_attn.r_r_bias"], distances).gather(-1, apart)
             score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
-            read = torch.einsum("bnij,bjnd->bind", score.softmax(-1), values[:, :N])
+            read = (score.softmax(-1) @ values[:, :, :N]).transpose(1, 2)
             x = self._norm(torch.einsum("bind,hnd->bih", read, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
             inner = F.linear(
                 F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"])), w["ff.layer_2.weight"], w["ff.layer_2.bias"]
