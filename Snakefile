@@ -3,7 +3,8 @@
     snakemake --cores all --resources gpu=1                                          the default experiment
     snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
     snakemake --cores all equality                                                   its equality tests alone
-    snakemake --cores all train_embedded                                             train the embedded models anew
+    snakemake --cores all text                                                       its any-subset text section alone
+    snakemake --cores all train_embedded                                             train the embedded models anew (text: train_words)
 
 This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
 """
@@ -27,6 +28,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/equality.smk"
 include: "workflow/rules/drafting.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/text.smk"
 include: "workflow/rules/training.smk"
 
 
@@ -42,6 +44,7 @@ rule all:
     default_target: True
     input:
         REPORT,
+        TEXT_REPORT if TEXT else [],
 
 
 rule equality:
@@ -49,5 +52,11 @@ rule equality:
         EQUALITY_FILES,
 
 
+rule text:
+    input:
+        TEXT_REPORT if TEXT else [],
+
+
 onsuccess:
     announce(REPORT)
+    announce(TEXT_REPORT)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from parity.anysubset import tabular
+from parity.anysubset.infilling import Infilling
 from parity.decode import decode
 from parity.decoders.ar import ar
 from parity.decoders.sjd import sjd
@@ -211,10 +213,13 @@ def test_sample_that_is_not_finite_is_an_error():
 
 
 def test_any_subset_conditionals_are_those_of_the_joint():
-    joint = anyorder.random_joint(3, 4, 0)
-    model, cube = anyorder.AnySubsetModel(joint, 3, 4), joint.view(3, 3, 3, 3)
-    found = model.conditional(torch.tensor([[2, -1, -1, 1]]), torch.tensor([1]))[0]
-    torch.testing.assert_close(found, cube[2, :, :, 1].sum(1) / cube[2, :, :, 1].sum())
+    """A consistent table's sequential law is the same whatever the order; a random table's is not, so the order is part of the law."""
+    for table, same in ((tabular.consistent_table, True), (tabular.random_table, False)):
+        model = tabular.TabularAnySubset(table(3, 3, torch.Generator().manual_seed(0)))
+        start = Infilling(torch.full((1, 3), 3), torch.arange(3)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([3]))
+        ahead = tabular.joint_law(model, start).reshape(3, 3, 3)
+        back = tabular.joint_law(model, start._replace(order=start.order.flip(1))).reshape(3, 3, 3)
+        assert ahead.sum() == pytest.approx(1) and np.allclose(ahead, back.transpose(2, 1, 0)) == same
 
 
 def test_any_subset_decoders_pass_and_their_mutants_do_not():
@@ -225,9 +230,12 @@ def test_any_subset_decoders_pass_and_their_mutants_do_not():
 
 
 def test_open_any_subset_position_is_an_error():
-    model = anyorder.AnySubsetModel(anyorder.random_joint(3, 4, 0), 3, 4)
-    with pytest.raises(ValueError, match="position 3, row 1: token -1 is not in the vocabulary"):
-        anyorder.anyorder_rows(np.array([[0, 1, 2, 0], [0, 1, 2, -1]]), model, rng=np.random.default_rng(0))
+    target = anyorder.targets(["random 3x5"])[0]
+    start = target.start(2)
+    tokens = torch.where(start.tokens == target.model.mask, 0, start.tokens)
+    tokens[1, 4] = target.model.mask
+    with pytest.raises(ValueError, match="row 1, position 4: token 3 is not in the vocabulary"):
+        tabular.codes(target.model, start, tokens)
 
 
 # --- calibration

@@ -21,6 +21,7 @@ from parity import study
 from parity.storage import canonical, digest
 
 DECODERS = Path(__file__).parent / "decoders"
+TEXT_DECODERS = Path(__file__).parent / "anysubset" / "decoders"
 EMBEDDED = Path(__file__).parent / "embedded" / "weights"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
 Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
@@ -120,6 +121,69 @@ class FigureSpec(Strict):
     reading: str = Field("", max_length=1000, description="how to read the figure")
 
 
+class TextModel(Strict):
+    """The any-subset model and the judge: the embedded ones, or folders as transformers saves them. Nothing is downloaded."""
+
+    xlnet: str = Field("", description="folder of an XLNetLMHeadModel with its tokenizer; '' for the embedded model")
+    judge: str = Field("", description="folder of a GPT2LMHeadModel with its tokenizer; '' for the embedded judge")
+
+
+class TextTask(Strict):
+    rows: int = Field(32, ge=2, le=100_000, description="texts, stories, functions, passages or questions")
+    data: str = Field("", description="a file, or datasets:NAME[/CONFIG]:SPLIT; '' for the held-out part of the embedded grammar")
+
+
+class InfillingTask(TextTask):
+    """Packed texts with a share of their words hidden (the paper's Tables 1, 4 to 9, 11)."""
+
+    length: int = Field(128, ge=8, le=4096, description="tokens of a text")
+    masked: float = Field(0.95, gt=0, lt=1, description="share of them that is hidden")
+    prompt: Literal["scattered", "prefix"] = "scattered"
+
+    @model_validator(mode="after")
+    def _something(self):
+        hidden = round(self.masked * self.length)
+        if hidden == 0:
+            raise ValueError(f"masked {self.masked} of length {self.length} hides no position; allowed: at least one hidden")
+        if hidden == self.length:
+            raise ValueError(f"masked {self.masked} of length {self.length} hides every position; allowed: at least one known")
+        return self
+
+
+class StoriesTask(TextTask):
+    """Five-sentence stories: the third sentence hidden, or the three in the middle (Table 3)."""
+
+    missing: Literal[1, 3] = 3
+    attempts: int = Field(1, ge=1, le=100, description="completions per story, each with noise of its own")
+
+
+class CodeTask(TextTask):
+    """A function with one line hidden, judged by its unit tests in a sandbox (Table 2)."""
+
+    attempts: int = Field(1, ge=1, le=100, description="completions per function, each with noise of its own; all of them count")
+
+
+class TextTasks(Strict):
+    """Tasks, each a list of settings; the first three are decoded by every method, the others ask for the model's laws."""
+
+    infilling: list[InfillingTask] = [InfillingTask()]
+    stories: list[StoriesTask] = []
+    code: list[CodeTask] = []
+    last_word: list[TextTask] = []
+    choice: list[TextTask] = []
+
+
+class TextSpec(Strict):
+    """The any-subset text experiment; a configuration without this section has none."""
+
+    model: TextModel = TextModel()
+    tasks: TextTasks = TextTasks()
+    methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
+    cache: list[bool] = Field([True], min_length=1, max_length=2, description="keys and values kept; [true, false] compares both")
+    batch: int = Field(64, ge=1, le=4096, description="rows decoded at once; changes no result but rounding")
+    run_generated_code: bool = Field(False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1")
+
+
 class Config(Strict):
     """One experiment."""
 
@@ -138,6 +202,7 @@ class Config(Strict):
     reference_folder: str = Field("", description="PNG pictures to compare with, for models that are not embedded")
     equality: EqualitySpec = EqualitySpec()
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+    text: TextSpec | None = None
 
     @field_validator("sampling")
     @classmethod
@@ -218,8 +283,15 @@ def methods() -> tuple[str, ...]:
 
 
 @cache
+def text_methods() -> tuple[str, ...]:
+    """Names of the any-subset decoder modules."""
+    return tuple(sorted(p.stem for p in TEXT_DECODERS.glob("*.py") if p.stem != "__init__"))
+
+
+@cache
 def _source(method: str) -> ast.Module:
-    return ast.parse((DECODERS / f"{method}.py").read_text(encoding="utf-8"))
+    folder = TEXT_DECODERS if method in text_methods() else DECODERS
+    return ast.parse((folder / f"{method}.py").read_text(encoding="utf-8"))
 
 
 def _constant(method: str, name: str) -> Any:
@@ -380,6 +452,8 @@ def load(raw: dict[str, Any]) -> Config:
             if text in seen:
                 raise ConfigError(f"methods.{method}.{i} = {variant}: the same variant as methods.{method}.{seen[text]}")
             seen[text] = i
+    if value.text is not None:
+        check_text(value.text)
     samplings = value.sampling if isinstance(value.sampling, list) else [value.sampling]
     if len({canonical(s.model_dump()) for s in samplings}) < len(samplings):
         raise ConfigError(f"sampling = {[s.model_dump() for s in samplings]}: a set of settings is given twice")
@@ -403,6 +477,82 @@ def check_sources(value: Config, published: list[Path]) -> None:
     for i, figure in enumerate(value.study):
         if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):
             raise ConfigError(f"study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
+
+
+def check_text(text: TextSpec) -> None:
+    """ConfigError for what the text section's schema alone cannot see: methods, their options, data files that are not there."""
+    if "sequential" not in text.methods:
+        raise ConfigError(f"text.methods = {sorted(text.methods)}: needs sequential, the baseline of every other method")
+    for method, variants in text.methods.items():
+        if method not in text_methods():
+            raise ConfigError(f"text.methods.{method}: unknown method; allowed: {', '.join(text_methods())}")
+        if not variants:
+            raise ConfigError(f"text.methods.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults")
+        seen: dict[str, int] = {}
+        for i, variant in enumerate(variants):
+            complete = canonical(options(method, variant, f"text.methods.{method}.{i}"))
+            if complete in seen:
+                raise ConfigError(f"text.methods.{method}.{i} = {variant}: the same variant as text.methods.{method}.{seen[complete]}")
+            seen[complete] = i
+    for kind in TextTasks.model_fields:
+        for i, task in enumerate(getattr(text.tasks, kind)):
+            if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
+                raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
+    if "gpt2" in text.methods and not any(t.prompt == "prefix" for t in text.tasks.infilling):
+        raise ConfigError("text.methods.gpt2: reads from left to right; allowed: with an infilling task whose prompt is 'prefix'")
+    if len(set(text.cache)) < len(text.cache):
+        raise ConfigError(f"text.cache = {text.cache}: a value is given twice")
+
+
+def text_revision(model: TextModel) -> str:
+    """What identifies the text models' weights: the digest of the embedded list, or of the files of the folders."""
+    if model.xlnet and model.judge:
+        folders = [sorted(Path(f).glob("*.safetensors")) for f in (model.xlnet, model.judge)]
+        return digest([[hashlib.sha256(p.read_bytes()).hexdigest() for p in files] for files in folders])
+    if model.xlnet or model.judge:
+        missing = "judge" if model.xlnet else "xlnet"
+        raise ConfigError(f"text.model.{missing} = '': allowed: both folders, or neither")
+    lock = EMBEDDED / "words" / "SHA256SUMS"
+    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+
+
+def text_tasks(text: TextSpec) -> list[dict[str, Any]]:
+    """Every task of the experiment: kind, settings, and the digest of both with that of its data."""
+    found = []
+    for kind in TextTasks.model_fields:
+        for task in getattr(text.tasks, kind):
+            settings = task.model_dump()
+            file = Path(task.data)
+            content = hashlib.sha256(file.read_bytes()).hexdigest() if task.data and file.is_file() else ""
+            found.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, text_revision(text.model)])})
+    return found
+
+
+def text_cells(config: Config) -> list[dict[str, Any]]:
+    """Every cell of the text experiment, as `cells`: sequential decoding twice, under independent seeds, everything else once."""
+    text = config.text
+    if text is None:
+        return []
+    found = []
+    for task in text_tasks(text):
+        if task["kind"] not in ("infilling", "stories", "code"):
+            continue
+        prefix = task["settings"].get("prompt") == "prefix"
+        for method, variants in text.methods.items():
+            if method == "gpt2" and not prefix:
+                continue
+            for variant in variants:
+                for kept in text.cache:
+                    roles = [("method", config.seeds.methods)]
+                    if method == "sequential":
+                        roles = [("reference", config.seeds.reference), ("control", config.seeds.control)]
+                    for role, seed in roles:
+                        spec = {
+                            "model": text_revision(text.model), "task": task["key"], "kind": task["kind"], "method": method,
+                            "options": options(method, variant), "cache": kept, "seed": seed, "batch": text.batch,
+                        }  # fmt: skip
+                        found.append({"spec": spec, "key": digest(spec), "role": role, "cell": f"{method}-{digest(spec)}"})
+    return found
 
 
 def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
@@ -489,5 +639,8 @@ def schema() -> dict[str, Any]:
         variant["description"] = inspect.cleandoc(ast.get_docstring(_source(method)) or "")
         variants[method] = {"type": "array", "items": variant, "minItems": 1}
     top["properties"]["methods"] = {"type": "object", "properties": variants, "additionalProperties": False, "required": ["ar"]}
+    text = top["$defs"]["TextSpec"]["properties"]["methods"]
+    text["properties"] = {m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in text_methods()}
+    text |= {"additionalProperties": False, "required": ["sequential"]}
     top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return top

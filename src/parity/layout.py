@@ -89,3 +89,27 @@ def tables(config: Config) -> dict[str, str]:
     e = config.equality
     kinds = {"continuous": e.continuous, "anyorder": e.anyorder, "mutants": e.mutants, "calibration": e.calibration}
     return {kind: f"results/equality/{kind}-{n}.json" for kind, n in kinds.items()}
+
+
+def text_task(spec: dict[str, Any]) -> str:
+    """The file of a text cell's task."""
+    return f"results/text/tasks/{spec['kind']}-{spec['task']}.npz"
+
+
+def text_cell(cell: Cell) -> str:
+    return f"results/text/cells/{cell['cell']}.npz"
+
+
+def text_small(options: dict[str, Any]) -> dict[str, Any]:
+    """A text method's options for models of four missing tokens: blocks of three, four steps."""
+    most = {"k": 3, "steps": 4, "orders": 4}
+    return {name: min(value, most[name]) if name in most else value for name, value in options.items()}
+
+
+def text_exact_key(config: Config, spec: dict[str, Any]) -> str:
+    e = config.equality
+    return digest([spec["method"], text_small(spec["options"]), e.n, e.seeds[:2]])
+
+
+def text_exact(key: str, spec: dict[str, Any]) -> str:
+    return f"results/text/exact/{spec['method']}-{key}.json"

@@ -3,8 +3,9 @@
 REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
 OUTPUTS          results/training/<model>.safetensors and .json (the log)
                  src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
+                 src/parity/embedded/weights/words: the same of the text models (target `train_words`)
 
-Takes about three hours on two cores, some forty minutes of one of them for the draft model and the 8x8 grid. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
+Takes about five hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
 
 STEPS = {  # steps, batch
@@ -16,6 +17,8 @@ STEPS = {  # steps, batch
     "drafter": (500, 32),
     "llamagen8": (1500, 32),
 }
+
+WORDS = {"xlnet": ("train_anysubset", 3000, 16), "judge": ("train_judge", 600, 16)}  # recipe, steps, batch
 
 
 rule train_vq:
@@ -205,3 +208,41 @@ rule train_embedded:
     threads: 1
     shell:
         "python -m parity.embedded.recipe install --work results/training > {log:q} 2>&1"
+
+
+rule train_text_model:
+    input:
+        code=lambda w: [
+            f"src/parity/embedded/{WORDS[w.model][0]}.py",
+            "src/parity/embedded/stories.py",
+            "src/parity/embedded/training.py",
+            "src/parity/anysubset/xlnet.py",
+        ],
+    output:
+        weights="results/training/{model}.safetensors",
+        log="results/training/{model}.json",
+    log:
+        "logs/training/{model}.log",
+    wildcard_constraints:
+        model="xlnet|judge",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=lambda w: WORDS[w.model][1],
+        batch=lambda w: WORDS[w.model][2],
+    shell:
+        "python -m parity.embedded.recipe_words {wildcards.model} --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_words:
+    input:
+        collect("results/training/{model}.{kind}", model=WORDS, kind=("safetensors", "json")),
+    log:
+        "logs/training/install-words.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    shell:
+        "python -m parity.embedded.recipe_words install --work results/training > {log:q} 2>&1"

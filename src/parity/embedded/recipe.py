@@ -30,14 +30,19 @@ CARDS = {
 }
 
 
-def card(name: str, run: dict) -> str:
-    """A model card in Markdown, from what the run recorded."""
-    rows = [r for r in run["log"] if "step" in r]
+def log_table(log: list[dict]) -> list[str]:
+    """Lines of Markdown: what was measured at the end, then about eight rows of the log."""
+    rows = [r for r in log if "step" in r]
     shown = rows[:: max(1, len(rows) // 8)] + rows[-1:]
     columns = list(dict.fromkeys(k for r in rows for k in r))
     table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]
-    results = [f"- {k}: {v:.4g}" for r in run["log"] if "step" not in r for k, v in r.items()]
+    results = [f"- {k}: {v:.4g}" for r in log if "step" not in r for k, v in r.items()]
+    return [*results, "", *table, ""]
+
+
+def card(name: str, run: dict) -> str:
+    """A model card in Markdown, from what the run recorded."""
     return "\n".join(
         [
             f"# {name}",
@@ -48,10 +53,7 @@ def card(name: str, run: dict) -> str:
             f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
             "- licence: that of this repository; made from nothing but its code",
             *(f"- {note}" for note in run.get("notes", [])),
-            *results,
-            "",
-            *table,
-            "",
+            *log_table(run["log"]),
         ]
     )
 

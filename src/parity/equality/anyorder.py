@@ -1,156 +1,187 @@
-"""Layer 5b, any-subset models: an enumerable one, sequential decoding, a correct parallel decoder (ASSD), and its mutants.
+"""Layers 1 and 5b for any-subset decoders: on models whose law can be written down, and with planted faults.
 
-    anyorder_rows(tokens, model, rng=..., method=...) -> rows     tokens [n, L] of any decoder, against the exact joint
-    anyorder(n=20_000, seeds=[0, 1]) -> rows                      the reference decoders and the mutants
+    exact(decoder, options, n=100_000, seeds=[0, 1]) -> rows    one decoder of `parity.anysubset.decoders` on every target
+    anyorder(n=20_000, seeds=[0, 1]) -> rows                    sequential and assd, and assd with a fault each
 
-A model gives p(x_i | any subset of the others). A decoder here is decoder(model, rows, *, noise, order, **options) -> tokens [rows, L]
-with order [L] the positions in the order in which they are decoded; noise is `parity.noise.Noise` of the rows.
+The law is that of the lattice order (Guo & Ermon 2025, Eq. 4). On the "random" targets, as on a network, another order is another law;
+on the "consistent" ones every order has the same, so what is rejected there is rejected for its arithmetic alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from parity.anysubset.decoders import assd as assd_module
+from parity.anysubset.decoders.assd import assd
+from parity.anysubset.decoders.diffusion import diffusion
+from parity.anysubset.decoders.sequential import sequential
+from parity.anysubset.decoders.sigma_gpt import sigma_gpt
+from parity.anysubset.infilling import Infilling, infilling
+from parity.anysubset.steps import Fill, fill
+from parity.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table
 from parity.equality import discrete
 from parity.equality import rows as R
 from parity.equality.rows import Row
-from parity.noise import Noise, counted_noise
-from parity.verification import race, residual
+from parity.noise import Noise, counted_noise, row_key
+from parity.verification import Verified, finish, race, verify
 
-MASK = -1
-AnyDecoder = Callable[..., Tensor]
-
-
-class AnySubsetModel:
-    """Every conditional of an explicit joint [V^L] (float64, first token most significant)."""
-
-    def __init__(self, joint: Tensor, vocab: int, length: int):
-        self.vocab, self.length, self.joint = vocab, length, joint
-        mass = joint.view([vocab] * length)
-        for i in range(length):  # one more value, V, stands for "unknown": the sum over the token
-            mass = torch.cat([mass, mass.sum(i, keepdim=True)], i)
-        self.mass = mass.flatten()  # [(V + 1)^L] probability of every partial sequence
-        self.place = (vocab + 1) ** torch.arange(length - 1, -1, -1)
-
-    def conditional(self, tokens: Tensor, position: Tensor) -> Tensor:
-        """p(x at position [n] | known tokens [n, L], MASK where unknown) -> [n, V]. A token at `position` itself is not read."""
-        known = torch.where(tokens == MASK, self.vocab, tokens).scatter(1, position[:, None], 0)
-        code = (known * self.place).sum(1)[:, None] + torch.arange(self.vocab) * self.place[position][:, None]
-        mass = self.mass[code]
-        return mass / mass.sum(-1, keepdim=True)
+Decoder = Callable[..., Iterator[Fill]]
+CHUNK = 8192
 
 
-def random_joint(vocab: int, length: int, seed: int, scale: float = 0.8) -> Tensor:
-    """A joint [V^L] with interactions of all orders: softmax of normal logits of pairs and of whole sequences."""
-    g = torch.Generator().manual_seed(seed)
-    cells = torch.from_numpy(discrete.digits(vocab, length))
-    logits = 0.5 * torch.randn(len(cells), generator=g, dtype=torch.float64)
-    for i in range(length):
-        for j in range(i):
-            logits += scale * torch.randn(vocab, vocab, generator=g, dtype=torch.float64)[cells[:, i], cells[:, j]]
-    return logits.softmax(0)
+class Target(NamedTuple):
+    """A model and a prompt: known tokens by position."""
+
+    name: str
+    model: TabularAnySubset
+    prompt: dict[int, int]
+
+    def start(self, rows: int) -> Infilling:
+        tokens = torch.full((rows, self.model.length), self.model.mask)
+        for position, token in self.prompt.items():
+            tokens[:, position] = token
+        return infilling(tokens, tokens != self.model.mask, self.model.mask, self.model.vocab)
 
 
-def sequential(model: AnySubsetModel, rows: int, *, noise: Noise, order: Tensor) -> Tensor:
-    """One token at a time, in the given order: the definition of the target."""
-    tokens = torch.full((rows, model.length), MASK)
-    for i in order.tolist():
-        at = torch.full((rows,), i)
-        tokens[:, i] = race(model.conditional(tokens, at), noise.exponential("sample", at, model.vocab))
-    return tokens
+def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
+    """Laws that depend on the position alone: drafts are always right, p == q."""
+    return (1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)).expand((vocab + 1) ** length, -1, -1)
 
 
-Fault = Literal["none", "parallel", "residual p", "accept +0.05", "no resampling", "shared uniform", "draft kept as condition"]
+KINDS: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, dict[int, int]]] = {
+    "random 3x5": (random_table, 3, 5, {2: 1}),
+    "random 2x6": (random_table, 2, 6, {0: 1, 4: 0}),
+    "sharp 3x4": (partial(random_table, scale=4.0), 3, 4, {3: 2}),
+    "consistent 3x5": (consistent_table, 3, 5, {1: 0}),
+    "consistent 3x4": (consistent_table, 3, 4, {0: 2}),
+    "flat 3x4": (flat_table, 3, 4, {1: 1}),
+}
 
 
-def assd(model: AnySubsetModel, rows: int, *, noise: Noise, order: Tensor, block: int = 3, fault: Fault = "none") -> Tensor:
-    """Any-Subset Speculative Decoding (its Algorithm 1): draft `block` positions independently given what is known, then accept each
-    against its conditional given the drafts before it, and resample the first that fails from the residual.
-
-    Faults: all drafts accepted (parallel decoding); the residual replaced by p; 0.05 added to the acceptance; a rejected draft kept
-    (no resampling, as sigma-GPT's pseudo-code may be read); one uniform for the block; the conditional also reads the drafts after it.
-    """
-    L, V = model.length, model.vocab
-    tokens, n, row = torch.full((rows, L), MASK), torch.zeros(rows, dtype=torch.int64), torch.arange(rows)
-    for step in range(L * block):
-        if int(n.min()) >= L:
-            break
-        begin = n.clone()  # drafts are conditioned on what was known when the step began
-        known, q, drafts = tokens.clone(), [], tokens.clone()
-        for k in range(block):  # (parallelised) drafts
-            at = order[(begin + k).clamp(max=L - 1)]
-            law = model.conditional(known, at)
-            y = race(law, noise.exponential("draft", torch.full((1,), step * block + k), V))
-            live = begin + k < L
-            drafts[row[live], at[live]] = y[live]
-            q.append(law)
-        going = torch.ones(rows, dtype=torch.bool)
-        for k in range(block):
-            at = order[(begin + k).clamp(max=L - 1)]
-            going = going & (begin + k < L)
-            y = drafts[row, at]
-            p = model.conditional(drafts if fault == "draft kept as condition" else tokens, at)
-            index = torch.full((1,), step * block + k)
-            u = noise.uniform("accept", index - k if fault == "shared uniform" else index)
-            ratio = p.gather(1, y[:, None])[:, 0] / q[k].gather(1, y[:, None])[:, 0]
-            accepted = (u < ratio + (0.05 if fault == "accept +0.05" else 0.0)) | (fault == "parallel")
-            other = race(p if fault == "residual p" else residual(p, q[k]), noise.exponential("sample", index, V))
-            token = torch.where(accepted | (fault == "no resampling"), y, other)
-            tokens[row[going], at[going]] = token[going]
-            n += going
-            going = going & accepted
-    return tokens
+def targets(names: Sequence[str] = tuple(KINDS)) -> list[Target]:
+    found = []
+    for name in names:
+        table, vocab, length, prompt = KINDS[name]
+        generator = torch.Generator().manual_seed(row_key(0, name) % 2**63)
+        found.append(Target(name, TabularAnySubset(table(vocab, length, generator)), prompt))
+    return found
 
 
-def anyorder_rows(
-    tokens: Tensor | np.ndarray,
-    model: AnySubsetModel,
+def draw(decoder: Decoder, target: Target, n: int, seed: int, options: dict[str, Any]) -> np.ndarray:
+    """Numbers [n] of n filled rows, as `joint_law` counts them; ValueError for an open position or a token outside the vocabulary."""
+    key = row_key(seed, target.name)
+    found = []
+    for first in range(0, n, CHUNK):
+        start = target.start(min(CHUNK, n - first))
+        noise = counted_noise(key, range(first, first + len(start.tokens)))
+        found.append(codes(target.model, start, fill(start, decoder(target.model, start, noise=noise, **options)).tokens))
+    return np.concatenate(found)
+
+
+def exact(
+    decoder: Decoder,
+    options: dict[str, Any] | None = None,
     *,
-    rng: np.random.Generator,
-    model_name: str = "any-subset",
+    layer: str = "exact",
     method: str = "",
     key: str = "",
-    seed: int | None = None,
-    repeat: int = 0,
+    n: int = 100_000,
+    names: Sequence[str] = tuple(KINDS),
+    seeds: Sequence[int] = (0, 1),
     draws: int = 1999,
 ) -> list[Row]:
-    """Layer 1's rows of complete sequences [n, L]; ValueError that names model, position and row for an open or impossible token."""
-    t, V, L = np.asarray(tokens), model.vocab, model.length
-    if ((t < 0) | (t >= V)).any():
-        row, position = np.argwhere((t < 0) | (t >= V))[0]
-        raise ValueError(f"model {model_name}, position {position}, row {row}: token {t[row, position]} is not in the vocabulary")
-    law, code = model.joint.numpy(), t @ V ** np.arange(L - 1, -1, -1)
-    if (law[code] == 0).any():
-        row = int(np.argmax(law[code] == 0))
-        cube = law.reshape([V] * L)
-        position = next(i for i in range(L) if cube[tuple(t[row, : i + 1])].sum() == 0)  # in raster order
-        raise ValueError(f"model {model_name}, position {position}, row {row}: token {t[row, position]} of probability zero was sampled")
-    place = {"model": model_name, "method": method, "key": key, "seed": seed, "repeat": repeat}
-    return discrete.joint_rows("any-order", np.bincount(code, minlength=len(law)), law, V, L, rng=rng, draws=draws, **place)
+    """Rows of one decoder on every target, Holm over them; what the first seed rejects is repeated on the second."""
+
+    def run(target: Target, seed: int, repeat: int) -> list[Row]:
+        law = joint_law(target.model, target.start(1))
+        counts = np.bincount(draw(decoder, target, n, seed, options or {}), minlength=len(law))
+        length = target.model.length - len(target.prompt)
+        place = {"model": target.name, "method": method, "key": key, "seed": seed, "repeat": repeat}
+        rng = np.random.default_rng([seed, row_key(seed, target.name) % 2**32])
+        return discrete.joint_rows(layer, counts, law, target.model.words, length, rng=rng, draws=draws, **place)
+
+    chosen = targets(names)
+    found = [r for target in chosen for r in run(target, seeds[0], 0)]
+    for test in (*discrete.TESTS, "all four", "e-value"):
+        R.family(r for r in found if r["test"] == test)
+    failed = {r["model"] for r in found if r["test"] == "all four" and r["verdict"] == "rejected"}
+    again = [r for seed in seeds[1:2] for target in chosen if target.name in failed for r in run(target, seed, 1)]
+    for test in (*discrete.TESTS, "all four", "e-value"):
+        R.family(r for r in again if r["test"] == test)
+    return found + again
 
 
-def variants() -> dict[str, tuple[AnyDecoder, str]]:
-    """The layer's decoders by name, with their fault ("none" for the two controls)."""
-    found: dict[str, tuple[AnyDecoder, str]] = {"sequential": (sequential, "none")}
-    return found | {f"assd: {f}": (partial(assd, fault=f), f) for f in get_args(Fault)}
+class SharedUniform(Noise):
+    """One acceptance number for the whole block."""
+
+    def uniform(self, use: str, index: Tensor) -> Tensor:
+        return super().uniform(use, index[:, :1]).expand(index.shape)
+
+
+class SeesAll(TabularAnySubset):
+    """A joint density whose conditions also hold the drafts behind."""
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        joint = (ranks == seen).all(1, keepdim=True)
+        return super().laws(tokens, order, begin, ranks, torch.where(joint, seen.amax(1, keepdim=True) + 1, seen))
+
+
+def residual_p(q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float) -> Verified:
+    """`verify` that resamples from the target instead of the residual."""
+    at = draft[..., None]
+    accepted = u * p.gather(-1, at)[..., 0] < q.gather(-1, at)[..., 0]
+    return finish(q, torch.zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
+
+
+def no_resampling(q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float) -> Verified:
+    """`verify` that keeps the draft it has just rejected."""
+    return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
+
+
+def with_verify(
+    faulty: Callable[..., Verified], model: TabularAnySubset, start: Infilling, *, noise: Noise, **options: Any
+) -> Iterator[Fill]:
+    with patch.object(assd_module, "verify", faulty):
+        yield from assd(model, start, noise=noise, **options)
+
+
+def with_noise(model: TabularAnySubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+    return assd(model, start, noise=SharedUniform(noise.keys, noise.dtype), **options)
+
+
+def with_sight(model: TabularAnySubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+    faulty = SeesAll.__new__(SeesAll)
+    faulty.__dict__ = model.__dict__
+    return assd(faulty, start, noise=noise, **options)
+
+
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
+    "sequential": (sequential, "none"),
+    "assd": (partial(assd, k=3), "none"),
+    "assd: accept +0.05": (partial(assd, k=3, tolerance=0.05), "accept +0.05"),
+    "assd: all accepted": (partial(diffusion, steps=1), "parallel"),
+    "assd: residual p": (partial(with_verify, residual_p, k=3), "residual p"),
+    "assd: no resampling": (partial(with_verify, no_resampling, k=3), "no resampling"),
+    "assd: shared uniform": (partial(with_noise, k=3), "shared uniform"),
+    "assd: draft kept as condition": (partial(with_sight, k=3), "draft kept as condition"),
+    "sigma_gpt": (sigma_gpt, "no resampling, any order"),
+}
 
 
 def anyorder(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999) -> list[Row]:
-    """Rows of every variant on (V, L) = (3, 4) and (3, 5), each decoded in a shuffled order. as_required as in the mutants' layer."""
+    """Rows of every variant on an inconsistent and a consistent target. as_required as in the mutants' layer."""
     found = []
-    for V, L in ((3, 4), (3, 5)):
-        model, name = AnySubsetModel(random_joint(V, L, seed=L), V, L), f"any-subset {V}x{L}"
-        order = torch.randperm(L, generator=torch.Generator().manual_seed(L))
-        for method, (decoder, fault) in variants().items():
+    for method, (decoder, fault) in VARIANTS.items():
+        for name in ("random 3x5", "consistent 3x5"):
             rows = []
             for repeat, seed in enumerate(seeds):
-                tokens = decoder(model, n, noise=counted_noise(seed, range(n)), order=order)
-                place: dict[str, Any] = {"model_name": name, "method": method, "key": fault, "seed": seed, "repeat": repeat}
-                rows += anyorder_rows(tokens, model, rng=np.random.default_rng([seed, L]), draws=draws, **place)
+                one = exact(decoder, layer="any-order", method=method, key=fault, n=n, names=[name], seeds=[seed], draws=draws)
+                rows += [r | {"repeat": repeat} for r in one]
             detected = [r["p_value"] is not None and r["p_value"] <= R.ALPHA for r in rows if r["test"] == "all four"]
             required = not all(detected) if fault == "none" else all(detected)
             found += [r | {"as_required": required} if r["test"] == "all four" else r for r in rows]

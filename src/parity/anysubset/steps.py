@@ -1,0 +1,58 @@
+"""What an any-subset decoder yields, and the caller that runs one and counts."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.anysubset.infilling import Infilling
+
+
+class Fill(NamedTuple):
+    """One loop of a decoder over a batch whose rows stand at different ranks."""
+
+    positions: Tensor  # [B, W] distinct in a row where `final`
+    tokens: Tensor  # [B, W]
+    final: Tensor  # [B, W] bool: which of them are
+    calls: Tensor  # [B] passes of the model that the row needed; 0 for a row that was finished before
+    drafts: Tensor | None = None  # [B] passes of an auxiliary drafter, if there is one
+
+
+@dataclass
+class Filled:
+    tokens: Tensor  # [B, N] complete
+    loop: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
+    nfe: Tensor  # [B] passes of the model
+    aux: Tensor  # [B] passes of the auxiliary drafter
+    loops: Tensor  # [B] loops the row took part in
+    seconds: float  # wall time of the batch
+
+
+def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
+    """Write the final tokens of every loop in their place. ValueError if a decoder stops before a row is complete."""
+    B, N = start.tokens.shape
+    device = start.tokens.device
+    tokens = torch.cat([start.tokens, start.tokens.new_zeros(B, 1)], 1)  # the last column takes what is not final
+    loop = torch.zeros_like(tokens)
+    nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
+    begin = time.perf_counter()
+    for number, (positions, new, final, calls, drafts) in enumerate(steps, 1):
+        where = torch.where(final, positions, N)
+        tokens.scatter_(1, where, new)
+        loop.scatter_(1, where, number)
+        nfe += calls
+        aux += 0 if drafts is None else drafts
+        loops += calls > 0
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - begin
+    ranks = torch.arange(N, device=device)
+    asked = torch.zeros_like(start.tokens).scatter_(1, start.order, ((ranks >= start.begin[:, None]) & (ranks < start.end[:, None])).long())
+    left = (asked > 0) & (loop[:, :N] == 0)
+    if left.any():
+        row, position = left.nonzero()[0].tolist()
+        raise ValueError(f"row {row}, position {position}: the decoder stopped before it was filled in")
+    return Filled(tokens[:, :N], loop[:, :N].to(torch.int16), nfe, aux, loops, seconds)

@@ -1,0 +1,88 @@
+"""The recipes of the embedded text models, as commands; `snakemake train_words` chains them.
+
+    python -m parity.embedded.recipe_words xlnet --work results/training --steps 3000 --batch 16 --threads 1
+    python -m parity.embedded.recipe_words xlnet --scheme '{"permutations": 1}' ...        the ablation over all orders
+    python -m parity.embedded.recipe_words install --work results/training        weights, digests and model cards into the package
+
+Each is seeded and resumes from its last checkpoint, which is replaced whole every three minutes.
+"""
+
+import argparse
+import hashlib
+import importlib
+import json
+from pathlib import Path
+
+from parity.command import one_line, pin_threads
+from parity.config import EMBEDDED
+from parity.embedded.recipe import log_table
+from parity.embedded.train_anysubset import Scheme
+from parity.storage import publish, read_json, write_json
+
+EXAMPLES = 30_000  # texts of 128 words
+RECIPES = {"xlnet": "train_anysubset", "judge": "train_judge"}
+CARDS = {
+    "xlnet": "Any-subset text model: transformers' XLNet at small scale, trained with the joint conditional loss (recipe `train_anysubset`).",
+    "judge": "Judge of generative perplexity: transformers' GPT-2 at small scale over the same words (recipe `train_judge`).",
+}
+
+
+def card(name: str, run: dict) -> str:
+    """A model card in Markdown, from what the run recorded."""
+    facts = [
+        f"# {name}",
+        "",
+        CARDS[name],
+        "",
+        f"- data: Stories and Snippets, {run['examples']:,} procedural texts of 128 words (src/parity/embedded/stories.py);"
+        " pairs (happening, thing) and (first step, second step) whose hash is 0 modulo 8 held out",
+        f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
+        "- licence: that of this repository; made from nothing but its code",
+        *(f"- {note}" for note in run.get("notes", [])),
+    ]
+    return "\n".join([*facts, *log_table(run["log"])])
+
+
+def install(work: Path, out: Path) -> None:
+    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
+    sums = []
+    for name in CARDS:
+        file = work / f"{name}.safetensors"
+        publish(out / file.name, file.read_bytes())
+        publish(out / f"{name}.md", card(name, read_json(work / f"{name}.json")).encode())
+        sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
+    publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=[*RECIPES, "install"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=EMBEDDED / "words")
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=EXAMPLES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--scheme", type=json.loads, default={}, help="JSON of `train_anysubset.Scheme`'s fields, for the ablations (xlnet)"
+    )
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    fields = list(Scheme.__dataclass_fields__)
+    if a.what == "install":
+        install(a.work, a.out)
+    elif wrong := sorted(set(a.scheme) - set(fields)):
+        raise ValueError(f"--scheme {wrong[0]}: unknown key; allowed: {', '.join(fields)}")
+    elif a.steps < 1 or a.batch < 1:
+        raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
+    else:
+        settings = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
+        recipe = importlib.import_module(f"parity.embedded.{RECIPES[a.what]}").main
+        given = {"scheme": Scheme(**a.scheme)} if a.what == "xlnet" else {}
+        log = recipe(work=a.work, out=a.work / f"{a.what}.safetensors", processes=a.threads, **given, **settings)
+        write_json(a.work / f"{a.what}.json", {"log": log, "threads": a.threads, **settings})
+
+
+if __name__ == "__main__":
+    one_line(main)

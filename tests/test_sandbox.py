@@ -1,0 +1,106 @@
+"""Generated code: the good program passes, fifteen hostile ones are contained and counted as failed, and the machine is as it was."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from parity.anysubset import sandbox
+
+TESTS = "assert repr(f(1)) == '2'\nassert repr(f(-4)) == '-3'\n"
+GOOD = "def f(x):\n    return x + 1\n"
+
+needs_sandbox = pytest.mark.skipif(bool(sandbox.probe()), reason=sandbox.probe() or "works")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """What a hostile program would like: a secret file, a token, a listening socket, a place to write."""
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    monkeypatch.setenv("HF_TOKEN", "t0ken")
+    os.chmod(tmp_path, 0o777)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.1)
+    yield {"secret": secret, "canary": tmp_path / "canary", "port": listener.getsockname()[1], "listener": listener}
+    listener.close()
+
+
+def hostile(machine) -> dict[str, str]:
+    """Each would pass its tests if it got what it wants: the function is right only after the deed has succeeded."""
+    s, c, port = str(machine["secret"]), str(machine["canary"]), machine["port"]
+    then = "\ndef f(x):\n    return x + 1\n"
+    return {
+        "loops": "while True:\n    pass\n",
+        "sleeps": "import time\ntime.sleep(100)\n" + then,
+        "forks": "import os\nn = [os.fork() for _ in range(300)]\n" + then,
+        "forks and stays": f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(2)\n    open({c!r}, 'w').write('x')\n    os._exit(0)\n"
+        "raise SystemExit(0)\n",
+        "reads a secret file": f"assert open({s!r}).read() == 's3cret'" + then,
+        "reads a token": "import os\nassert os.environ['HF_TOKEN'] == 't0ken'" + then,
+        "writes outside": f"open({c!r}, 'w').write('x')" + then,
+        "writes beside the interpreter": "import os\nopen(os.path.join(os.path.dirname(os.__file__), 'canary'), 'w').write('x')" + then,
+        "fills the disk": "f = open('/tmp/big', 'wb')\nfor _ in range(3000):\n    f.write(b'x' * 1_000_000)" + then,
+        "opens a socket": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)" + then,
+        "calls the C library": f"import ctypes\nassert ctypes.CDLL(None).system(b'echo x > {c}') == 0" + then,
+        "starts a shell": f"import subprocess\nsubprocess.run('cat {s} > {c}', shell=True, check=True)" + then,
+        "takes memory": "x = bytearray(3 << 30)" + then,
+        "floods the output": "import sys\nwhile True:\n    sys.stdout.write('x' * 10_000)\n",
+        "leaves with success": "import os\nos._exit(0)\n",
+        "redefines the check": "def check(*a):\n    pass\nimport builtins\nbuiltins.repr = lambda x: '2'\ndef f(x):\n    return 0\n",
+        "says it has passed": "print('passed')\nimport sys\nsys.exit(0)\n",
+        "kills its neighbours": "import os, signal\nos.kill(-1, signal.SIGKILL)\n" + "raise SystemExit(0)\n",
+        "sees other processes": "import os\nassert len([p for p in os.listdir('/proc') if p.isdigit()]) > 5" + then,
+        "equals everything": "class E(int):\n    def __eq__(self, other):\n        return True\ndef f(x):\n    return E(0)\n",
+    }
+
+
+NAMES = tuple(hostile({"secret": "", "canary": "", "port": 0}))
+
+
+@needs_sandbox
+def test_a_good_program_passes_and_a_wrong_one_does_not():
+    assert sandbox.run(GOOD, TESTS).passed
+    wrong = sandbox.run("def f(x):\n    return x\n", TESTS)
+    assert not wrong.passed and "AssertionError" in wrong.why
+    assert "SyntaxError" in sandbox.run("def f(:", TESTS).why
+    assert "NameError" in sandbox.run("", TESTS).why
+
+
+@needs_sandbox
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_programs_are_contained(name, machine):
+    outcome = sandbox.run(hostile(machine)[name], TESTS, seconds=1.5)
+    assert not outcome.passed and outcome.seconds < 8, outcome
+    if name == "forks and stays":
+        time.sleep(2)  # longer than it would wait
+    assert not machine["canary"].exists() and machine["secret"].read_text() == "s3cret"
+    assert not os.path.exists(os.path.join(os.path.dirname(os.__file__), "canary"))
+    with pytest.raises(TimeoutError):
+        machine["listener"].accept()
+
+
+def test_fifteen_or_more_of_them():
+    assert len(NAMES) >= 15
+
+
+def test_the_deeds_succeed_without_a_sandbox(machine):
+    """So that the tests above can fail: run as plain Python, three of the programs read, write and connect."""
+    for name in ("reads a secret file", "writes outside", "opens a socket"):
+        subprocess.run([sys.executable, "-c", hostile(machine)[name] + TESTS], check=True, timeout=60)
+    assert machine["canary"].exists()
+    machine["listener"].accept()
+
+
+def test_without_bubblewrap_nothing_is_run(monkeypatch):
+    sandbox.python.cache_clear()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    try:
+        assert "not installed" in sandbox.probe()
+        with pytest.raises(RuntimeError, match="not installed"):
+            sandbox.run(GOOD, TESTS)
+    finally:
+        sandbox.python.cache_clear()
