@@ -16,17 +16,17 @@ torch.set_num_threads(1)
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
     """The package's weights as after `recipe install`, those of the draft model and of the 8x8 grid small and random: a folder, and its digests
-    without these two."""
+    without these two and the drafter."""
     from parity import checkpoints, config
     from parity.embedded.train_llamagen import CONFIGS
     from parity.embedded.training import publish
     from parity.models.llamagen import LlamaGenConfig, Transformer
 
-    folder, trained, sums = tmp_path / "weights", config.EMBEDDED, []
+    folder, trained, sums, drafter = tmp_path / "weights", config.EMBEDDED, [], []
     folder.mkdir()
     for line in (trained / "SHA256SUMS").read_text().splitlines():
         if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
-            sums.append(line)
+            (sums if line.split()[1] != "drafter.safetensors" else drafter).append(line)
             (folder / line.split()[1]).symlink_to(trained / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
     before = config.revision(config.ModelSpec()), hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8]
@@ -38,7 +38,7 @@ def all_weights(tmp_path, monkeypatch):
         publish(net, folder / f"{name}.safetensors", asdict(small))
         digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
         sums.insert(3 + i, f"{digest}  {name}.safetensors")
-    (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
+    (folder / "SHA256SUMS").write_text("\n".join([*sums, *drafter]) + "\n")
     for module in (config, checkpoints):
         monkeypatch.setattr(module, "EMBEDDED", folder)
     return folder, before
