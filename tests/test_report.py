@@ -361,3 +361,9 @@ def test_numbers_as_shown(value, text):
 def test_a_bound_still_holds_as_shown(value):
     shown = float(words.bound(value).text)
     assert value * (1 - 1e-5) <= shown <= 1.1 * value + 1e-7
+
+
+def test_no_two_methods_look_alike_in_a_plot():
+    names = [f"m{i}" for i in range(40)]
+    look = figures.styles(["ar, seed 0", "ar, seed 1", *names], ["ar", "ar", *names])
+    assert len(set(look.values())) == 42

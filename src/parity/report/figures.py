@@ -55,7 +55,9 @@ def styles(names: Sequence[str], methods: Sequence[str]) -> dict[str, tuple[str,
     for name, method in zip(names, methods, strict=True):
         kind = "ar" if method == "ar" else "other"
         colours = greys if kind == "ar" else palette
-        found[name] = (colours[used[kind] % len(colours)], MARKERS[used[kind] % len(MARKERS)])
+        n = used[kind]
+        # a second round through the colours has other markers
+        found[name] = (colours[n % len(colours)], MARKERS[(n + n // len(colours)) % len(MARKERS)])
         used[kind] += 1
     return found
 
