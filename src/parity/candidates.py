@@ -130,12 +130,12 @@ def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: N
     tokens, valid = torch.zeros(B, T, dtype=torch.int64, device=device), torch.zeros(B, T, dtype=torch.bool, device=device)
     laws, level, shown = {-1: logits.softmax(-1)}, [-1], {-1: -1}
     while level:
-        for node in level:
-            children = shape.children[node]
-            e = noise.exponential("draft", torch.full_like(last, step * (T + 1) + node + 1), V)
-            best = (laws[node] / e).topk(min(len(children), V))
-            held = children[: best.indices.shape[1]]
-            tokens[:, held], valid[:, held] = best.indices, best.values > 0
+        index = step * (T + 1) + 1 + torch.tensor(level, device=device)
+        most = min(max(len(shape.children[node]) for node in level), V)
+        best = (torch.stack([laws[node] for node in level], 1) / noise.exponential("draft", index.expand(B, -1), V)).topk(most)
+        place = [(child, i, rank) for i, node in enumerate(level) for rank, child in enumerate(shape.children[node][:most])]
+        column, which, rank = torch.tensor(place, device=device).T
+        tokens[:, column], valid[:, column] = best.indices[:, which, rank], best.values[:, which, rank] > 0
         level = [c for node in level for c in shape.children[node] if c in shape.children]
         if level:
             above = torch.tensor([shown[shape.parents[c]] for c in level], device=device).expand(B, -1)

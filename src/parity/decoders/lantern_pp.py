@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from parity.candidates import drawn, harmonic
 from parity.models.protocol import DraftedModel
@@ -76,7 +77,10 @@ def lantern_pp(
             running = running & (rank >= 0)
             node = torch.where(running, below.gather(1, rank.clamp(min=0)[:, None])[:, 0] + 1, node)
             reached.append(torch.where(running, node, -1))
-        path, found = torch.stack(reached, 1), torch.stack(drew, 1)
+            if not running.any():
+                break
+        path = torch.stack(reached, 1)
+        found = pad(torch.stack(drew, 1), (0, depth + 1 - len(drew)))
         kept = (path >= 0).sum(1).minimum(L - at)
         model.keep(path)
         yield Step(found, kept, at, (positions < L - 1).sum(1))
