@@ -195,7 +195,5 @@ def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:
     """
     W = values.shape[1]
     source = kept[:, None] + torch.arange(window, device=kept.device)
-    index = source.clamp(max=W - 1)
-    if values.ndim == 3:
-        return values.gather(1, index[..., None].expand(-1, -1, values.shape[2])), source >= W
-    return values.gather(1, index), source >= W
+    rows = torch.arange(len(values), device=values.device)[:, None]
+    return values[rows, source.clamp(max=W - 1)], source >= W
