@@ -49,6 +49,16 @@ def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: i
     return found._replace(parents=number.gather(1, torch.where(found.parents < 0, count, found.parents)))
 
 
+def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0) -> Tensor:
+    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B], `most` of them at most.
+
+    line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one `older` places before;
+    a row with fewer tokens reads its last again.
+    """
+    at = (begin[:, None] + torch.arange(most, device=line.device)).minimum(end[:, None] - 1)
+    return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
+
+
 class Raced:
     """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the next token.
 
@@ -91,13 +101,12 @@ class Shape(NamedTuple):
 
     parents: list[int]  # -1 for the last final token
     depth: list[int]  # from 1
-    rank: list[int]  # among its siblings, from 0
     children: dict[int, list[int]]  # of a node, or of -1, in order of rank
 
 
 def harmonic(width: int, depth: int) -> Shape:
     """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
-    found, products, level = Shape([], [], [], {}), {-1: 1}, [-1]
+    found, products, level = Shape([], [], {}), {-1: 1}, [-1]
     for d in range(1, depth + 1):
         below = []
         for node in level:
@@ -105,7 +114,6 @@ def harmonic(width: int, depth: int) -> Shape:
                 child = len(found.parents)
                 found.parents.append(node)
                 found.depth.append(d)
-                found.rank.append(rank)
                 found.children.setdefault(node, []).append(child)
                 products[child] = products[node] * (rank + 1)
                 below.append(child)

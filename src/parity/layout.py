@@ -5,13 +5,8 @@ from typing import Any
 from parity.config import Config, coupled, digest, prompt_digest, revision
 
 Cell = dict[str, Any]
-SMALL = {
-    "window": 3,
-    "interval": 2,
-    "ahead": 1,
-    "depth": 2,
-    "total": 12,
-}  # models of four or five positions: a window of 16 would be the whole sequence
+# on models of four or five positions a window of 16 would be the whole sequence, and a fourth step after its end
+SMALL = {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12}
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:

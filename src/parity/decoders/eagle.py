@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from parity.candidates import Raced, dynamic
+from parity.candidates import Raced, dynamic, read_on
 from parity.models.protocol import DraftedModel
 from parity.noise import Noise
 from parity.steps import Step
@@ -59,12 +59,9 @@ def eagle(
         where = at[:, None] + torch.arange(depth + 1, device=device)
         line.scatter_(1, where + 1, found)
         first, at = at, at + kept
-        # the drafter reads the pass's tokens, each beside the feature that predicted it; where there are fewer, the last again
-        read = (first[:, None] + torch.arange(depth + 1, device=device)).minimum(at[:, None] - 1).clamp(max=L - 1)
         e = noise.exponential("sample", at[:, None] + torch.arange(depth + 1, device=device), V)
         guide = Raced(drafter, e, at, sharp) if rank == "race" else drafter
-        law = guide.logits(line.gather(1, read + 1), read, read - 1)[:, -1]
-        tree = dynamic(guide, law, at - 1, total, depth, top_k)
+        tree = dynamic(guide, read_on(guide, line, first, at, depth + 1), at - 1, total, depth, top_k)
         tokens = torch.cat([line.gather(1, at[:, None]), tree.tokens], 1)
         parents = torch.cat([torch.full_like(parents[:, :1], -1), tree.parents + 1], 1)
         offset = torch.cat([torch.zeros_like(parents[:, :1]), tree.depth], 1)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from parity.candidates import drawn, harmonic
+from parity.candidates import drawn, harmonic, read_on
 from parity.models.protocol import DraftedModel
 from parity.noise import Noise
 from parity.steps import Step
@@ -87,7 +87,5 @@ def lantern_pp(
 
         line.scatter_(1, where + 1, found)
         first, at = at, at + kept
-        read = (first[:, None] + slot).minimum(at[:, None] - 1).clamp(max=L - 1)
-        law = drafter.logits(line.gather(1, read + 1), read, read - 1)[:, -1]
-        tree, held, by_node = drawn(drafter, law, at - 1, shape, noise, step)
+        tree, held, by_node = drawn(drafter, read_on(drafter, line, first, at, depth + 1), at - 1, shape, noise, step)
         laws = torch.stack([by_node[n] for n in inner], 1)

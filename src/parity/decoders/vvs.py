@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from parity.candidates import Candidates, dynamic, leaves, path_to
+from parity.candidates import Candidates, dynamic, leaves, path_to, read_on
 from parity.models.protocol import DraftedModel
 from parity.noise import Noise
 from parity.steps import Step
@@ -29,9 +29,8 @@ def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride
     weight = (chosen[:, None].to(codes.dtype) @ ancestors(tree.parents).to(codes.dtype))[:, 0]  # [B, T] chosen sequences through a node
     at = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
     n = at.sum(1)  # [B, depth] sequences that reach it
-    total = (
-        (at.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
-    )  # of all ordered pairs, those with themselves included
+    # the cosines of all ordered pairs at once, those of a sequence with itself included
+    total = (at.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
     mean = torch.where(n > 1, (total - n) / (n * (n - 1)).clamp(min=1), 1.0)
     w = torch.where(n > 0, decay ** torch.arange(depth, device=n.device), 0)
     return (w * mean).sum(1) / w.sum(1)
@@ -83,10 +82,8 @@ def vvs(
 
     def draft(begin: Tensor, end: Tensor, stale: Tensor) -> Candidates:
         """A tree behind position end - 1, after the drafter has read the tokens from `begin` on; stale [B]: -1, or how much older the features."""
-        read = (begin[:, None] + torch.arange(G + depth + 1, device=device)).minimum(end[:, None] - 1).clamp(max=L - 1)
         older = torch.where(stale < 0, 0, end - begin + stale)[:, None]
-        law = drafter.logits(line.gather(1, read + 1), read, read - 1 - older)[:, -1]
-        return dynamic(drafter, law, end - 1, total, depth, top_k)
+        return dynamic(drafter, read_on(drafter, line, begin, end, G + depth + 1, older), end - 1, total, depth, top_k)
 
     for step in count():
         if int(at.min()) >= L:
