@@ -52,6 +52,23 @@ CASES += [(eagle, t) for t in (*DRAFTS, {"depth": 3, "total": 6, "top_k": 2, "ra
 CASES += [(lantern_pp, {"relax": 0.0, "breadth": b, "depth": d}) for b, d in ((4, 4), (2, 2), (1, 3))]
 
 
+LOSSY = [
+    (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
+    (gsd, {"window": 3, "group": 3, "delta": 1.0}),
+    (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+    (lantern, {}),
+    (lantern, {"reject": "all"}),
+    (lantern_pp, {"relax": 1.0}),
+    (vvs, {"delta": 0.0, "interval": 2}),
+    (vvs, {"delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
+    (vvs, {"delta": 0.0, "schedule": "dynamic"}),
+    (vvs, {"delta": 0.0, "schedule": "off", "replace": 1.0}),
+    (zipar, {"ahead": 1}),
+]
+# zipar's tokens do not become final in the order of their positions: it has tests of its own
+ANY = CASES + [c for c in LOSSY if c[0] is not zipar]
+
+
 def p_value(tokens, law, vocab):
     """Chi-square against the exact joint; cells expected fewer than ten times are pooled."""
     observed, expected = counts(tokens, vocab).numpy(), law.numpy() * len(tokens)
@@ -110,7 +127,7 @@ def test_guidance_top_k_and_grammar_reach_the_decoder(decoder, options):
     assert stats.chisquare(observed, law[support].numpy() * n).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(("decoder", "options"), [*CASES, (zipar, {"ahead": 1})])
+@pytest.mark.parametrize(("decoder", "options"), [*ANY, (zipar, {"ahead": 1})])
 def test_a_row_alone_equals_the_row_in_a_batch(decoder, options):
     logits = table(4, 6)
     together = run(decoder, logits, 6, 40, **options)
@@ -144,7 +161,7 @@ def test_greedy_equals_greedy_ar(decoder, options):
     assert (a == a[0]).all()  # the most likely token at each place, whatever the noise
 
 
-@pytest.mark.parametrize(("decoder", "options"), CASES)
+@pytest.mark.parametrize(("decoder", "options"), ANY)
 def test_records_add_up(decoder, options):
     L = 6
     d = run(decoder, table(4, L), L, 200, **options)
@@ -195,33 +212,12 @@ def test_reductions_hold_token_for_token():
     assert not torch.equal(tokens(vvs, schedule="off"), tokens(vvs, interval=2))
 
 
-LOSSY = [
-    (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
-    (gsd, {"window": 3, "group": 3, "delta": 1.0}),
-    (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
-    (lantern, {}),
-    (lantern, {"reject": "all"}),
-    (lantern_pp, {"relax": 1.0}),
-    (vvs, {"delta": 0.0, "interval": 2}),
-    (vvs, {"delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
-    (vvs, {"delta": 0.0, "schedule": "dynamic"}),
-    (vvs, {"delta": 0.0, "schedule": "off", "replace": 1.0}),
-    (zipar, {"ahead": 1}),
-]
-
-
 @pytest.mark.parametrize(("decoder", "options"), LOSSY)
 def test_what_is_lossy_is_rejected(decoder, options):
     V, L, n = 3, 5, 60_000
     logits = table(V, L)
     law = joint(TabularModel(logits, L, V**L), V, L)
     assert p_value(run(decoder, logits, L, n, **options).tokens, law, V) < 1e-6
-
-
-@pytest.mark.parametrize(("decoder", "options"), [c for c in LOSSY if c[0] in (lantern, lantern_pp, vvs)])
-def test_a_row_alone_equals_the_row_in_a_batch_where_the_law_is_not_kept(decoder, options):
-    test_a_row_alone_equals_the_row_in_a_batch(decoder, options)
-    test_records_add_up(decoder, options)
 
 
 def test_a_good_drafter_saves_passes_and_skipping_saves_more():
