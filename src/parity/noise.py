@@ -15,7 +15,7 @@ from torch import Tensor
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-USES = ("sample", "accept", "draft", "branch")  # what a number is for; each is a stream of its own
+USES = ("sample", "accept", "draft", "branch", "order", "retry")  # what a number is for; each is a stream of its own
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -56,6 +56,11 @@ class Noise:
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
         """Unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a Gumbel-max race)."""
         return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
+
+    def normal(self, use: str, index: Tensor, n: int) -> Tensor:
+        """Standard normals [B, ..., n], by the inverse of their distribution function."""
+        below_one = 1 - torch.finfo(self.dtype).eps / 2
+        return torch.special.ndtri(self._uniform(use, index, n).clamp_(max=below_one))
 
 
 def batch_noise(seed: int, prompts: list[str], device: str = "cpu", dtype: torch.dtype = torch.float32) -> Noise:

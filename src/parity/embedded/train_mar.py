@@ -1,0 +1,112 @@
+"""Recipe of the embedded MAR pair (draft and target), class-conditional: pictures of one thing, whose class is its shape and colour."""
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.checkpoints import load_weights
+from parity.embedded.scenes import COLOURS, SHAPES, parse
+from parity.embedded.training import publish, scene_arrays, to_pictures, train
+from parity.models import diffusion
+from parity.models.kl import KL, KLConfig
+from parity.models.llamagen import read_config
+from parity.models.mar import MARConfig, MARNet
+
+CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
+CONFIG = MARConfig(classes=len(CLASSES), grid=8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3)
+CONFIGS = {"mar": CONFIG, "mar-draft": replace(CONFIG, width=80, heads=5, encoder=3, decoder=3, head_width=96, head_depth=2)}
+UNCONDITIONAL = 0.1  # share of labels dropped, for guidance
+REPEATS = 4  # noise levels a token is trained at in one step (MAR's diffusion_batch_mul)
+
+
+def load_kl(file: Path) -> KL:
+    config = read_config(file)
+    kl = KL(KLConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
+    load_weights(kl, file)
+    return kl.eval()
+
+
+def single_things(captions: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Which captions are of one thing alone, and their classes."""
+    found = [(i, parse(c)) for i, c in enumerate(captions)]
+    one = [(i, s.things[0]) for i, s in found if not s.relation and not s.count]
+    return np.array([i for i, _ in one]), np.array([CLASSES.index(f"{t.colour} {t.shape}") for _, t in one])
+
+
+def class_latents(work: Path, kl_file: Path, first: int, count: int, test: bool, processes: int) -> tuple[Tensor, Tensor]:
+    """Tokens float32 [n, L, D] and classes [n] of the single-thing pictures among `count` Scenes; kept in `work`."""
+    captions, pixels = scene_arrays(work, first, count, test=test, processes=processes)
+    rows, labels = single_things(captions)
+    file = work / f"latents-{'test' if test else 'train'}-{count}.npy"
+    if not file.exists():
+        kl = load_kl(kl_file)
+        with torch.inference_mode():
+            tokens = torch.cat([kl.encode(to_pictures(pixels[part])) for part in np.array_split(rows, math.ceil(len(rows) / 64))])
+        part = file.with_suffix(".part")
+        with part.open("wb") as stream:
+            np.save(stream, tokens.numpy())
+        part.replace(file)
+    return torch.from_numpy(np.load(file)), torch.from_numpy(labels)
+
+
+def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
+    """Masked tokens of n rows: the share is normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
+    share = np.empty(n)
+    for i in range(n):
+        while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
+            pass
+        share[i] = s
+    return np.ceil(share * length).astype(int).clip(max=length)
+
+
+def main(
+    work: Path,
+    kl_file: Path,
+    out: Path,
+    config: MARConfig,
+    steps: int,
+    batch: int,
+    examples: int,
+    seed: int,
+    processes: int,
+    peak: float = 2e-3,
+) -> list[dict[str, float]]:
+    """Train a network of `config`, write `out`, return the log: the diffusion loss on training and on held-out pictures."""
+    tokens, labels = class_latents(work, kl_file, 1_000_000, examples, False, processes)
+    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, 1000, True, processes)
+    torch.manual_seed(seed)
+    net = MARNet(config)
+    L = config.tokens
+
+    def value(tokens, labels, rng):
+        n = len(tokens)
+        share = rng.random((n, L)).argsort(1).argsort(1)
+        masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
+        with torch.autocast("cpu", torch.bfloat16):
+            z = net(tokens, ~masked, labels)[masked].repeat(REPEATS, 1)
+            x = tokens[masked].repeat(REPEATS, 1)
+            t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
+            return diffusion.loss(net.diffloss.net, x, z, t, torch.from_numpy(rng.standard_normal(x.shape, np.float32))).mean()
+
+    def loss(step):
+        rng = np.random.default_rng([seed, step, 7])
+        rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
+        dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL)
+        return value(tokens[rows], labels[rows].masked_fill(dropped, -1), rng), {}
+
+    @torch.inference_mode()
+    def held_out() -> float:
+        return float(np.mean([value(test_tokens, test_labels, np.random.default_rng([seed, i, 8])).item() for i in range(2)]))
+
+    log = []
+    for row in train({"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998):
+        if row["step"] % 500 == 0:
+            row["held_out"] = held_out()
+        print(row, flush=True)
+        log.append(row)
+    publish(net, out, asdict(config))
+    return log
