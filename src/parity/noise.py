@@ -49,6 +49,10 @@ class Noise:
         whole = (words >> (64 - self.bits)).bitwise_and_((1 << self.bits) - 1).to(self.dtype)
         return whole.add_(0.5).mul_(2.0**-self.bits)  # never 0; in float32 the largest rounds to 1
 
+    def take(self, rows: Tensor) -> "Noise":
+        """The noise of some of the rows."""
+        return Noise(self.keys[rows], self.dtype)
+
     def uniform(self, use: str, index: Tensor) -> Tensor:
         """U(0, 1), one a row and index: [B, ...]."""
         return self._uniform(use, index, 1)[..., 0]

@@ -22,11 +22,16 @@ class Law(Protocol):
     log_sigma: Tensor  # [N] log of what the path before x_0 contributes to the density (eq. 8: the sum of log sigma); 0 for a closed form
 
     def sample(self, path: Path) -> Tensor:
-        """x_0 [N, D]; reads path(0)."""
+        """x_0 [N, D], as the model is sampled; reads path(0), a mixture path(1) too."""
         ...
 
-    def log_density(self, x: Tensor) -> Tensor:
-        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form."""
+    def propose(self, path: Path) -> Tensor:
+        """A draw [N, D] from what `log_density` is the density of, from fresh noise; the same as `sample` but where a sampler adds no last noise."""
+        ...
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released code has 42; a closed form
+        knows 1 alone and raises ValueError)."""
         ...
 
     def rows(self, which: Tensor) -> "Law":

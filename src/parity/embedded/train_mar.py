@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from parity.checkpoints import load_weights
-from parity.embedded.scenes import COLOURS, SHAPES, parse
+from parity.embedded.classifier import CLASSES
+from parity.embedded.scenes import parse
 from parity.embedded.training import publish, scene_arrays, to_pictures, train
 from parity.models import diffusion
 from parity.models.kl import KL, KLConfig
 from parity.models.llamagen import read_config
 from parity.models.mar import MARConfig, MARNet
 
-CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
 CONFIG = MARConfig(classes=len(CLASSES), grid=8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3)
 CONFIGS = {"mar": CONFIG, "mar-draft": replace(CONFIG, width=80, heads=5, encoder=3, decoder=3, head_width=96, head_depth=2)}
 UNCONDITIONAL = 0.1  # share of labels dropped, for guidance

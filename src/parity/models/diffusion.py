@@ -33,8 +33,11 @@ class Trajectory(NamedTuple):
     def sample(self, path: Path) -> Tensor:
         return self.mean if self.last == "mean" else self.mean + self.std * path(0)
 
-    def log_density(self, x: Tensor) -> Tensor:
-        z = (x - self.mean) / self.std
+    def propose(self, path: Path) -> Tensor:
+        return self.mean + self.std * path(0)
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        z = (x - self.mean) / (inner * self.std)
         return (-0.5 * z * z - self.std.log()).sum(-1) - 0.5 * LOG_2PI * x.shape[-1]
 
     def rows(self, which: Tensor) -> "Trajectory":
@@ -103,7 +106,8 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         half = self.FREQUENCIES // 2
-        angles = t[:, None].float() * torch.exp(-math.log(10000) * torch.arange(half, device=t.device) / half)
+        number = self.mlp[0].weight.dtype
+        angles = t[:, None].to(number) * torch.exp(-math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half)
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
 
 
@@ -188,7 +192,7 @@ def walk(
     log_sigma = x.new_zeros(n)
     for i in range(T - 1, -1, -1):
         both = x if unconditional is None else torch.cat([x, x])
-        eps, v = net.run(both, s.t[i].to(x.device).expand(len(both)), condition).float().chunk(2, -1)
+        eps, v = net.run(both, s.t[i].to(x.device).expand(len(both)), condition).to(x.dtype).chunk(2, -1)
         if unconditional is not None and guidance is not None:
             eps, v = eps[n:] + guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
         ab, before, beta = (float(a[i]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))

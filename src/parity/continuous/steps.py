@@ -1,0 +1,105 @@
+"""What a continuous decoder yields, and the caller that runs one, counts and times."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.continuous.protocol import ContinuousModel, Law, Path
+
+
+class Draw(NamedTuple):
+    """One step of a decoder over a batch whose rows stand at different places: the first kept[b] of row b's W tokens are new."""
+
+    tokens: Tensor  # [B, W, D]
+    kept: Tensor  # [B]; 0 for a row that was finished before
+    verified: Tensor | None = None  # [B, W] bool: a draft of this place was looked at
+    accepted: Tensor | None = None  # [B, W] bool: ... and kept
+    log_ratio: Tensor | None = None  # [B, W] log p(Y_p) / q(Y_q) of eq. 9 for the verified
+    distance: Tensor | None = None  # [B, W] squared distance of a draft from what the target draws of the same noise
+    tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
+    gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
+
+
+@dataclass
+class Image:
+    """A batch of decoded images and what they cost."""
+
+    tokens: Tensor  # [B, L, D] in raster order of the grid
+    steps: Tensor  # [B] steps a row took part in
+    step: Tensor  # [B, L] the step, from 1, in which the token of a place became final
+    accepted: Tensor  # [B, L] int8, by place: 1 an accepted draft, 0 a rejected one, -1 never drafted
+    tries: Tensor  # [B] draws of the acceptance-rejection sampler
+    gave_up: Tensor  # [B] times it ended with none
+    log_ratio: Tensor  # [B, L] by place, NaN where nothing was verified
+    distance: Tensor  # [B, L] by place, likewise
+    order: Tensor  # [B, L]
+    seconds: float
+
+
+def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Image:
+    """Write every step's tokens in their places. ValueError if a decoder stops early or yields what is not finite."""
+    B, L = order.shape
+    tokens = torch.empty(0)
+    step, accepted = torch.zeros(B, L, dtype=torch.int32), torch.full((B, L), -1, dtype=torch.int8)
+    log_ratio, distance = torch.full((B, L), float("nan")), torch.full((B, L), float("nan"))
+    begin = torch.zeros(B, dtype=torch.int64, device=order.device)
+    taken, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=order.device) for _ in range(3))
+    clock = time.perf_counter()
+    for number, d in enumerate(steps, 1):
+        if number == 1:
+            tokens = torch.full((B, L, dim), float("nan"), dtype=d.tokens.dtype, device=order.device)
+        at = begin[:, None] + torch.arange(d.tokens.shape[1], device=order.device)
+        new = (at < (begin + d.kept)[:, None]) & (at < L)
+        b, w = new.nonzero(as_tuple=True)
+        tokens[b, at[b, w]] = d.tokens[b, w].to(tokens.dtype)
+        if not bool(tokens[b, at[b, w]].isfinite().all()):
+            bad = int((~tokens[b, at[b, w]].isfinite().all(-1)).nonzero()[0])
+            raise ValueError(f"place {int(at[b, w][bad])}, row {int(b[bad])}: the decoder drew a token that is not finite")
+        step[b.cpu(), at[b, w].cpu()] = number
+        if d.verified is not None and d.accepted is not None and d.log_ratio is not None and d.distance is not None:
+            b, w = d.verified.nonzero(as_tuple=True)  # W may be one less than the tokens: the last is nobody's draft
+            where = (b.cpu(), at[b, w].cpu())
+            accepted[where] = d.accepted[b, w].to(torch.int8).cpu()
+            log_ratio[where], distance[where] = d.log_ratio[b, w].float().cpu(), d.distance[b, w].float().cpu()
+        tries, gave_up = tries + (d.tries if d.tries is not None else 0), gave_up + (d.gave_up if d.gave_up is not None else 0)
+        taken, begin = taken + (d.kept > 0), begin + d.kept
+    seconds = time.perf_counter() - clock
+    if int(begin.min()) < L:
+        row = int(begin.argmin())
+        raise ValueError(f"row {row}: the decoder stopped at place {int(begin[row])} of {L}")
+    raster = torch.empty_like(tokens).scatter(1, order[..., None].expand(-1, -1, dim), tokens)
+    return Image(raster, taken.cpu(), step, accepted, tries.cpu(), gave_up.cpu(), log_ratio, distance, order.cpu(), seconds)
+
+
+@dataclass
+class Clocked:
+    """A model that counts and times its two halves for the caller: conditions (the network) and laws (its head)."""
+
+    model: ContinuousModel
+    counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
+        begin = time.perf_counter()
+        found = self.model.conditions(tokens, order, places, known)
+        self.counts["network_seconds"] += time.perf_counter() - begin
+        self.counts["passes"] += 1
+        self.counts["conditions"] += places.numel()
+        return found
+
+    def law(self, condition: Any, path: Path) -> Law:
+        begin = time.perf_counter()
+        found = self.model.law(condition, path)
+        self.counts["head_seconds"] += time.perf_counter() - begin
+        self.counts["head_calls"] += self.model.steps
+        return found
+
+    def take(self, rows: Tensor) -> "Clocked":
+        return Clocked(self.model.take(rows), self.counts)
