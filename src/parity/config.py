@@ -22,6 +22,7 @@ from parity.storage import canonical, digest
 
 DECODERS = Path(__file__).parent / "decoders"
 TEXT_DECODERS = Path(__file__).parent / "anysubset" / "decoders"
+CONTINUOUS_DECODERS = Path(__file__).parent / "continuous/decoders"
 EMBEDDED = Path(__file__).parent / "embedded" / "weights"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
 Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
@@ -184,6 +185,30 @@ class TextSpec(Strict):
     run_generated_code: bool = Field(False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1")
 
 
+class ContinuousSampling(Strict):
+    """How the heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
+
+    steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
+    sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
+    eta: float = Field(1.0, gt=0, le=1, description="of ddim: the share of DDPM's noise; at 0 a trajectory has no density")
+    temperature: float = Field(1.0, gt=0, le=10, description="multiplies the deviation of every step")
+    guidance: float = Field(1.0, ge=1, le=100)
+    guidance_schedule: Literal["linear", "constant"] = Field("linear", description="over the tokens of an image; mar has both, xar linear, harmon constant")
+    last: Literal["noise", "mean"] = Field("noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return")
+
+
+class ContinuousSpec(Strict):
+    """The experiment on continuous tokens; a configuration without this section has none."""
+
+    models: list[Literal["mar", "xar", "harmon", "gmm"]] = Field(["mar"], min_length=1)
+    images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
+    sampling: ContinuousSampling | list[ContinuousSampling] = ContinuousSampling()
+    methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
+    batch: list[int] = Field([32], min_length=1, max_length=8, description="images decoded at once; several compare their speed")
+    forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the teacher-forced tests; 0 leaves them out")
+    conditions: int = Field(6, ge=1, le=1000, description="conditions of the teacher-forced tests: images of plain sampling, cut at a random place")
+
+
 class Config(Strict):
     """One experiment."""
 
@@ -203,6 +228,7 @@ class Config(Strict):
     equality: EqualitySpec = EqualitySpec()
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
     text: TextSpec | None = None
+    continuous: ContinuousSpec | None = None
 
     @field_validator("sampling")
     @classmethod
@@ -289,8 +315,14 @@ def text_methods() -> tuple[str, ...]:
 
 
 @cache
+def continuous_methods() -> tuple[str, ...]:
+    """Names of the continuous decoder modules."""
+    return tuple(sorted(p.stem for p in CONTINUOUS_DECODERS.glob("*.py") if p.stem != "__init__"))
+
+
+@cache
 def _source(method: str) -> ast.Module:
-    folder = TEXT_DECODERS if method in text_methods() else DECODERS
+    folder = TEXT_DECODERS if method in text_methods() else CONTINUOUS_DECODERS if method in continuous_methods() else DECODERS
     return ast.parse((folder / f"{method}.py").read_text(encoding="utf-8"))
 
 
@@ -454,6 +486,10 @@ def load(raw: dict[str, Any]) -> Config:
             seen[text] = i
     if value.text is not None:
         check_text(value.text)
+    if value.continuous is not None:
+        from parity.continuous.cells import check_continuous
+
+        check_continuous(value.continuous)
     samplings = value.sampling if isinstance(value.sampling, list) else [value.sampling]
     if len({canonical(s.model_dump()) for s in samplings}) < len(samplings):
         raise ConfigError(f"sampling = {[s.model_dump() for s in samplings]}: a set of settings is given twice")
@@ -642,5 +678,8 @@ def schema() -> dict[str, Any]:
     text = top["$defs"]["TextSpec"]["properties"]["methods"]
     text["properties"] = {m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in text_methods()}
     text |= {"additionalProperties": False, "required": ["sequential"]}
+    vectors = top["$defs"]["ContinuousSpec"]["properties"]["methods"]
+    vectors["properties"] = {m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in continuous_methods()}
+    vectors |= {"additionalProperties": False, "required": ["mar"]}
     top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return top

@@ -1,22 +1,13 @@
 """A MAR network with what it is conditioned on, as decoders see one: labels, guidance and the sampler's settings are inside."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from parity.continuous.protocol import Path
-from parity.models.diffusion import Sampling, Trajectory, walk
+from parity.models.diffusion import Sampling, Steps, Trajectory, walk
 from parity.models.mar import MARNet
-
-
-class Condition(NamedTuple):
-    """Of N tokens: z [N, W], and with guidance the condition without class and the scale, [N, W] and [N]."""
-
-    z: Tensor
-    unconditional: Tensor | None = None
-    guidance: Tensor | None = None
 
 
 def known_mask(order: Tensor, known: Tensor) -> Tensor:
@@ -52,7 +43,7 @@ class MAR:
     def steps(self) -> int:
         return self.sampling.steps
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Condition:
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
         """Pairs of a row that know the same tokens share one evaluation."""
         B, n = places.shape
         together = bool((known == known[:, :1]).all())
@@ -66,13 +57,14 @@ class MAR:
             z = self.net(tokens[rows], mask, labels[rows])
             return z.gather(1, position[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
+        head = self.net.diffloss.net
         if self.sampling.guidance == 1:
-            return Condition(read(self.labels))
-        done = known + (n if together else 1)
-        return Condition(read(self.labels), read(torch.full_like(self.labels, -1)), guidance_at(self.sampling, done.flatten(), self.length))
+            return Steps(head, self.sampling, read(self.labels))
+        scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
+        return Steps(head, self.sampling, read(self.labels), read(torch.full_like(self.labels, -1)), scale.to(tokens.dtype))
 
-    def law(self, condition: Any, path: Path) -> Trajectory:
-        return walk(self.net.diffloss.net, condition.z, path, self.sampling, condition.unconditional, condition.guidance)
+    def law(self, condition: Steps, path: Path) -> Trajectory:
+        return walk(condition, path)
 
     def take(self, rows: Tensor) -> "MAR":
         return MAR(self.net, self.labels[rows], self.sampling)

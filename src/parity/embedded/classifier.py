@@ -1,8 +1,8 @@
 """The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one thing shows. Inception's part in the Inception Score."""
 
+from itertools import pairwise
 from pathlib import Path
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
         widths = (3, *CHANNELS)
-        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in zip(widths, widths[1:], strict=False))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.GroupNorm(8, b) for b in CHANNELS)
         self.mix = nn.Conv2d(CHANNELS[-1], CHANNELS[-1], 3, padding=1)
         self.out = nn.Linear(CHANNELS[-1], len(CLASSES))

@@ -9,7 +9,7 @@ x_0. The law it leads to is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -179,32 +179,57 @@ class Sampling:
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
-def walk(
-    net: HeadNet, z: Tensor, path: Path, sampling: Sampling, unconditional: Tensor | None = None, guidance: Tensor | None = None
-) -> Trajectory:
-    """Walk N tokens from x_T down to the last step's law, all in one batch.
+@dataclass(frozen=True)
+class Steps:
+    """The Gaussians of N tokens' steps under a head: z [N, W]; with guidance [N], `unconditional` [N, W] is the condition without class.
 
-    z [N, W]; path(T) is x_T, path(T-1) .. path(1) the noise of steps T .. 2. With guidance [N], `unconditional` [N, W] is the condition without
-    class: eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published).
+    eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published).
     """
-    s, T, n = schedule(sampling.steps), sampling.steps, len(z)
-    x, condition = path(T), net.cond_embed(z if unconditional is None else torch.cat([z, unconditional]))
-    log_sigma = x.new_zeros(n)
-    for i in range(T - 1, -1, -1):
-        both = x if unconditional is None else torch.cat([x, x])
-        eps, v = net.run(both, s.t[i].to(x.device).expand(len(both)), condition).to(x.dtype).chunk(2, -1)
-        if unconditional is not None and guidance is not None:
-            eps, v = eps[n:] + guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
-        ab, before, beta = (float(a[i]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
-        start = (x - math.sqrt(1 - ab) * eps) / math.sqrt(ab)
-        if sampling.sampler == "ddpm":
-            low, high = float(s.log_posterior[i]), math.log(beta)
-            std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
+
+    net: HeadNet
+    sampling: Sampling
+    z: Tensor
+    unconditional: Tensor | None = None
+    guidance: Tensor | None = None
+
+    @cached_property
+    def condition(self) -> Tensor:
+        return self.net.cond_embed(self.z if self.unconditional is None else torch.cat([self.z, self.unconditional]))
+
+    def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
+        s, n = schedule(self.sampling.steps), len(x)
+        both = x if self.unconditional is None else torch.cat([x, x])
+        eps, v = self.net.run(both, s.t[i - 1].to(x.device).expand(len(both)), self.condition).to(x.dtype).chunk(2, -1)
+        if self.unconditional is not None and self.guidance is not None:
+            eps, v = eps[n:] + self.guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
+        ab, before, beta = (float(a[i - 1]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
+        start, low = (x - math.sqrt(1 - ab) * eps) / math.sqrt(ab), float(s.log_posterior[i - 1])
+        if self.sampling.sampler == "ddpm":
+            std = (0.25 * (v + 1) * math.log(beta) + 0.25 * (1 - v) * low).exp()
             mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
         else:  # at the last step `before` is 1: x_0 is the prediction, and eta's share of its neighbour's deviation stands in for a zero
-            sigma = sampling.eta * math.exp(0.5 * float(s.log_posterior[i]))
+            sigma = self.sampling.eta * math.exp(0.5 * low)
             std, mean = torch.full_like(x, sigma), math.sqrt(before) * start + math.sqrt(max(0.0, 1 - before - sigma**2)) * eps
-        std = sampling.temperature * std
-        if i:
-            x, log_sigma = mean + std * path(i), log_sigma + std.log().sum(-1)
-    return Trajectory(mean, std, log_sigma, sampling.last)
+        return mean, self.sampling.temperature * std
+
+
+def walk(steps: Steps, path: Path) -> Trajectory:
+    """Walk N tokens from x_T = path(T) down to the last step's law, all in one batch; path(T-1) .. path(1) is the noise of steps T .. 2."""
+    T = steps.sampling.steps
+    x, log_sigma = path(T), 0.0
+    for i in range(T, 1, -1):
+        mean, std = steps.law(x, i)
+        x, log_sigma = mean + std * path(i - 1), log_sigma + std.log().sum(-1)
+    mean, std = steps.law(x, 1)
+    return Trajectory(mean, std, x.new_zeros(len(x)) + log_sigma, steps.sampling.last)
+
+
+def single_path_log_ratio(p: Steps, q: Steps, path: Path) -> Tensor:
+    """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): what the paper's Table 6 calls the single path. x_T cancels."""
+    x, found = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
+    for i in range(q.sampling.steps, 0, -1):
+        laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]
+        x = laws[1].mean + laws[1].stddev * path(i - 1)
+        found = found + (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
+    return found
