@@ -36,7 +36,12 @@ class MixtureLaw(NamedTuple):
         rows = torch.arange(len(k), device=k.device)
         return self.means[rows, k] + self.scales[rows, k] * path(0)
 
-    def log_density(self, x: Tensor) -> Tensor:
+    def propose(self, path: Path) -> Tensor:
+        return self.sample(path)
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        if inner != 1:
+            raise ValueError(f"inner_temperature {inner}: allowed: 1, since a mixture has no residuals of its own")
         z = (x[:, None] - self.means) / self.scales
         return (self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)).logsumexp(1) - 0.5 * LOG_2PI * x.shape[-1]
 
