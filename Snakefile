@@ -4,7 +4,8 @@
     snakemake --cores all --configfile workflow/experiments/sjd-window.yaml          one of the papers' studies
     snakemake --cores all equality                                                   its equality tests alone
     snakemake --cores all text                                                       its any-subset text section alone
-    snakemake --cores all train_embedded                                             train the embedded models anew (text: train_words)
+    snakemake --cores all continuous                                                 its section on continuous tokens alone
+    snakemake --cores all train_embedded                                             train the embedded models anew (text: train_words, continuous: train_continuous)
 
 This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
 """
@@ -29,6 +30,7 @@ include: "workflow/rules/equality.smk"
 include: "workflow/rules/drafting.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/text.smk"
+include: "workflow/rules/continuous.smk"
 include: "workflow/rules/training.smk"
 
 
@@ -45,6 +47,7 @@ rule all:
     input:
         REPORT,
         TEXT_REPORT if TEXT else [],
+        CONTINUOUS_REPORT if CONTINUOUS else [],
 
 
 rule equality:
@@ -57,6 +60,12 @@ rule text:
         TEXT_REPORT if TEXT else [],
 
 
+rule continuous:
+    input:
+        CONTINUOUS_REPORT if CONTINUOUS else [],
+
+
 onsuccess:
     announce(REPORT)
     announce(TEXT_REPORT)
+    announce(CONTINUOUS_REPORT)

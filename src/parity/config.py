@@ -193,8 +193,12 @@ class ContinuousSampling(Strict):
     eta: float = Field(1.0, gt=0, le=1, description="of ddim: the share of DDPM's noise; at 0 a trajectory has no density")
     temperature: float = Field(1.0, gt=0, le=10, description="multiplies the deviation of every step")
     guidance: float = Field(1.0, ge=1, le=100)
-    guidance_schedule: Literal["linear", "constant"] = Field("linear", description="over the tokens of an image; mar has both, xar linear, harmon constant")
-    last: Literal["noise", "mean"] = Field("noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return")
+    guidance_schedule: Literal["linear", "constant"] = Field(
+        "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
+    )
+    last: Literal["noise", "mean"] = Field(
+        "noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return"
+    )
 
 
 class ContinuousSpec(Strict):
@@ -206,7 +210,9 @@ class ContinuousSpec(Strict):
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
     batch: list[int] = Field([32], min_length=1, max_length=8, description="images decoded at once; several compare their speed")
     forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the teacher-forced tests; 0 leaves them out")
-    conditions: int = Field(6, ge=1, le=1000, description="conditions of the teacher-forced tests: images of plain sampling, cut at a random place")
+    conditions: int = Field(
+        6, ge=1, le=1000, description="conditions of the teacher-forced tests: images of plain sampling, cut at a random place"
+    )
 
 
 class Config(Strict):
@@ -679,7 +685,9 @@ def schema() -> dict[str, Any]:
     text["properties"] = {m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in text_methods()}
     text |= {"additionalProperties": False, "required": ["sequential"]}
     vectors = top["$defs"]["ContinuousSpec"]["properties"]["methods"]
-    vectors["properties"] = {m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in continuous_methods()}
+    vectors["properties"] = {
+        m: {"type": "array", "items": option_schema(m).model_json_schema(), "minItems": 1} for m in continuous_methods()
+    }
     vectors |= {"additionalProperties": False, "required": ["mar"]}
     top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return top

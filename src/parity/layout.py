@@ -108,3 +108,15 @@ def text_exact_key(config: Config, spec: dict[str, Any]) -> str:
 
 def text_exact(key: str, spec: dict[str, Any]) -> str:
     return f"results/text/exact/{spec['method']}-{key}.json"
+
+
+def continuous_cell(cell: Cell) -> str:
+    return f"results/continuous/cells/{cell['cell']}.npz"
+
+
+def continuous_forced(cell: Cell) -> str:
+    return f"results/continuous/forced/{cell['cell']}.json"
+
+
+def continuous_exact(key: str, variant: dict[str, Any]) -> str:
+    return f"results/continuous/exact/{variant['method']}-{key}.json"

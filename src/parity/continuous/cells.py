@@ -34,12 +34,18 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
             complete = options(method, variant, f"{where}.methods.{method}.{i}")
             for key in COUNTED:
                 if complete.get(key, 0) > LENGTH:
-                    raise ConfigError(f"{where}.methods.{method}.{i}.{key} = {complete[key]}: allowed: at most the {LENGTH} tokens of an image")
+                    raise ConfigError(
+                        f"{where}.methods.{method}.{i}.{key} = {complete[key]}: allowed: at most the {LENGTH} tokens of an image"
+                    )
             if canonical(complete) in seen:
-                raise ConfigError(f"{where}.methods.{method}.{i} = {variant}: the same variant as {where}.methods.{method}.{seen[canonical(complete)]}")
+                raise ConfigError(
+                    f"{where}.methods.{method}.{i} = {variant}: the same variant as {where}.methods.{method}.{seen[canonical(complete)]}"
+                )
             seen[canonical(complete)] = i
     if not any(options("mar", v)["iterations"] == 0 for v in spec.methods["mar"]):
-        raise ConfigError(f"{where}.methods.mar = {spec.methods['mar']}: needs a variant with iterations 0, one token at a time: the reference")
+        raise ConfigError(
+            f"{where}.methods.mar = {spec.methods['mar']}: needs a variant with iterations 0, one token at a time: the reference"
+        )
     for name in ("models", "batch"):
         if len(set(getattr(spec, name))) < len(getattr(spec, name)):
             raise ConfigError(f"{where}.{name} = {getattr(spec, name)}: a value is given twice")
@@ -49,7 +55,9 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
     for model, sampling in itertools.product(spec.models, samplings(spec)):
         if sampling.guidance != 1 and sampling.guidance_schedule not in SCHEDULES[model]:
             allowed = ", ".join(SCHEDULES[model]) or "guidance 1 alone"
-            raise ConfigError(f"{where}.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it; allowed: {allowed}")
+            raise ConfigError(
+                f"{where}.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it; allowed: {allowed}"
+            )
         if model == "gmm" and sampling.temperature != 1:
             raise ConfigError(f"{where}.sampling.temperature = {sampling.temperature}: gmm does not have it; allowed: 1")
         if sampling.sampler == "ddim" and model in ("xar", "gmm"):
@@ -58,7 +66,9 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
     if any(options("mar", v)["iterations"] for v in spec.methods["mar"]):
         for model in spec.models:
             if model in ("xar", "gmm"):
-                raise ConfigError(f"{where}.methods.mar: {model} reads in raster order and draws one token at a time; allowed: iterations 0")
+                raise ConfigError(
+                    f"{where}.methods.mar: {model} reads in raster order and draws one token at a time; allowed: iterations 0"
+                )
 
 
 def check_pair(model: str, draft: bool, weights: Path = WEIGHTS) -> None:
@@ -71,7 +81,9 @@ def check_pair(model: str, draft: bool, weights: Path = WEIGHTS) -> None:
     for key, what in (("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")):
         values = [h.get(key) for h in found]
         if len(set(map(str, values))) > 1:
-            raise ConfigError(f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]}; allowed: the same")
+            raise ConfigError(
+                f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]}; allowed: the same"
+            )
 
 
 def weights_digest(model: str) -> str:
@@ -122,7 +134,11 @@ def forced_cells(config: Config) -> list[dict[str, Any]]:
     spec = config.continuous
     if spec is None or not spec.forced:
         return []
-    return [c for c in continuous_cells(config) if c["spec"]["batch"] == spec.batch[0] and (needs(c["spec"]["method"]) or c["role"] == "control")]
+    return [
+        c
+        for c in continuous_cells(config)
+        if c["spec"]["batch"] == spec.batch[0] and (needs(c["spec"]["method"]) or c["role"] == "control")
+    ]
 
 
 def exact_variants(config: Config) -> dict[str, dict[str, Any]]:

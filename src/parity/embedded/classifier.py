@@ -24,10 +24,14 @@ class Classifier(nn.Module):
         self.mix = nn.Conv2d(CHANNELS[-1], CHANNELS[-1], 3, padding=1)
         self.out = nn.Linear(CHANNELS[-1], len(CLASSES))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
+        """[B, 160], what the last layer reads: FID's features."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.silu(norm(convolution(x)))
-        return self.out((x + F.silu(self.mix(x))).amax((2, 3)))
+        return (x + F.silu(self.mix(x))).amax((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.features(x))
 
 
 def load(file: Path) -> Classifier:

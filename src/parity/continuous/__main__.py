@@ -1,0 +1,229 @@
+"""python -m parity.continuous COMMAND ... : the stages of the experiment on continuous tokens.
+
+decode   images of one cell, and what each cost                         cell.npz
+exact    a method on mixtures whose law is known                        rows.json
+forced   a method's law of one token against the target's               rows.json
+measure  pictures, class accuracy, Inception Score, FID                 records.parquet, figures.json, thumbnails.npz
+report   continuous.html and its tables
+"""
+
+import argparse
+import importlib
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.command import one_line, pin_threads, progress, provenance
+from parity.config import needs
+from parity.continuous.models import CLASSES, Networks, caption_of, labels_of
+from parity.continuous.protocol import Pair, Start, draw_order
+from parity.continuous.steps import Clocked, run
+from parity.noise import batch_noise, counted_noise
+from parity.storage import canonical, publish, read_arrays, write_arrays, write_json
+
+SHOWN = 12  # pictures of a cell on the page
+REAL = 512  # pictures that FID compares with
+
+
+def decoder(method: str) -> Any:
+    return getattr(importlib.import_module(f"parity.continuous.decoders.{method}"), method)
+
+
+def decode(a: argparse.Namespace) -> None:
+    """Images of a cell in batches; the record of each is what it cost. An image's noise is keyed by its number, whatever the batch."""
+    spec, columns = json.loads(a.spec), {}
+    networks, method = Networks(spec["model"], a.device), decoder(spec["method"])
+    draft = needs(spec["method"]) == "draft"
+    starts = range(0, spec["images"], spec["batch"])
+    for i in progress(starts, len(starts), f"{spec['model']} {spec['method']} {canonical(spec['options'])}"):
+        images = range(i, min(i + spec["batch"], spec["images"]))
+        pair = networks.pair(images, spec["sampling"], draft)
+        noise = batch_noise(spec["seed"], [str(n) for n in images], a.device)
+        order = draw_order(noise, len(images), pair.target.length, pair.target.raster)
+        done = run(order, pair.target.dim, method(pair, Start(order), noise=noise, **spec["options"]))
+        found = {
+            "tokens": done.tokens, "order": done.order, "step": done.step, "accepted": done.accepted, "log_ratio": done.log_ratio,
+            "distance": done.distance, "steps": done.steps, "tries": done.tries, "gave_up": done.gave_up,
+        }  # fmt: skip
+        for name, value in found.items():
+            columns.setdefault(name, []).append(value.cpu().numpy())
+        for part, model in zip(("target", "draft"), pair, strict=True):
+            for name, value in model.counts.items() if isinstance(model, Clocked) else ():
+                columns.setdefault(f"{part}_{name}", []).append(np.full(len(images), value / len(images)))
+        columns.setdefault("seconds", []).append(np.full(len(images), done.seconds / len(images)))
+    joined = {k: np.concatenate(v) for k, v in columns.items()}
+    said = canonical({**provenance(a.device, "float32", a.threads), "spec": spec})
+    write_arrays(a.out, ids=np.arange(spec["images"]), provenance=np.array(said), **joined)
+
+
+def exact(a: argparse.Namespace) -> None:
+    """On two mixtures of three tokens, of one and of two numbers; a rejection is repeated on a fresh seed."""
+    from parity.equality import continuous
+    from parity.models.gmm import TabularMixture
+
+    method, seeds, found, begin = decoder(a.method), json.loads(a.seeds), [], time.perf_counter()
+    options = json.loads(a.options)
+    for D, bins in ((1, 4), (2, 2)):
+        target, draft = (continuous.random_mixture(np.random.default_rng(s), 3, 3, D) for s in (0, 1))
+        for repeat, seed in enumerate(seeds):
+            noise, order = counted_noise(seed, range(a.n)), torch.arange(3).expand(a.n, -1)
+            pair = Pair(TabularMixture(target, a.n), TabularMixture(draft, a.n) if needs(a.method) else None)
+            done = run(order, D, method(pair, Start(order), noise=noise, **options))
+            place = {"model_name": f"mixture 3 x {D}-D", "method": a.method, "key": canonical(options), "seed": seed, "repeat": repeat}
+            rows = continuous.continuous_rows(
+                done.tokens.numpy(), target, rng=np.random.default_rng([seed, D]), bins=bins, layer="exact", draws=4999, **place
+            )
+            drafts = (done.accepted >= 0).sum().item()
+            rows[-1] |= {"acceptance": (done.accepted == 1).sum().item() / drafts if drafts else None, "gave_up": int(done.gave_up.sum())}
+            found += rows
+            if not any(r["verdict"] == "rejected" for r in rows if r["decides"]):
+                break
+    write_json(a.out, {"rows": found, "seconds": round(time.perf_counter() - begin, 1)})
+
+
+def forced(a: argparse.Namespace) -> None:
+    """A few images of the reference, cut at random places."""
+    from parity.continuous import forced as layer
+
+    spec, cell = json.loads(a.spec), read_arrays(a.reference)
+    networks, rng, begin = Networks(spec["model"], a.device), np.random.default_rng([spec["seed"], 11]), time.perf_counter()
+    speculative = needs(spec["method"]) == "draft"
+    options = spec["options"] | ({"gamma": 1, "prefill": 0.0} if speculative else {})
+    found: list[dict[str, Any]] = []
+    ratios: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
+    chosen = [(int(c), int(rng.integers(1, cell["order"].shape[1]))) for c in range(min(a.conditions, len(cell["tokens"])))]
+    place = {"model": spec["model"], "method": spec["method"], "key": a.key, "seed": spec["seed"]}
+    for c, at in progress(chosen, len(chosen), f"forced {spec['method']}"):
+        pair = Pair(*(None if m is None else m.model for m in networks.pair(range(c, c + 1), spec["sampling"], speculative)))  # type: ignore[attr-defined]
+        image = (torch.from_numpy(cell["tokens"][c]), torch.from_numpy(cell["order"][c]), at)
+        seeds = (1000 + spec["seed"] * 100 + c, 50_000 + spec["seed"] * 100 + c)
+        found += layer.rows(pair, decoder(spec["method"]), options, decoder("mar"), [image], a.n, seeds, **place)
+        if speculative:
+            done = layer.draw(pair, decoder(spec["method"]), options, image, counted_noise(seeds[0], range(a.n), torch.float32))
+            ratios["two_paths"] += done.log_ratio[:, 0].tolist()
+            ratios["distance"] += done.distance[:, 0].tolist()
+            ratios["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
+            if spec["model"] in ("mar", "harmon"):
+                ratios["single_path"] += layer.single_path(pair, image, counted_noise(seeds[0], range(a.n), torch.float32)).tolist()
+    known = {k: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for k, v in ratios.items() if v}
+    write_json(a.out, {"rows": found, "ratios": known, "seconds": round(time.perf_counter() - begin, 1)})
+
+
+def real_pictures(count: int) -> np.ndarray:
+    """Fresh renderings of the captions of classes in turn."""
+    from parity.embedded.scenes import ground_truth
+
+    return np.stack([ground_truth(caption_of(int(c)), seed=70_000 + i) for i, c in enumerate(labels_of(range(count)))])
+
+
+def measure(a: argparse.Namespace) -> None:
+    """A record per image; per cell Inception Score (torch-fidelity's), FID over the classifier's features, class accuracy."""
+    import pandas as pd
+    from torch_fidelity.metric_isc import isc_features_to_metric
+
+    from parity.embedded import classifier
+    from parity.metrics.fid import fid_and_error, reference_half
+
+    net = classifier.load(a.weights / "classifier.safetensors").to(a.device)
+
+    @torch.inference_mode()
+    def read(pixels: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+        x = (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1).to(a.device)
+        parts = [net.features(p) for p in x.split(128)]
+        features = torch.cat(parts)
+        return features.cpu().double().numpy(), net.out(features).cpu()
+
+    real, real_logits = read(real_pictures(REAL))
+    half, records, figures, thumbnails, networks = reference_half(real), [], {}, {}, {}
+    right = (real_logits.argmax(1) == labels_of(range(REAL))).float().mean().item()
+    for path in progress(a.cells, len(a.cells), "measure"):
+        cell = read_arrays(path)
+        spec = json.loads(str(cell["provenance"]))["spec"]
+        net_of = networks.setdefault(spec["model"], Networks(spec["model"], a.device))
+        pixels = net_of.pictures(torch.from_numpy(cell["tokens"]))
+        features, logits = read(pixels)
+        labels = labels_of(range(len(pixels)))
+        n = len(pixels)
+        fid, fid_error = fid_and_error(features, half, np.arange(n)) if n >= 8 else (float("nan"), float("nan"))
+        score = isc_features_to_metric(logits, splits=max(1, min(10, n // 100)))
+        figures[path.stem] = {
+            "fid": fid, "fid_se": fid_error, "is": score["inception_score_mean"], "is_sd": score["inception_score_std"],
+            "by_place": [float(np.nanmean(np.where(c >= 0, c, np.nan))) if (c >= 0).any() else None for c in cell["accepted"].T],
+            "by_cell": grid_acceptance(cell["accepted"], cell["order"]),
+        }  # fmt: skip
+        thumbnails[path.stem] = pixels[:SHOWN]
+        for i in range(n):
+            verified = cell["accepted"][i] >= 0
+            records.append({
+                "cell": path.stem, "model": spec["model"], "method": spec["method"], "id": int(cell["ids"][i]), "seed": spec["seed"],
+                "class": CLASSES[int(labels[i])], "right": bool(logits[i].argmax() == labels[i]), "drafted": int(verified.sum()),
+                "accepted": int((cell["accepted"][i] == 1).sum()),
+                "log_ratio": float(np.median(cell["log_ratio"][i][verified])) if verified.any() else None,
+                "distance": float(cell["distance"][i][verified].mean()) if verified.any() else None,
+                **{k: float(cell[k][i]) for k in cell if k.startswith(("target_", "draft_"))},
+                **{k: float(cell[k][i]) for k in ("steps", "tries", "gave_up", "seconds")},
+            })  # fmt: skip
+    stream = io.BytesIO()
+    pd.DataFrame(records).to_parquet(stream)
+    publish(a.out, stream.getvalue())
+    write_arrays(a.thumbnails, **thumbnails)
+    write_json(a.figures, {"cells": figures, "real_accuracy": right, "provenance": provenance(a.device, "float32", a.threads)})
+
+
+def grid_acceptance(accepted: np.ndarray, order: np.ndarray) -> list[float | None]:
+    """Share of drafts accepted [L] at each position of the grid, over a cell's images; None where none was looked at."""
+    L = accepted.shape[1]
+    at = np.full((len(accepted), L), np.nan)
+    np.put_along_axis(at, order, np.where(accepted >= 0, accepted, np.nan), 1)
+    counts = np.isfinite(at).sum(0)
+    return [float(np.nansum(at[:, j]) / counts[j]) if counts[j] else None for j in range(L)]
+
+
+def report(a: argparse.Namespace) -> None:
+    from parity.continuous import report as page
+
+    page.write(a)
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = main.add_subparsers(dest="command", required=True)
+
+    def command(
+        name: str, do: Any, *texts: str, paths: tuple[str, ...] = (), many: tuple[str, ...] = (), counts: tuple[str, ...] = ()
+    ) -> None:
+        c = commands.add_parser(name)
+        c.set_defaults(run=do)
+        for text in texts:
+            c.add_argument(f"--{text}", required=True)
+        for path in paths:
+            c.add_argument(f"--{path}", type=Path, required=True)
+        for path in many:
+            c.add_argument(f"--{path}", type=Path, nargs="*", required=True)
+        for count in counts:
+            c.add_argument(f"--{count}", type=int, required=True)
+        c.add_argument("--out", type=Path, required=True)
+        c.add_argument("--threads", type=int, default=1)
+        c.add_argument("--device", default="cpu")
+
+    command("decode", decode, "spec")
+    command("exact", exact, "method", "options", "seeds", counts=("n",))
+    command("forced", forced, "spec", "key", paths=("reference",), counts=("n", "conditions"))
+    command("measure", measure, paths=("weights", "thumbnails", "figures"), many=("cells",))
+    command("report", report, "config", paths=("records", "figures", "thumbnails"), many=("exact", "forced", "published"))
+    return main
+
+
+def main() -> None:
+    a = parser().parse_args()
+    pin_threads(a.threads)
+    a.run(a)
+
+
+if __name__ == "__main__":
+    one_line(main)

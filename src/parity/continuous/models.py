@@ -1,0 +1,122 @@
+"""The embedded continuous models from their files, with the labels or captions of a batch and the sampler's settings: pairs that decoders see."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.checkpoints import load_weights
+from parity.continuous.cells import WEIGHTS
+from parity.continuous.guided import MAR
+from parity.continuous.protocol import ContinuousModel, Pair
+from parity.continuous.steps import Clocked
+from parity.embedded.classifier import CLASSES
+from parity.models.diffusion import Sampling
+from parity.models.kl import KL, KLConfig
+from parity.models.llamagen import read_config
+
+LATENTS = "latents"  # entry of a header: which autoencoder's latents the model draws
+
+
+def load_kl(file: Path) -> KL:
+    config = read_config(file)
+    kl = KL(KLConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
+    load_weights(kl, file)
+    return kl.eval()
+
+
+def caption_of(index: int) -> str:
+    """The caption of an image by its number, for text-conditional models: its class, then size, texture and ground in turn."""
+    from parity.embedded.scenes import BACKGROUNDS, COLOURS, SIZES, TEXTURES, Scene, Thing
+
+    colour, shape = CLASSES[index % len(CLASSES)].split()
+    turn = np.random.default_rng([index, 7])
+    ground = [c for c in COLOURS if c != colour]
+
+    def pick(options: Any) -> str:
+        options = list(options)
+        return options[turn.integers(len(options))]
+
+    return Scene((Thing(shape, colour, pick(TEXTURES), pick(SIZES)),), "", "", pick(BACKGROUNDS), pick(ground)).caption
+
+
+def labels_of(images: range) -> Tensor:
+    """Classes in turn [n]; 7 is coprime to their number, so that a few images are of many shapes and colours."""
+    return torch.tensor([i * 7 % len(CLASSES) for i in images])
+
+
+@dataclass
+class Networks:
+    """Target, draft and autoencoder of one kind of model."""
+
+    name: str
+    device: str = "cpu"
+    folder: Path = WEIGHTS
+    loaded: dict[str, torch.nn.Module] = field(default_factory=dict)
+
+    def network(self, part: str) -> Any:
+        """`part` is "" for the target, "-draft" for the draft."""
+        if part not in self.loaded:
+            file = self.folder / f"{self.name}{part}.safetensors"
+            config = {k: v for k, v in read_config(file).items() if k != LATENTS}
+            net = build(self.name, config)
+            load_weights(net, file)
+            self.loaded[part] = net.eval().to(self.device)
+        return self.loaded[part]
+
+    @cached_property
+    def kl(self) -> KL:
+        return load_kl(self.folder / "kl.safetensors").to(self.device)
+
+    def of(self, part: str, images: range, settings: dict[str, Any]) -> ContinuousModel:
+        """One network conditioned on the images of these numbers."""
+        net, labels = self.network(part), labels_of(images).to(self.device)
+        if self.name == "mar":
+            return MAR(net, labels, Sampling(**settings))
+        if self.name == "xar":
+            from parity.models.xar import XAR
+
+            return XAR(net, labels, Sampling(**settings))
+        if self.name == "harmon":
+            from parity.embedded.text import PREFIX, token_ids
+            from parity.models.harmon import Harmon
+
+            ids, valid = token_ids([caption_of(int(c)) for c in labels], PREFIX)
+            return Harmon(net, ids.to(self.device), valid.to(self.device), Sampling(**settings))
+        from parity.models.gmm import GMM
+
+        return GMM(net, labels)
+
+    def pair(self, images: range, settings: dict[str, Any], draft: bool) -> Pair:
+        """Target and, if asked for, draft; each counts and times what it is asked."""
+        return Pair(Clocked(self.of("", images, settings)), Clocked(self.of("-draft", images, settings)) if draft else None)
+
+    @torch.inference_mode()
+    def pictures(self, tokens: Tensor) -> np.ndarray:
+        """uint8 [n, H, W, 3] of tokens [n, L, D] in raster order."""
+        parts = [self.kl.decode(t.float().to(self.device)) for t in tokens.split(64)]
+        bytes_ = (127.5 * torch.cat(parts) + 128).clamp(0, 255).to(torch.uint8)
+        return bytes_.permute(0, 2, 3, 1).cpu().numpy()
+
+
+def build(name: str, config: dict[str, Any]) -> torch.nn.Module:
+    """A network from the configuration in its file's header."""
+    if name == "mar":
+        from parity.models.mar import MARConfig, MARNet
+
+        return MARNet(MARConfig(**config))
+    if name == "xar":
+        from parity.models.xar import XARConfig, XARNet
+
+        return XARNet(XARConfig(**config))
+    if name == "harmon":
+        from parity.models.harmon import HarmonConfig, HarmonNet
+
+        return HarmonNet(HarmonConfig(**config))
+    from parity.models.gmm import GMMConfig, GMMNet
+
+    return GMMNet(GMMConfig(**config))

@@ -1,0 +1,237 @@
+"""The page of the experiment on continuous tokens: verdicts, cost, quality, pictures, acceptance. One self-contained file and its tables."""
+
+import argparse
+import io
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+
+from parity import config
+from parity.config import Config, claim
+from parity.continuous.cells import continuous_cells, exact_variants, forced_cells, reference_of
+from parity.equality.verdict import verdicts
+from parity.layout import continuous_exact, continuous_forced
+from parity.report import words
+from parity.report.build import Table, any_table
+from parity.report.figures import data_uri
+from parity.report.thumbnails import thumbnail
+from parity.storage import canonical, publish, read_arrays, read_json
+
+COLUMNS = {
+    "variant": "Method", "right": "Right", "is": "IS", "fid": "FID", "acceptance": "Accepted", "distance": "Distance",
+    "steps": "Steps", "target_conditions": "Target evaluations", "draft_conditions": "Draft evaluations", "tries": "Tries",
+    "gave_up": "Gave up", "seconds": "Seconds", "speedup": "Speed", "head_share": "Head",
+}  # fmt: skip
+
+
+def label(spec: dict[str, Any], given: dict[str, Any] | None = None) -> str:
+    """A variant as the page names it: the options that are not the defaults."""
+    defaults = config.options(spec["method"], {})
+    said = " ".join(f"{k}={v}" for k, v in (given or spec["options"]).items() if v != defaults[k])
+    return f"{spec['method']} {said}".strip()
+
+
+def settings_of(spec: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in {**spec["sampling"], "images": spec["images"], "batch": spec["batch"]}.items())
+
+
+def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) -> pd.DataFrame:
+    """A row per cell: means and standard errors over images, and the time against the target alone of the same settings."""
+    cells, found = continuous_cells(settings), []
+    for cell in cells:
+        spec, own = cell["spec"], records[records["cell"] == cell["cell"]]
+        base = records[records["cell"] == reference_of(cell, cells)["cell"]]
+        row = {"cell": cell["cell"], "model": spec["model"], "method": spec["method"], "variant": label(spec), "options": canonical(spec["options"])}
+        row |= {"role": cell["role"], "seed": spec["seed"], "settings": settings_of(spec), "batch": spec["batch"], "images": len(own)}
+        row |= {k: v for k, v in figures[cell["cell"]].items() if not isinstance(v, list)}
+        for name in ("right", "distance", "steps"):
+            values = own[name].astype(float)
+            row[name], row[f"{name}_se"] = values.mean(), values.sem()
+        drafted = own["drafted"].sum()
+        row["acceptance"] = own["accepted"].sum() / drafted if drafted else None
+        for name in ("tries", "gave_up", "seconds", "target_conditions", "target_network_seconds", "target_head_seconds", "draft_conditions"):
+            row[name] = own[name].mean() if name in own and own[name].notna().all() else None
+        times = {k: own[k].mean() for k in own if k.endswith("_seconds") and own[k].notna().all()}
+        row["head_share"] = sum(v for k, v in times.items() if "head" in k) / sum(times.values()) if times else None
+        row["speedup"] = base["seconds"].mean() / own["seconds"].mean()
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def judged(settings: Config, exact: list[Path], forced: list[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Equality rows under their variant's name, and a verdict for each variant and kind of head."""
+    files = {p.name: read_json(p) for p in (*exact, *forced)}
+    rows: list[dict[str, Any]] = []
+    claims: dict[str, str] = {}
+    for key, variant in exact_variants(settings).items():
+        name = f"{label(variant, variant['given'])}, on mixtures"
+        claims[name] = claim(variant["method"], variant["given"])
+        own = files[Path(continuous_exact(key, variant)).name]["rows"]
+        rows += [r | {"method": variant["method"], "key": name} for r in own if not any(o["key"] == name and o["test"] == r["test"] and o["model"] == r["model"] and o["repeat"] == r["repeat"] for o in rows)]
+    for cell in forced_cells(settings):
+        spec = cell["spec"]
+        name = f"{label(spec)}, {spec['model']}, {settings_of(spec)}" if cell["role"] != "control" else f"target alone again, {spec['model']}, {settings_of(spec)}"
+        claims[name] = "lossless" if cell["role"] == "control" else claim(spec["method"], spec["options"])
+        rows += [r | {"method": spec["method"], "key": name} for r in files[Path(continuous_forced(cell)).name]["rows"]]
+    return rows, verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+
+
+def ratios(settings: Config, forced: list[Path]) -> pd.DataFrame:
+    files, found = {p.name: read_json(p) for p in forced}, []
+    for cell in forced_cells(settings):
+        known = files[Path(continuous_forced(cell)).name]["ratios"]
+        if known:
+            row = {"variant": label(cell["spec"]), "model": cell["spec"]["model"], "settings": settings_of(cell["spec"])}
+            row |= {f"{k}_log_ratio" if "path" in k else k: known.get(k, {}).get("mean" if k == "acceptance" else "median") for k in ("single_path", "two_paths", "distance", "acceptance")}
+            found.append(row)
+    return pd.DataFrame(found)
+
+
+def one_token(settings: Config, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A line per variant of what the teacher-forced rows say."""
+    found = []
+    for name, group in groupby([r for r in rows if r["layer"] == "teacher-forced"], lambda r: r["key"]):
+        own = [r for r in group if not r["repeat"]]
+        tests = [r for r in own if r["decides"]]
+        where = {r["model"] for r in tests}
+        hit = {r["model"] for r in tests if r["verdict"] == "rejected"}
+        effect = {t: [r["effect"] for r in own if r["test"] == t] for t in ("energy", "mean shift", "spread ratio")}
+        found.append({
+            "variant": name, "draws": own[0]["n"], "conditions_rejected": f"{len(hit)} of {len(where)}", "largest_energy_distance": max(effect["energy"]),
+            "mean_moved": float(np.median(effect["mean shift"])), "spread_ratio": float(np.median(effect["spread ratio"])),
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def show(table: pd.DataFrame) -> Table:
+    lines = []
+    for _, r in table.iterrows():
+        line = []
+        for name in COLUMNS:
+            if name == "variant":
+                line.append(words.Cell(r["variant"], "" if r["role"] == "method" else f"{r['role']}, seed {r['seed']}", "name"))
+            elif name in ("right", "head_share"):
+                cell = words.plus_minus(r[name], r.get(f"{name}_se"))
+                line.append(cell if words.missing(r[name]) else words.Cell(f"{100 * r[name]:.0f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else ""))
+            elif name == "speedup":
+                line.append(words.Cell(f"{r[name]:.2f}×"))
+            elif f"{name}_se" in table:
+                line.append(words.plus_minus(r.get(name), r.get(f"{name}_se")))
+            else:
+                line.append(words.plain(r.get(name), 3))
+        lines.append(line)
+    return Table([(heading, "") for heading in COLUMNS.values()], lines, ["baseline" if r == "reference" else "" for r in table["role"]])
+
+
+def acceptance_figure(part: pd.DataFrame, figures: dict[str, Any]) -> str:
+    """Where drafts are kept: by place in the order (the paper's Fig. 9), and on the grid (Fig. 11)."""
+    from matplotlib.figure import Figure
+
+    drafted = [(r["variant"], figures[r["cell"]]) for _, r in part.iterrows() if any(v is not None for v in figures[r["cell"]]["by_place"])][:4]
+    if not drafted:
+        return ""
+    figure = Figure(figsize=(4.2 + 2.4 * len(drafted), 2.8), layout="constrained")
+    axes = figure.subplots(1, 1 + len(drafted), width_ratios=[1.8] + [1] * len(drafted), squeeze=False)[0]
+    for name, found in drafted:
+        line = np.array([np.nan if v is None else v for v in found["by_place"]])
+        smooth = pd.Series(line).rolling(8, min_periods=1, center=True).mean()
+        axes[0].plot(range(1, len(line) + 1), smooth, label=name)
+    axes[0].set(xlabel="place in the order", ylabel="share of drafts accepted", ylim=(0, 1.02))
+    axes[0].legend(fontsize=7)
+    for ax, (name, found) in zip(axes[1:], drafted, strict=True):
+        grid = np.array([np.nan if v is None else v for v in found["by_cell"]])
+        side = round(len(grid) ** 0.5)
+        image = ax.imshow(grid.reshape(side, side), vmin=0, vmax=1, cmap="YlGn")
+        ax.set_title("\n".join([name[i : i + 26] for i in range(0, len(name), 26)]), fontsize=7)
+        ax.set(xticks=[], yticks=[])
+    figure.colorbar(image, ax=axes[1:].tolist(), shrink=0.8)
+    return data_uri(figure)
+
+
+def sweep_figure(table: pd.DataFrame, setting: str) -> str:
+    """Acceptance and speed against an option (or the batch), a line per other setting; "" unless it takes three values."""
+    from matplotlib.figure import Figure
+
+    own = table[(table["method"] == "cspd") if setting != "iterations" else (table["method"] == "mar")].copy()
+    if own.empty:
+        return ""
+    own["x"] = own["batch"] if setting == "batch" else [json.loads(o)[setting] for o in own["options"]]
+    own = own[own["role"] != "control"]
+    own["line"] = [
+        ", ".join([r["model"], r["settings"], label({"method": r["method"], "options": {k: v for k, v in json.loads(r["options"]).items() if k != setting} | {setting: config.options(r["method"], {}).get(setting)}})]) if setting != "batch"
+        else f"{r['model']}, {r['variant']}" for _, r in own.iterrows()
+    ]  # fmt: skip
+    if own["x"].nunique() < 3:
+        return ""
+    panels = ["fid", "speedup"] if setting == "iterations" else ["acceptance", "speedup"]
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    lines = sorted(own["line"].unique())
+    short = {name: str(i + 1) for i, name in enumerate(lines)}
+    for ax, y in zip(figure.subplots(1, 2), panels, strict=True):
+        for name in lines:
+            part = own[own["line"] == name].sort_values("x")
+            ax.plot(part["x"], part[y], marker="o", label=f"{short[name]}: {name}")
+        ax.set(xlabel=setting, ylabel=y, xscale="log" if own["x"].min() > 0 and own["x"].max() / max(own["x"].min(), 1e-9) > 8 else "linear")
+        if y == "speedup":
+            ax.axhline(1, color="0.5", lw=1)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", fontsize=6.5, ncols=1)
+    return data_uri(figure)
+
+
+def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd.DataFrame:
+    """The paper's figures with ours beside them, where a cell has the same model, method and options; others are left out."""
+    said = pd.concat([pd.read_csv(f) for f in files], ignore_index=True) if files else pd.DataFrame()
+    kept = []
+    for _, p in said.iterrows():
+        wanted = json.loads(p["options"])
+        own = table[(table["method"] == p["method"]) & (table["model"] == p["model"]) & (table["role"] != "control")]
+        defaults = config.options(p["method"], {}) | wanted
+        free = {"prefill", "gamma"} - set(wanted)
+        own = own[[all(v == defaults[k] for k, v in json.loads(o).items() if k not in free) for o in own["options"]]]
+        if own.empty:
+            continue
+        r = own.iloc[0]
+        if p["metric"] in ("single_path_ratio", "two_paths_ratio"):
+            same = ratio[ratio["variant"] == r["variant"]] if len(ratio) else ratio
+            value = float(np.exp(same.iloc[0][p["metric"].removesuffix("_ratio") + "_log_ratio"])) if len(same) else None
+        else:
+            value = r.get(p["metric"])
+        if not words.missing(value):
+            kept.append({"table": p["table"], "pair": p["pair"], "variant": r["variant"], "ours_at": r["settings"], "batch": p["batch"], "metric": p["metric"], "paper": p["value"], "ours": value})
+    return pd.DataFrame(kept)
+
+
+def write(a: argparse.Namespace) -> None:
+    settings = config.load(json.loads(a.config))
+    records, measured, thumbs = pd.read_parquet(a.records), read_json(a.figures), read_arrays(a.thumbnails)
+    table = summary(settings, records, measured["cells"])
+    rows, found = judged(settings, a.exact, a.forced)
+    ratio, one = ratios(settings, a.forced), one_token(settings, rows)
+    sections = []
+    for (model, given), part in table.groupby(["model", "settings"], sort=False):
+        strips = [(r["variant"] if r["role"] == "method" else f"{r['variant']} ({r['role']})", [thumbnail(x, 96) for x in thumbs[r["cell"]]]) for _, r in part.iterrows()]
+        where = acceptance_figure(part, measured["cells"])
+        figures = [("Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture", where)] if where else []
+        sections.append({"title": model, "settings": given, "table": show(part), "strips": strips, "figures": figures})
+    for setting in ("gamma", "prefill", "batch", "iterations"):
+        if sections and (uri := sweep_figure(table, setting)):
+            sections[-1]["figures"].append((f"Against {setting}", uri))
+    order = ["key", "verdict", "claim", "tv_bound", "tv", "note"]
+    verdict_frame = pd.DataFrame([{k: v[k] for k in order} for v in found]).rename(columns={"key": "variant"})
+    paper = published(a.published, table, ratio)
+    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "report"])
+    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).get_template("continuous.html.j2").render(
+        experiment=settings.experiment, images=len(records), verdicts=any_table(verdict_frame), sections=sections,
+        real=f"{100 * measured['real_accuracy']:.0f}%", ratios=any_table(ratio) if len(ratio) else None, forced=any_table(one) if len(one) else None,
+        published=any_table(paper) if len(paper) else None, provenance=canonical(measured["provenance"]),
+    )  # fmt: skip
+    for name, frame in (("continuous.csv", table), ("continuous-equality.csv", pd.DataFrame(rows))):
+        stream = io.StringIO()
+        frame.replace({np.nan: None}).to_csv(stream, index=False)
+        publish(a.out.parent / name, stream.getvalue().encode())
+    publish(a.out, page.encode())

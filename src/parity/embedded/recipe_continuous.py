@@ -1,0 +1,86 @@
+"""The recipes of the embedded continuous models, as commands; `snakemake train_continuous` chains them.
+
+    python -m parity.embedded.recipe_continuous mar --work results/training --steps 2200 --batch 64 --threads 1
+    python -m parity.embedded.recipe_continuous install --work results/training        weights, digests and model cards into the package
+
+Each is seeded and resumes from its last checkpoint, which is replaced whole every three minutes.
+"""
+
+import argparse
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+from parity.command import one_line, pin_threads
+from parity.config import EMBEDDED
+from parity.embedded.recipe import EXAMPLES, log_table
+from parity.storage import publish, read_json, write_json
+
+CARDS = {
+    "kl": "Image tokenizer: a KL autoencoder (MAR's KL-16 at small scale). Pictures 64x64 to 8x8 tokens of 16 numbers and back.",
+    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one thing shows; for the Inception Score and class accuracy.",
+    "mar": "MAR at small scale, class-conditional, over the tokens of `kl`: the target.",
+    "mar-draft": "Draft model of `mar`: the same architecture, a quarter of the parameters.",
+    "xar": "xAR at small scale (cells of one token), class-conditional, over the tokens of `kl`: the target.",
+    "xar-draft": "Draft model of `xar`.",
+    "harmon": "Harmon at small scale: MAR around a Qwen2-type language model, captions of one thing, over the tokens of `kl`: the target.",
+    "harmon-draft": "Draft model of `harmon`.",
+    "gmm": "Causal transformer with a Gaussian-mixture head, class-conditional, over the tokens of `kl`: the target.",
+    "gmm-draft": "Draft model of `gmm`.",
+}
+
+
+def card(name: str, run: dict) -> str:
+    """A model card in Markdown, from what the run recorded."""
+    facts = [
+        f"# {name}",
+        "",
+        CARDS[name],
+        "",
+        f"- data: Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py){'' if name == 'kl' else ', those of one thing'};"
+        " captions whose hash is 0 modulo 8 held out",
+        f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
+        "- licence: that of this repository; made from nothing but its code",
+        *(f"- {note}" for note in run.get("notes", [])),
+    ]
+    return "\n".join([*facts, *log_table(run["log"])])
+
+
+def install(work: Path, out: Path) -> None:
+    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
+    sums = []
+    for name in CARDS:
+        file = work / f"{name}.safetensors"
+        publish(out / file.name, file.read_bytes())
+        publish(out / f"{name}.md", card(name, read_json(work / f"{name}.json")).encode())
+        sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
+    publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=[*CARDS, "install"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=EMBEDDED / "continuous")
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=EXAMPLES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    if a.what == "install":
+        install(a.work, a.out)
+    elif a.steps < 1 or a.batch < 1:
+        raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
+    else:
+        settings: dict[str, Any] = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
+        module = importlib.import_module(f"parity.embedded.train_{a.what.removesuffix('-draft')}")
+        given = {} if a.what in ("kl", "classifier") else {"kl_file": a.work / "kl.safetensors", "config": module.CONFIGS[a.what]}
+        log = module.main(work=a.work, out=a.work / f"{a.what}.safetensors", processes=a.threads, **given, **settings)
+        write_json(a.work / f"{a.what}.json", {"log": log, "threads": a.threads, **settings})
+
+
+if __name__ == "__main__":
+    one_line(main)
