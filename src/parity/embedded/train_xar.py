@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from parity.embedded.train_mar import CLASSES, UNCONDITIONAL, class_latents
-from parity.embedded.training import publish, train
+from parity.embedded.training import publish, short_bf16, train
 from parity.models import xar
 from parity.models.xar import XARConfig, XARNet
 
@@ -37,7 +37,7 @@ def main(
     def value(cells, labels, rng):
         t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))  # logit-normal, one for each cell
         noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
-        with torch.autocast("cpu", torch.bfloat16):
+        with short_bf16():
             return xar.loss(net, cells, labels, t, noise).mean()
 
     def loss(step):
