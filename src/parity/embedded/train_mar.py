@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.checkpoints import load_weights
 from parity.embedded.scenes import COLOURS, SHAPES, parse
-from parity.embedded.training import publish, scene_arrays, short_bf16, to_pictures, train
+from parity.embedded.training import publish, scene_arrays, to_pictures, train
 from parity.models import diffusion
 from parity.models.kl import KL, KLConfig
 from parity.models.llamagen import read_config
@@ -86,7 +86,7 @@ def main(
         n = len(tokens)
         share = rng.random((n, L)).argsort(1).argsort(1)
         masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
-        with short_bf16():
+        with torch.autocast("cpu", torch.bfloat16):
             z = net(tokens, ~masked, labels)[masked].repeat(REPEATS, 1)
             x = tokens[masked].repeat(REPEATS, 1)
             t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity import storage
 from parity.embedded import scenes
@@ -39,7 +40,7 @@ def to_pictures(pixels: np.ndarray) -> torch.Tensor:
 
 @contextmanager
 def short_bf16() -> Iterator[None]:
-    """bf16 for sequences of tens of tokens: attention as matrix products, for the fused kernel's backward takes 8 times as long on a CPU."""
+    """bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8 times as long backwards on a CPU."""
     with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
         yield
 
