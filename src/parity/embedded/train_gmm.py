@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from parity.embedded.train_mar import CLASSES, class_latents
-from parity.embedded.training import publish, train
+from parity.embedded.training import publish, short_bf16, train
 from parity.models import gmm
 from parity.models.gmm import GMMConfig, GMMNet
 
@@ -34,7 +34,7 @@ def main(
     net = GMMNet(config)
 
     def value(tokens, labels):
-        with torch.autocast("cpu", torch.bfloat16):
+        with short_bf16():
             return gmm.loss(net, tokens, labels)
 
     def loss(step):

@@ -5,12 +5,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pool
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity import storage
 from parity.embedded import scenes
@@ -34,6 +36,13 @@ def scene_arrays(cache: Path, first: int, count: int, test: bool, processes: int
 def to_pictures(pixels: np.ndarray) -> torch.Tensor:
     """uint8 [B, H, W, 3] to float [B, 3, H, W] in [-1, 1]."""
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+@contextmanager
+def short_bf16() -> Iterator[None]:
+    """bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8 times as long backwards on a CPU."""
+    with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def cosine(step: int, steps: int, warmup: int, peak: float, floor: float = 0.02) -> float:

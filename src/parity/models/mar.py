@@ -97,21 +97,29 @@ class MARNet(nn.Module):
         """[N, width]; a label below 0 stands for no class."""
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
-    def forward(self, tokens: Tensor, known: Tensor, labels: Tensor) -> Tensor:
-        """tokens [N, L, D], known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
+    def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x [N, buffer + S, width].
+
+        S is the largest number of known tokens; also returns their grid places [N, S], in raster order, and which of them are real [N, S].
+        """
         c, n = self.config, len(tokens)
         counts = known.sum(1)
         kept = int(counts.max()) if n else 0
         places = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)[:, :kept]  # known ones first, in raster order
         real = torch.arange(kept, device=tokens.device) < counts[:, None]
         x = self.z_proj(tokens.gather(1, places[..., None].expand(-1, -1, c.dim)))
-        x = torch.cat([self.embed_class(labels)[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
+        x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
         position = self.encoder_pos_embed_learned[0]
         x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + places]], 1))
         mask = None if bool(real.all()) else F.pad(real, (c.buffer, 0), value=True)[:, None, None]
         for block in self.encoder_blocks:
             x = block(x, mask)
-        x = self.decoder_embed(self.encoder_norm(x))
+        return self.encoder_norm(x), places, real
+
+    def decode(self, x: Tensor, places: Tensor, real: Tensor) -> Tensor:
+        """What `encode` returns -> z [N, L, width] for every place."""
+        c, n = self.config, len(x)
+        x = self.decoder_embed(x)
         whole = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)  # one place more takes what padding writes
         target = torch.where(real, places, c.tokens)
         whole = whole.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
@@ -119,3 +127,7 @@ class MARNet(nn.Module):
         for block in self.decoder_blocks:
             x = block(x)
         return self.decoder_norm(x)[:, c.buffer :] + self.diffusion_pos_embed_learned
+
+    def forward(self, tokens: Tensor, known: Tensor, labels: Tensor) -> Tensor:
+        """tokens [N, L, D], known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
+        return self.decode(*self.encode(tokens, known, self.embed_class(labels)))
