@@ -36,7 +36,8 @@ def decoder(method: str) -> Any:
 
 def decode(a: argparse.Namespace) -> None:
     """Images of a cell in batches; the record of each is what it cost. An image's noise is keyed by its number, whatever the batch."""
-    spec, columns = json.loads(a.spec), {}
+    spec = json.loads(a.spec)
+    columns: dict[str, list[np.ndarray]] = {}
     networks, method = Networks(spec["model"], a.device), decoder(spec["method"])
     draft = needs(spec["method"]) == "draft"
     starts = range(0, spec["images"], spec["batch"])
@@ -53,8 +54,8 @@ def decode(a: argparse.Namespace) -> None:
         for name, value in found.items():
             columns.setdefault(name, []).append(value.cpu().numpy())
         for part, model in zip(("target", "draft"), pair, strict=True):
-            for name, value in model.counts.items() if isinstance(model, Clocked) else ():
-                columns.setdefault(f"{part}_{name}", []).append(np.full(len(images), value / len(images)))
+            for name, spent in model.counts.items() if isinstance(model, Clocked) else ():
+                columns.setdefault(f"{part}_{name}", []).append(np.full(len(images), spent / len(images)))
         columns.setdefault("seconds", []).append(np.full(len(images), done.seconds / len(images)))
     joined = {k: np.concatenate(v) for k, v in columns.items()}
     said = canonical({**provenance(a.device, "float32", a.threads), "spec": spec})
@@ -99,7 +100,8 @@ def forced(a: argparse.Namespace) -> None:
     chosen = [(int(c), int(rng.integers(1, cell["order"].shape[1]))) for c in range(min(a.conditions, len(cell["tokens"])))]
     place = {"model": spec["model"], "method": spec["method"], "key": a.key, "seed": spec["seed"]}
     for c, at in progress(chosen, len(chosen), f"forced {spec['method']}"):
-        pair = Pair(*(None if m is None else m.model for m in networks.pair(range(c, c + 1), spec["sampling"], speculative)))  # type: ignore[attr-defined]
+        one = range(c, c + 1)
+        pair = Pair(networks.of("", one, spec["sampling"]), networks.of("-draft", one, spec["sampling"]) if speculative else None)
         image = (torch.from_numpy(cell["tokens"][c]), torch.from_numpy(cell["order"][c]), at)
         seeds = (1000 + spec["seed"] * 100 + c, 50_000 + spec["seed"] * 100 + c)
         found += layer.rows(pair, decoder(spec["method"]), options, decoder("mar"), [image], a.n, seeds, **place)
@@ -139,7 +141,8 @@ def measure(a: argparse.Namespace) -> None:
         return features.cpu().double().numpy(), net.out(features).cpu()
 
     real, real_logits = read(real_pictures(REAL))
-    half, records, figures, thumbnails, networks = reference_half(real), [], {}, {}, {}
+    half, records, figures, thumbnails = reference_half(real), [], {}, {}
+    networks: dict[str, Networks] = {}
     right = (real_logits.argmax(1) == labels_of(range(REAL))).float().mean().item()
     for path in progress(a.cells, len(a.cells), "measure"):
         cell = read_arrays(path)

@@ -62,7 +62,8 @@ def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: tuple[Tensor,
     """`rows` draws of one place of an image (tokens [L, D], order [L], place) under a decoder."""
     tokens, order, place = image
     n = len(noise.keys)
-    one = Pair(*(None if m is None else OnePlace(m, tokens[None], order[None], place, n) for m in pair))
+    target = OnePlace(pair.target, tokens[None], order[None], place, n)
+    one = Pair(target, None if pair.draft is None else OnePlace(pair.draft, tokens[None], order[None], place, n))
     start = torch.zeros(n, 1, dtype=torch.int64, device=order.device)
     return run(start, tokens.shape[-1], decoder(one, Start(start), noise=noise, **options))
 

@@ -1,6 +1,7 @@
 """A MAR network with what it is conditioned on, as decoders see one: labels, guidance and the sampler's settings are inside."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class MAR:
         scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
         return Steps(head, self.sampling, read(self.labels), read(torch.full_like(self.labels, -1)), scale.to(tokens.dtype))
 
-    def law(self, condition: Steps, path: Path) -> Trajectory:
+    def law(self, condition: Any, path: Path) -> Trajectory:
         return walk(condition, path)
 
     def take(self, rows: Tensor) -> "MAR":

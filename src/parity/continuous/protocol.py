@@ -8,6 +8,7 @@ model's head makes of a condition. Both are asked for in batches: rows b, and n 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from parity.noise import Noise
@@ -19,7 +20,10 @@ Path = Callable[[int], Tensor]
 class Law(Protocol):
     """Laws of N tokens."""
 
-    log_sigma: Tensor  # [N] log of what the path before x_0 contributes to the density (eq. 8: the sum of log sigma); 0 for a closed form
+    @property
+    def log_sigma(self) -> Tensor:
+        """[N] what the path before x_0 contributes (eq. 8): the sum of log sigma; 0 for a closed form."""
+        ...
 
     def sample(self, path: Path) -> Tensor:
         """x_0 [N, D], as the model is sampled; reads path(0), a mixture path(1) too."""
@@ -46,10 +50,25 @@ class ContinuousModel(Protocol):
     `places` given the tokens of places 0 .. known-1 (known <= places, both below L). `law` walks them all in one batch.
     """
 
-    length: int  # L
-    dim: int  # D
-    steps: int  # T, the noise a trajectory reads: path(1) .. path(T); 0 for a closed form
-    raster: bool  # its order is raster order, whatever is drawn
+    @property
+    def length(self) -> int:
+        """L."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """T: a law reads path(0) .. path(T)."""
+        ...
+
+    @property
+    def raster(self) -> bool:
+        """Whether its order is raster order, whatever is drawn."""
+        ...
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any: ...
 
@@ -80,8 +99,6 @@ def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> 
 
 def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
     """A permutation of the grid for each row [B, L], or raster order."""
-    import torch
-
     at = torch.arange(length, device=noise.keys.device)
     if raster:
         return at.expand(rows, -1)

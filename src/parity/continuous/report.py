@@ -46,7 +46,13 @@ def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) ->
     for cell in cells:
         spec, own = cell["spec"], records[records["cell"] == cell["cell"]]
         base = records[records["cell"] == reference_of(cell, cells)["cell"]]
-        row = {"cell": cell["cell"], "model": spec["model"], "method": spec["method"], "variant": label(spec), "options": canonical(spec["options"])}
+        row = {
+            "cell": cell["cell"],
+            "model": spec["model"],
+            "method": spec["method"],
+            "variant": label(spec),
+            "options": canonical(spec["options"]),
+        }
         row |= {"role": cell["role"], "seed": spec["seed"], "settings": settings_of(spec), "batch": spec["batch"], "images": len(own)}
         row |= {k: v for k, v in figures[cell["cell"]].items() if not isinstance(v, list)}
         for name in ("right", "distance", "steps"):
@@ -54,7 +60,15 @@ def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) ->
             row[name], row[f"{name}_se"] = values.mean(), values.sem()
         drafted = own["drafted"].sum()
         row["acceptance"] = own["accepted"].sum() / drafted if drafted else None
-        for name in ("tries", "gave_up", "seconds", "target_conditions", "target_network_seconds", "target_head_seconds", "draft_conditions"):
+        for name in (
+            "tries",
+            "gave_up",
+            "seconds",
+            "target_conditions",
+            "target_network_seconds",
+            "target_head_seconds",
+            "draft_conditions",
+        ):
             row[name] = own[name].mean() if name in own and own[name].notna().all() else None
         times = {k: own[k].mean() for k in own if k.endswith("_seconds") and own[k].notna().all()}
         row["head_share"] = sum(v for k, v in times.items() if "head" in k) / sum(times.values()) if times else None
@@ -72,10 +86,20 @@ def judged(settings: Config, exact: list[Path], forced: list[Path]) -> tuple[lis
         name = f"{label(variant, variant['given'])}, on mixtures"
         claims[name] = claim(variant["method"], variant["given"])
         own = files[Path(continuous_exact(key, variant)).name]["rows"]
-        rows += [r | {"method": variant["method"], "key": name} for r in own if not any(o["key"] == name and o["test"] == r["test"] and o["model"] == r["model"] and o["repeat"] == r["repeat"] for o in rows)]
+        rows += [
+            r | {"method": variant["method"], "key": name}
+            for r in own
+            if not any(
+                o["key"] == name and o["test"] == r["test"] and o["model"] == r["model"] and o["repeat"] == r["repeat"] for o in rows
+            )
+        ]
     for cell in forced_cells(settings):
         spec = cell["spec"]
-        name = f"{label(spec)}, {spec['model']}, {settings_of(spec)}" if cell["role"] != "control" else f"target alone again, {spec['model']}, {settings_of(spec)}"
+        name = (
+            f"{label(spec)}, {spec['model']}, {settings_of(spec)}"
+            if cell["role"] != "control"
+            else f"target alone again, {spec['model']}, {settings_of(spec)}"
+        )
         claims[name] = "lossless" if cell["role"] == "control" else claim(spec["method"], spec["options"])
         rows += [r | {"method": spec["method"], "key": name} for r in files[Path(continuous_forced(cell)).name]["rows"]]
     return rows, verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
@@ -87,7 +111,10 @@ def ratios(settings: Config, forced: list[Path]) -> pd.DataFrame:
         known = files[Path(continuous_forced(cell)).name]["ratios"]
         if known:
             row = {"variant": label(cell["spec"]), "model": cell["spec"]["model"], "settings": settings_of(cell["spec"])}
-            row |= {f"{k}_log_ratio" if "path" in k else k: known.get(k, {}).get("mean" if k == "acceptance" else "median") for k in ("single_path", "two_paths", "distance", "acceptance")}
+            row |= {
+                f"{k}_log_ratio" if "path" in k else k: known.get(k, {}).get("mean" if k == "acceptance" else "median")
+                for k in ("single_path", "two_paths", "distance", "acceptance")
+            }
             found.append(row)
     return pd.DataFrame(found)
 
@@ -117,7 +144,11 @@ def show(table: pd.DataFrame) -> Table:
                 line.append(words.Cell(r["variant"], "" if r["role"] == "method" else f"{r['role']}, seed {r['seed']}", "name"))
             elif name in ("right", "head_share"):
                 cell = words.plus_minus(r[name], r.get(f"{name}_se"))
-                line.append(cell if words.missing(r[name]) else words.Cell(f"{100 * r[name]:.0f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else ""))
+                line.append(
+                    cell
+                    if words.missing(r[name])
+                    else words.Cell(f"{100 * r[name]:.0f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else "")
+                )
             elif name == "speedup":
                 line.append(words.Cell(f"{r[name]:.2f}×"))
             elif f"{name}_se" in table:
@@ -132,7 +163,9 @@ def acceptance_figure(part: pd.DataFrame, figures: dict[str, Any]) -> str:
     """Where drafts are kept: by place in the order (the paper's Fig. 9), and on the grid (Fig. 11)."""
     from matplotlib.figure import Figure
 
-    drafted = [(r["variant"], figures[r["cell"]]) for _, r in part.iterrows() if any(v is not None for v in figures[r["cell"]]["by_place"])][:4]
+    drafted = [
+        (r["variant"], figures[r["cell"]]) for _, r in part.iterrows() if any(v is not None for v in figures[r["cell"]]["by_place"])
+    ][:4]
     if not drafted:
         return ""
     figure = Figure(figsize=(4.2 + 2.4 * len(drafted), 2.8), layout="constrained")
@@ -176,7 +209,9 @@ def sweep_figure(table: pd.DataFrame, setting: str) -> str:
         for name in lines:
             part = own[own["line"] == name].sort_values("x")
             ax.plot(part["x"], part[y], marker="o", label=f"{short[name]}: {name}")
-        ax.set(xlabel=setting, ylabel=y, xscale="log" if own["x"].min() > 0 and own["x"].max() / max(own["x"].min(), 1e-9) > 8 else "linear")
+        ax.set(
+            xlabel=setting, ylabel=y, xscale="log" if own["x"].min() > 0 and own["x"].max() / max(own["x"].min(), 1e-9) > 8 else "linear"
+        )
         if y == "speedup":
             ax.axhline(1, color="0.5", lw=1)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", fontsize=6.5, ncols=1)
@@ -202,7 +237,18 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
         else:
             value = r.get(p["metric"])
         if not words.missing(value):
-            kept.append({"table": p["table"], "pair": p["pair"], "variant": r["variant"], "ours_at": r["settings"], "batch": p["batch"], "metric": p["metric"], "paper": p["value"], "ours": value})
+            kept.append(
+                {
+                    "table": p["table"],
+                    "pair": p["pair"],
+                    "variant": r["variant"],
+                    "ours_at": r["settings"],
+                    "batch": p["batch"],
+                    "metric": p["metric"],
+                    "paper": p["value"],
+                    "ours": value,
+                }
+            )
     return pd.DataFrame(kept)
 
 
@@ -212,11 +258,16 @@ def write(a: argparse.Namespace) -> None:
     table = summary(settings, records, measured["cells"])
     rows, found = judged(settings, a.exact, a.forced)
     ratio, one = ratios(settings, a.forced), one_token(settings, rows)
-    sections = []
+    sections: list[dict[str, Any]] = []
     for (model, given), part in table.groupby(["model", "settings"], sort=False):
-        strips = [(r["variant"] if r["role"] == "method" else f"{r['variant']} ({r['role']})", [thumbnail(x, 96) for x in thumbs[r["cell"]]]) for _, r in part.iterrows()]
+        strips = [
+            (r["variant"] if r["role"] == "method" else f"{r['variant']} ({r['role']})", [thumbnail(x, 96) for x in thumbs[r["cell"]]])
+            for _, r in part.iterrows()
+        ]
         where = acceptance_figure(part, measured["cells"])
-        figures = [("Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture", where)] if where else []
+        figures = (
+            [("Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture", where)] if where else []
+        )
         sections.append({"title": model, "settings": given, "table": show(part), "strips": strips, "figures": figures})
     for setting in ("gamma", "prefill", "batch", "iterations"):
         if sections and (uri := sweep_figure(table, setting)):

@@ -77,7 +77,9 @@ def main() -> None:
     else:
         settings: dict[str, Any] = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
         module = importlib.import_module(f"parity.embedded.train_{a.what.removesuffix('-draft')}")
-        given = {} if a.what in ("kl", "classifier") else {"kl_file": a.work / "kl.safetensors", "config": module.CONFIGS[a.what]}
+        given = {} if a.what == "kl" else {"kl_file": a.work / "kl.safetensors"}
+        if hasattr(module, "CONFIGS"):
+            given["config"] = module.CONFIGS[a.what]
         log = module.main(work=a.work, out=a.work / f"{a.what}.safetensors", processes=a.threads, **given, **settings)
         write_json(a.work / f"{a.what}.json", {"log": log, "threads": a.threads, **settings})
 

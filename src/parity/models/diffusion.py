@@ -106,7 +106,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         half = self.FREQUENCIES // 2
-        number = self.mlp[0].weight.dtype
+        number = next(self.parameters()).dtype
         angles = t[:, None].to(number) * torch.exp(-math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half)
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
 
@@ -217,12 +217,13 @@ class Steps:
 def walk(steps: Steps, path: Path) -> Trajectory:
     """Walk N tokens from x_T = path(T) down to the last step's law, all in one batch; path(T-1) .. path(1) is the noise of steps T .. 2."""
     T = steps.sampling.steps
-    x, log_sigma = path(T), 0.0
+    x = path(T)
+    log_sigma = x.new_zeros(len(x))
     for i in range(T, 1, -1):
         mean, std = steps.law(x, i)
         x, log_sigma = mean + std * path(i - 1), log_sigma + std.log().sum(-1)
     mean, std = steps.law(x, 1)
-    return Trajectory(mean, std, x.new_zeros(len(x)) + log_sigma, steps.sampling.last)
+    return Trajectory(mean, std, log_sigma, steps.sampling.last)
 
 
 def single_path_log_ratio(p: Steps, q: Steps, path: Path) -> Tensor:

@@ -103,8 +103,8 @@ class Block(nn.Module):
         self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # the released norm1 and norm2 have no parameters
         self.attn, self.mlp = Attention(width, heads), SwiGLU(width)
         self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
-        nn.init.zeros_(self.ada_lin[1].weight)  # starts as the identity
-        nn.init.zeros_(self.ada_lin[1].bias)
+        for p in self.ada_lin[1].parameters():  # starts as the identity
+            nn.init.zeros_(p)
 
     def forward(self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None) -> tuple[Tensor, KeysValues]:
         """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of the S = cells * k*k tokens."""

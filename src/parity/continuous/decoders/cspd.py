@@ -47,7 +47,11 @@ def residual(
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
     for k in range(tries):
         index = (places * tries + k)[:, None]
-        x = p.propose(lambda i, index=index: noise.normal("retry", 2 * index + i, dim)[:, 0])
+
+        def path(i: int, index: Tensor = index) -> Tensor:
+            return noise.normal("retry", 2 * index + i, dim)[:, 0]
+
+        x = p.propose(path)
         threshold = 1 - (q.log_density(x, inner) - p.log_density(x, inner) - log_sigma).exp()  # alpha_s; below 0 where p < q
         tokens, made = torch.where(done[:, None], tokens, x), made + ~done
         done = done | (noise.uniform("retry", -1 - index)[:, 0] < threshold)
