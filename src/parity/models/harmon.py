@@ -33,6 +33,14 @@ class HarmonConfig(MARConfig):
     without: tuple[int, ...] = ()  # token ids of the prompt that says nothing, for guidance
 
 
+class LanguageModel(nn.Module):
+    """Only a name: the published one lies under `llm.model`."""
+
+    def __init__(self, config: Qwen2Config):
+        super().__init__()
+        self.model = Qwen2Model(config)
+
+
 def projection(width: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, out))
 
@@ -51,7 +59,7 @@ class HarmonNet(nn.Module):
             rope_parameters={"rope_type": "default", "rope_theta": c.theta},
             use_cache=False,
         )
-        self.llm = nn.ModuleDict({"model": Qwen2Model(llm)})
+        self.llm = LanguageModel(llm)
         self.proj_in, self.proj_out = projection(c.width, c.hidden, c.hidden), projection(c.hidden, c.hidden, c.width)
 
     @property
@@ -75,9 +83,9 @@ class HarmonNet(nn.Module):
         prompts = self.prompts(prompts)
         x, places, real = self.mar.encode(tokens, known, self.mar.fake_latent.expand(n, -1))
         image = self.proj_in(torch.cat([x[:, c.buffer :], x[:, : c.buffer]], 1))
-        text = self.llm["model"].get_input_embeddings()(prompts.clamp(min=0))
+        text = self.llm.model.embed_tokens(prompts.clamp(min=0))
         present = torch.cat([prompts >= 0, real, real.new_ones(n, c.buffer)], 1)
-        h = self.llm["model"](
+        h = self.llm.model(
             inputs_embeds=torch.cat([text, image], 1),
             attention_mask=present.long(),
             position_ids=(present.cumsum(1) - 1).clamp(min=0),
