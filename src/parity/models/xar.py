@@ -102,10 +102,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # the released norm1 and norm2 have no parameters
         self.attn, self.mlp = Attention(width, heads), SwiGLU(width)
-        modulation = nn.Linear(width, 6 * width)
-        self.ada_lin = nn.Sequential(nn.SiLU(), modulation)
-        nn.init.zeros_(modulation.weight)  # starts as the identity
-        nn.init.zeros_(modulation.bias)
+        self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
+        for p in self.ada_lin[1].parameters():  # starts as the identity
+            nn.init.zeros_(p)
 
     def forward(self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None) -> tuple[Tensor, KeysValues]:
         """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of the S = cells * k*k tokens."""
