@@ -42,7 +42,10 @@ def main(
         return value(tokens[rows], labels[rows]), {}
 
     log = []
-    for row in train({"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998):
+    rows = train(
+        {"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=lambda name: ".blocks." in name
+    )
+    for row in rows:
         if row["step"] % 500 == 0:
             with torch.inference_mode():
                 row["held_out"] = value(test_tokens, test_labels).item()

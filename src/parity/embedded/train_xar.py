@@ -51,7 +51,10 @@ def main(
         return float(np.mean([value(test_cells, test_labels, np.random.default_rng([seed, i, 11])).item() for i in range(2)]))
 
     log = []
-    for row in train({"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998):
+    rows = train(
+        {"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=lambda name: "_blocks." in name
+    )
+    for row in rows:
         if row["step"] % 500 == 0:
             row["held_out"] = held_out()
         print(row, flush=True)

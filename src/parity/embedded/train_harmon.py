@@ -1,0 +1,92 @@
+"""Recipe of the embedded Harmon pair (draft and target): pictures of one thing with their captions."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.embedded.text import PREFIX, VOCAB, token_ids
+from parity.embedded.train_mar import REPEATS, UNCONDITIONAL, class_latents, mask_counts, single_things
+from parity.embedded.training import publish, scene_arrays, short_bf16, train
+from parity.models import diffusion
+from parity.models.harmon import HarmonConfig, HarmonNet
+
+CONFIG = HarmonConfig(
+    **{"classes": 1, "grid": 8, "width": 128, "encoder": 2, "decoder": 2, "heads": 4, "buffer": 8, "head_width": 160, "head_depth": 3},
+    **{"vocab": VOCAB, "hidden": 128, "intermediate": 384, "layers": 2, "attention_heads": 4, "key_value_heads": 2},
+    without=tuple(token_ids([""], 1)[0][0].tolist()),
+)
+CONFIGS = {"harmon": CONFIG, "harmon-draft": replace(CONFIG, width=64, head_width=80, head_depth=2, hidden=64, intermediate=192)}
+
+
+def prompts(captions: list[str]) -> Tensor:
+    """Token ids [B, PREFIX], -1 for padding."""
+    ids, valid = token_ids(captions, PREFIX)
+    return ids.masked_fill(valid == 0, -1)
+
+
+def caption_latents(work: Path, kl_file: Path, first: int, count: int, test: bool, processes: int) -> tuple[Tensor, Tensor]:
+    """Tokens float32 [n, L, D] and prompts [n, PREFIX] of the single-thing pictures among `count` Scenes."""
+    tokens, _ = class_latents(work, kl_file, first, count, test, processes)
+    captions, _ = scene_arrays(work, first, count, test=test, processes=processes)
+    return tokens, prompts([captions[i] for i in single_things(captions)[0]])
+
+
+def main(
+    work: Path,
+    kl_file: Path,
+    out: Path,
+    config: HarmonConfig,
+    steps: int,
+    batch: int,
+    examples: int,
+    seed: int,
+    processes: int,
+    peak: float = 2e-3,
+) -> list[dict[str, float]]:
+    """Train a network of `config`, write `out`, return the log: the diffusion loss on training and on held-out pictures."""
+    tokens, texts = caption_latents(work, kl_file, 1_000_000, examples, False, processes)
+    test_tokens, test_texts = caption_latents(work, kl_file, 3_000_000, 1000, True, processes)
+    torch.manual_seed(seed)
+    net = HarmonNet(config)
+    L = config.tokens
+
+    def value(tokens, texts, rng):
+        n = len(tokens)
+        share = rng.random((n, L)).argsort(1).argsort(1)
+        masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
+        with short_bf16():
+            z = net(tokens, ~masked, texts)[masked].repeat(REPEATS, 1)
+            x = tokens[masked].repeat(REPEATS, 1)
+            t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
+            return diffusion.loss(net.diffloss.net, x, z, t, torch.from_numpy(rng.standard_normal(x.shape, np.float32))).mean()
+
+    def loss(step):
+        rng = np.random.default_rng([seed, step, 12])
+        rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
+        dropped = torch.from_numpy(rng.random((batch, 1)) < UNCONDITIONAL)
+        return value(tokens[rows], texts[rows].masked_fill(dropped, -1), rng), {}
+
+    @torch.inference_mode()
+    def held_out() -> float:
+        return float(np.mean([value(test_tokens, test_texts, np.random.default_rng([seed, i, 13])).item() for i in range(2)]))
+
+    log = []
+    rows = train(
+        {"net": net},
+        loss,
+        steps=steps,
+        peak=peak,
+        checkpoint=out.with_suffix(".pt"),
+        average=0.998,
+        hidden=lambda name: "_blocks." in name or ".layers." in name,
+    )
+    for row in rows:
+        if row["step"] % 500 == 0:
+            row["held_out"] = held_out()
+        print(row, flush=True)
+        log.append(row)
+    publish(net, out, asdict(config))
+    return log
