@@ -102,9 +102,9 @@ def rows(
         family: list[Row] = []
         for c, image in enumerate(images):
             here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
-            mine = draw(pair, decoder, options, image, counted_noise(seeds[0] + 2 * repeat, range(c * n, (c + 1) * n), torch.float32))
+            mine = draw(pair, decoder, options, image, counted_noise(seeds[0] + 2 * repeat, range(c * n, (c + 1) * n), image[0].dtype))
             theirs = draw(
-                Pair(pair.target), target_alone, {}, image, counted_noise(seeds[1] + 2 * repeat, range(c * n, (c + 1) * n), torch.float32)
+                Pair(pair.target), target_alone, {}, image, counted_noise(seeds[1] + 2 * repeat, range(c * n, (c + 1) * n), image[0].dtype)
             )
             x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
             spread = y.std(0) + 1e-9
