@@ -4,6 +4,7 @@ REQUIRED INPUTS  the recipes and the Scenes generator in src/parity/embedded
 OUTPUTS          results/training/<model>.safetensors and .json (the log)
                  src/parity/embedded/weights: weights (fp16), SHA256SUMS and a model card each
                  src/parity/embedded/weights/words: the same of the text models (target `train_words`)
+                 src/parity/embedded/weights/continuous: and of the continuous ones (target `train_continuous`)
 
 Takes about five hours on two cores. Seeded; every recipe resumes from its own checkpoint, so a killed run loses minutes.
 """
@@ -19,6 +20,19 @@ STEPS = {  # steps, batch
 }
 
 WORDS = {"xlnet": ("train_anysubset", 3000, 16), "judge": ("train_judge", 600, 16)}  # recipe, steps, batch
+
+CONTINUOUS_RECIPES = {  # steps, batch
+    "kl": (4300, 48),
+    "classifier": (1400, 96),
+    "mar": (2200, 64),
+    "mar-draft": (1800, 64),
+    "gmm": (700, 32),
+    "gmm-draft": (700, 32),
+    "xar": (900, 32),
+    "xar-draft": (700, 32),
+    "harmon": (900, 32),
+    "harmon-draft": (700, 32),
+}
 
 
 rule train_vq:
@@ -246,3 +260,42 @@ rule train_words:
     threads: 1
     shell:
         "python -m parity.embedded.recipe_words install --work results/training > {log:q} 2>&1"
+
+
+rule train_continuous_model:
+    input:
+        kl=lambda w: [] if w.model == "kl" else "results/training/kl.safetensors",
+        code=lambda w: [
+            f"src/parity/embedded/train_{w.model.removesuffix('-draft')}.py",
+            f"src/parity/{'embedded' if w.model == 'classifier' else 'models'}/{w.model.removesuffix('-draft')}.py",
+            "src/parity/embedded/scenes.py",
+            "src/parity/embedded/training.py",
+        ],
+    output:
+        weights="results/training/{model}.safetensors",
+        log="results/training/{model}.json",
+    log:
+        "logs/training/{model}.log",
+    wildcard_constraints:
+        model="|".join(CONTINUOUS_RECIPES),
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        steps=lambda w: CONTINUOUS_RECIPES[w.model][0],
+        batch=lambda w: CONTINUOUS_RECIPES[w.model][1],
+    shell:
+        "python -m parity.embedded.recipe_continuous {wildcards.model} --work results/training --steps {params.steps}"
+        " --batch {params.batch} --threads {threads} > {log:q} 2>&1"
+
+
+rule train_continuous:
+    input:
+        collect("results/training/{model}.{kind}", model=CONTINUOUS_RECIPES, kind=("safetensors", "json")),
+    log:
+        "logs/training/install-continuous.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    shell:
+        "python -m parity.embedded.recipe_continuous install --work results/training > {log:q} 2>&1"
