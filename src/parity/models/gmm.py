@@ -90,7 +90,9 @@ class GMMNet(nn.Module):
     def law(self, z: Tensor) -> MixtureLaw:
         """z [N, width]."""
         c = self.config
-        weights, means, scales = self.head(z).float().split([c.components, c.components * c.dim, c.components * c.dim], -1)
+        weights, means, scales = (
+            self.head(z).to(self.head.weight.dtype).split([c.components, c.components * c.dim, c.components * c.dim], -1)
+        )
         shape = (c.components, c.dim)
         return MixtureLaw(weights.log_softmax(-1), means.unflatten(-1, shape), F.softplus(scales.unflatten(-1, shape)) + c.floor)
 

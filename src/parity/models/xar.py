@@ -154,7 +154,7 @@ class XARNet(nn.Module):
                 x = self.decoder_embed(self.encoder_norm(x)) + self.decoder_pos_embed_learned[0, at]
             x, own = block(x, y, angles, mask, before[i] if before else None)
             kept.append(own)
-        return self.pred(self.decoder_norm(x)).float().flatten(2), kept
+        return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), kept
 
     def read(self, cells: Tensor, t: Tensor, labels: Tensor) -> tuple[Tensor, list[KeysValues]]:
         """`forward` of the first n cells [N, n, k*k*D], each reading itself and those before it."""
@@ -232,12 +232,12 @@ class XAR:
         place = places[:, number]
         mask = torch.cat([clean < place[..., None], (number == number[:, None]).expand(B, -1, -1)], 2)[:, None]
         share = places / max(1, self.length - 1) if s.guidance_schedule == "linear" else torch.ones_like(places, dtype=torch.float32)
-        scale = (1 + (s.guidance - 1) * share.float())[..., None]
         guided = len(labels) > B
         twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
         at, reads = twice(places), twice(mask)
         times = [*torch.linspace(1, CLEANEST, s.steps, dtype=torch.float64).tolist(), 0.0]
         x = path(s.steps).unflatten(0, (B, n))
+        scale = (1 + (s.guidance - 1) * share.to(x.dtype))[..., None]
         log_sigma = x.new_zeros(B * n)
         for i, (t, after) in enumerate(pairwise(times)):
             velocity, _ = self.net(twice(x), x.new_full((1, 1), t), labels, at, reads, before)
