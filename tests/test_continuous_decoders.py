@@ -91,7 +91,9 @@ def test_on_a_mixture_it_is_exact_and_a_sampler_that_gives_up_is_not():
 
 def laws(n: int, seed: int, std: float) -> Trajectory:
     rng = torch.Generator().manual_seed(seed)
-    return Trajectory(torch.randn(n, 3, generator=rng).double(), std * torch.rand(n, 3, generator=rng).double() + 0.2, torch.zeros(n).double())
+    return Trajectory(
+        torch.randn(n, 3, generator=rng).double(), std * torch.rand(n, 3, generator=rng).double() + 0.2, torch.zeros(n).double()
+    )
 
 
 @pytest.mark.parametrize("aligned", [True, False])
@@ -183,7 +185,9 @@ def test_giving_up_is_an_error_or_counted(give_up):
         assert done.gave_up.sum() > 0 and ((done.tokens == 0).any() == (give_up == "zero"))
 
 
-@pytest.mark.parametrize("iterations, schedule", [(0, "cosine"), (16, "constant"), (4, "constant"), (5, "cosine"), (16, "cosine"), (1, "cosine")])
+@pytest.mark.parametrize(
+    "iterations, schedule", [(0, "cosine"), (16, "constant"), (4, "constant"), (5, "cosine"), (16, "cosine"), (1, "cosine")]
+)
 def test_parallel_sampling_fills_the_image_once(iterations, schedule):
     known = known_after(iterations, schedule, 16)
     assert known[-1] == 16 and known == sorted(known)
@@ -196,7 +200,7 @@ def test_parallel_sampling_fills_the_image_once(iterations, schedule):
 
 def test_the_law_of_one_token_tells_a_draft_from_its_target():
     models = Pair(*(m.model for m in pair(TARGET, DRAFT, 1)))
-    noise, order = start(["x"])
+    _, order = start(["x"])
     image = (decode(pair(TARGET, DRAFT, 1), ["x"]).tokens[0], order[0], 3)
 
     def as_drafted(models, begin, *, noise):
@@ -262,7 +266,9 @@ def test_a_wrong_section_is_one_line(section, words, monkeypatch):
     assert "\n" not in str(error.value) and "continuous" in str(error.value)
 
 
-@pytest.mark.parametrize("key, words", [("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")])
+@pytest.mark.parametrize(
+    "key, words", [("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")]
+)
 def test_a_draft_of_another_kind_is_refused(tmp_path, key, words):
     from safetensors.torch import save_file
 

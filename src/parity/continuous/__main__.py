@@ -117,10 +117,10 @@ def forced(a: argparse.Namespace) -> None:
 
 
 def real_pictures(count: int) -> np.ndarray:
-    """Fresh renderings of the captions of classes in turn."""
+    """Fresh pictures of the classes in turn."""
     from parity.embedded.scenes import ground_truth
 
-    return np.stack([ground_truth(caption_of(int(c)), seed=70_000 + i) for i, c in enumerate(labels_of(range(count)))])
+    return np.stack([ground_truth(caption_of(i), seed=70_000 + i) for i in range(count)])
 
 
 def measure(a: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from parity.continuous.cells import WEIGHTS
 from parity.continuous.guided import MAR
 from parity.continuous.protocol import ContinuousModel, Pair
 from parity.continuous.steps import Clocked
-from parity.embedded.classifier import CLASSES
+from parity.embedded.classes import CLASSES, scene
 from parity.models.diffusion import Sampling
 from parity.models.kl import KL, KLConfig
 from parity.models.llamagen import read_config
@@ -29,19 +29,9 @@ def load_kl(file: Path) -> KL:
     return kl.eval()
 
 
-def caption_of(index: int) -> str:
-    """The caption of an image by its number, for text-conditional models: its class, then size, texture and ground in turn."""
-    from parity.embedded.scenes import BACKGROUNDS, COLOURS, SIZES, TEXTURES, Scene, Thing
-
-    colour, shape = CLASSES[index % len(CLASSES)].split()
-    turn = np.random.default_rng([index, 7])
-    ground = [c for c in COLOURS if c != colour]
-
-    def pick(options: Any) -> str:
-        options = list(options)
-        return options[turn.integers(len(options))]
-
-    return Scene((Thing(shape, colour, pick(TEXTURES), pick(SIZES)),), "", "", pick(BACKGROUNDS), pick(ground)).caption
+def caption_of(image: int) -> str:
+    """The caption of an image by its number, for text-conditional models: of its class, any ground."""
+    return scene(image * 7 % len(CLASSES), np.random.default_rng([image, 7])).caption
 
 
 def labels_of(images: range) -> Tensor:
@@ -85,7 +75,7 @@ class Networks:
             from parity.embedded.text import PREFIX, token_ids
             from parity.models.harmon import Harmon
 
-            ids, valid = token_ids([caption_of(int(c)) for c in labels], PREFIX)
+            ids, valid = token_ids([caption_of(i) for i in images], PREFIX)
             return Harmon(net, ids.to(self.device), valid.to(self.device), Sampling(**settings))
         from parity.models.gmm import GMM
 

@@ -22,6 +22,9 @@ from parity.report.figures import data_uri
 from parity.report.thumbnails import thumbnail
 from parity.storage import canonical, publish, read_arrays, read_json
 
+RELEASED = {
+    "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False, "give_up": "zero",
+}  # fmt: skip
 COLUMNS = {
     "variant": "Method", "right": "Right", "is": "IS", "fid": "FID", "acceptance": "Accepted", "distance": "Distance",
     "steps": "Steps", "target_conditions": "Target evaluations", "draft_conditions": "Draft evaluations", "tries": "Tries",
@@ -31,13 +34,23 @@ COLUMNS = {
 
 def label(spec: dict[str, Any], given: dict[str, Any] | None = None) -> str:
     """A variant as the page names it: the options that are not the defaults."""
-    defaults = config.options(spec["method"], {})
-    said = " ".join(f"{k}={v}" for k, v in (given or spec["options"]).items() if v != defaults[k])
-    return f"{spec['method']} {said}".strip()
+    defaults, shown = config.options(spec["method"], {}), given or spec["options"]
+    if all(shown.get(k) == v for k, v in RELEASED.items()):
+        defaults, name = defaults | RELEASED, f"{spec['method']} as released"
+    else:
+        name = spec["method"]
+    said = " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in shown.items() if v != defaults[k] or k == "gamma")
+    return f"{name} {said}".strip()
 
 
 def settings_of(spec: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in {**spec["sampling"], "images": spec["images"], "batch": spec["batch"]}.items())
+    """What is not the default, and the batch."""
+    defaults = config.ContinuousSampling().model_dump() | {"steps": None, "guidance": None}
+    said = {k: v for k, v in spec["sampling"].items() if v != defaults[k]}
+    return ", ".join(
+        f"{k.replace('_', ' ')} {v:g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}"
+        for k, v in {**said, "batch": spec["batch"]}.items()
+    )
 
 
 def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) -> pd.DataFrame:
@@ -175,7 +188,7 @@ def acceptance_figure(part: pd.DataFrame, figures: dict[str, Any]) -> str:
         smooth = pd.Series(line).rolling(8, min_periods=1, center=True).mean()
         axes[0].plot(range(1, len(line) + 1), smooth, label=name)
     axes[0].set(xlabel="place in the order", ylabel="share of drafts accepted", ylim=(0, 1.02))
-    axes[0].legend(fontsize=7)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize=7, ncols=2)
     for ax, (name, found) in zip(axes[1:], drafted, strict=True):
         grid = np.array([np.nan if v is None else v for v in found["by_cell"]])
         side = round(len(grid) ** 0.5)
@@ -195,10 +208,14 @@ def sweep_figure(table: pd.DataFrame, setting: str) -> str:
         return ""
     own["x"] = own["batch"] if setting == "batch" else [json.loads(o)[setting] for o in own["options"]]
     own = own[own["role"] != "control"]
-    own["line"] = [
-        ", ".join([r["model"], r["settings"], label({"method": r["method"], "options": {k: v for k, v in json.loads(r["options"]).items() if k != setting} | {setting: config.options(r["method"], {}).get(setting)}})]) if setting != "batch"
-        else f"{r['model']}, {r['variant']}" for _, r in own.iterrows()
-    ]  # fmt: skip
+
+    def line(r: pd.Series) -> str:
+        if setting == "batch":
+            return f"{r['model']}, {r['variant']}"
+        same = json.loads(r["options"]) | {setting: config.options(r["method"], {})[setting]}
+        return f"{r['model']}, {r['settings']}, {label({'method': r['method'], 'options': same}).replace(' gamma=8', '' if setting == 'gamma' else ' gamma=8')}"
+
+    own["line"] = [line(r) for _, r in own.iterrows()]
     if own["x"].nunique() < 3:
         return ""
     panels = ["fid", "speedup"] if setting == "iterations" else ["acceptance", "speedup"]

@@ -1,4 +1,4 @@
-"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one thing shows. Inception's part in the Inception Score."""
+"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain thing shows. Inception's part in the Inception Score."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.checkpoints import load_weights
-from parity.embedded.scenes import COLOURS, SHAPES
+from parity.embedded.classes import CLASSES
 
-CLASSES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
 CHANNELS = (24, 48, 96, 160)
 
 

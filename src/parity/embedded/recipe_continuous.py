@@ -14,17 +14,20 @@ from typing import Any
 
 from parity.command import one_line, pin_threads
 from parity.config import EMBEDDED
-from parity.embedded.recipe import EXAMPLES, log_table
+from parity.embedded.recipe import EXAMPLES as PICTURES
+from parity.embedded.recipe import log_table
 from parity.storage import publish, read_json, write_json
+
+EXAMPLES = 20_000  # class-conditional pictures; the autoencoder sees all kinds of Scenes
 
 CARDS = {
     "kl": "Image tokenizer: a KL autoencoder (MAR's KL-16 at small scale). Pictures 64x64 to 8x8 tokens of 16 numbers and back.",
-    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one thing shows; for the Inception Score and class accuracy.",
+    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one large plain thing shows; for the Inception Score and class accuracy.",
     "mar": "MAR at small scale, class-conditional, over the tokens of `kl`: the target.",
     "mar-draft": "Draft model of `mar`: the same architecture, a quarter of the parameters.",
     "xar": "xAR at small scale (cells of one token), class-conditional, over the tokens of `kl`: the target.",
     "xar-draft": "Draft model of `xar`.",
-    "harmon": "Harmon at small scale: MAR around a Qwen2-type language model, captions of one thing, over the tokens of `kl`: the target.",
+    "harmon": "Harmon at small scale: MAR around a Qwen2-type language model, captions of one large plain thing, over the tokens of `kl`: the target.",
     "harmon-draft": "Draft model of `harmon`.",
     "gmm": "Causal transformer with a Gaussian-mixture head, class-conditional, over the tokens of `kl`: the target.",
     "gmm-draft": "Draft model of `gmm`.",
@@ -38,7 +41,8 @@ def card(name: str, run: dict) -> str:
         "",
         CARDS[name],
         "",
-        f"- data: Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py){'' if name == 'kl' else ', those of one thing'};"
+        f"- data: {'Scenes' if name == 'kl' else 'class-conditional Scenes'}, {run['examples']:,} procedural pictures"
+        f" (src/parity/embedded/{'scenes' if name == 'kl' else 'classes'}.py);"
         " captions whose hash is 0 modulo 8 held out",
         f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
         "- licence: that of this repository; made from nothing but its code",
@@ -65,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=EMBEDDED / "continuous")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0)
-    parser.add_argument("--examples", type=int, default=EXAMPLES)
+    parser.add_argument("--examples", type=int, default=0, help=f"0: {PICTURES:,} for kl, {EXAMPLES:,} for the others")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
@@ -75,7 +79,12 @@ def main() -> None:
     elif a.steps < 1 or a.batch < 1:
         raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
     else:
-        settings: dict[str, Any] = {"steps": a.steps, "batch": a.batch, "examples": a.examples, "seed": a.seed}
+        settings: dict[str, Any] = {
+            "steps": a.steps,
+            "batch": a.batch,
+            "examples": a.examples or (PICTURES if a.what == "kl" else EXAMPLES),
+            "seed": a.seed,
+        }
         module = importlib.import_module(f"parity.embedded.train_{a.what.removesuffix('-draft')}")
         given = {} if a.what == "kl" else {"kl_file": a.work / "kl.safetensors"}
         if hasattr(module, "CONFIGS"):

@@ -1,4 +1,4 @@
-"""Recipe of the Scenes classifier, on pictures of one thing and on what the autoencoder makes of them.
+"""Recipe of the Scenes classifier, on class-conditional Scenes and on what the autoencoder makes of them.
 
 Half of every batch has been through `kl` and back: the classifier is to read what a model drew, not how sharp a decoder is.
 """
@@ -9,15 +9,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from parity.embedded.classifier import CLASSES, Classifier
-from parity.embedded.train_mar import class_latents, load_kl, single_things
-from parity.embedded.training import publish, scene_arrays, to_pictures, train
+from parity.embedded.classes import CLASSES, class_arrays
+from parity.embedded.classifier import Classifier
+from parity.embedded.train_mar import TESTED, class_latents, load_kl
+from parity.embedded.training import publish, to_pictures, train
 
 
 def main(work: Path, kl_file: Path, out: Path, steps: int, batch: int, examples: int, seed: int, processes: int) -> list[dict[str, float]]:
     """Train, write `out`, return the log; the last row holds the accuracy on captions held out, as drawn and through `kl`."""
-    captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
-    rows, labels = single_things(captions)
+    labels, _, pixels = class_arrays(work, 1_000_000, examples, False, processes)
     tokens, _ = class_latents(work, kl_file, 1_000_000, examples, False, processes)
     kl = load_kl(kl_file)
     torch.manual_seed(seed)
@@ -25,12 +25,12 @@ def main(work: Path, kl_file: Path, out: Path, steps: int, batch: int, examples:
 
     def loss(step):
         rng = np.random.default_rng([seed, step, 9])
-        chosen = rng.integers(0, len(rows), batch)
+        chosen = rng.integers(0, len(labels), batch)
         half = batch // 2
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
                 made = kl.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
-            x = torch.cat([to_pictures(pixels[rows[chosen[:half]]]), made])
+            x = torch.cat([to_pictures(pixels[chosen[:half]]), made])
             if rng.random() < 0.5:
                 x = x.flip(3)  # every shape is its own mirror image
             # A little elsewhere: the thing is not always where training put it.
@@ -44,10 +44,9 @@ def main(work: Path, kl_file: Path, out: Path, steps: int, batch: int, examples:
         print(row, flush=True)
         log.append(row)
     net.eval()
-    test_captions, test = scene_arrays(work, 3_000_000, 1000, test=True, processes=processes)
-    test_rows, test_labels = single_things(test_captions)
+    test_labels, _, test = class_arrays(work, 3_000_000, TESTED, True, processes)
     with torch.inference_mode():
-        x = to_pictures(test[test_rows])
+        x = to_pictures(test)
         found = {"held_out_accuracy": net(x), "held_out_accuracy_through_kl": net(kl.decode(kl.encode(x)))}
     log.append({k: float((v.argmax(1).numpy() == test_labels).mean()) for k, v in found.items()})
     print(log[-1], flush=True)

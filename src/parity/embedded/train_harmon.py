@@ -1,4 +1,4 @@
-"""Recipe of the embedded Harmon pair (draft and target): pictures of one thing with their captions."""
+"""Recipe of the embedded Harmon pair (draft and target): pictures of one large plain thing with their captions."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.embedded.classes import class_arrays
 from parity.embedded.text import PREFIX, VOCAB, token_ids
-from parity.embedded.train_mar import REPEATS, UNCONDITIONAL, class_latents, mask_counts, single_things
-from parity.embedded.training import publish, scene_arrays, short_bf16, train
+from parity.embedded.train_mar import REPEATS, TESTED, UNCONDITIONAL, class_latents, mask_counts
+from parity.embedded.training import publish, short_bf16, train
 from parity.models import diffusion
 from parity.models.harmon import HarmonConfig, HarmonNet
 
@@ -28,10 +29,9 @@ def prompts(captions: list[str]) -> Tensor:
 
 
 def caption_latents(work: Path, kl_file: Path, first: int, count: int, test: bool, processes: int) -> tuple[Tensor, Tensor]:
-    """Tokens float32 [n, L, D] and prompts [n, PREFIX] of the single-thing pictures among `count` Scenes."""
+    """Tokens float32 [n, L, D] and prompts [n, PREFIX] of class-conditional Scenes."""
     tokens, _ = class_latents(work, kl_file, first, count, test, processes)
-    captions, _ = scene_arrays(work, first, count, test=test, processes=processes)
-    return tokens, prompts([captions[i] for i in single_things(captions)[0]])
+    return tokens, prompts(class_arrays(work, first, count, test, processes)[1])
 
 
 def main(
@@ -48,7 +48,7 @@ def main(
 ) -> list[dict[str, float]]:
     """Train a network of `config`, write `out`, return the log: the diffusion loss on training and on held-out pictures."""
     tokens, texts = caption_latents(work, kl_file, 1_000_000, examples, False, processes)
-    test_tokens, test_texts = caption_latents(work, kl_file, 3_000_000, 1000, True, processes)
+    test_tokens, test_texts = caption_latents(work, kl_file, 3_000_000, TESTED, True, processes)
     torch.manual_seed(seed)
     net = HarmonNet(config)
     L = config.tokens

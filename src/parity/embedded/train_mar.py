@@ -1,6 +1,5 @@
-"""Recipe of the embedded MAR pair (draft and target), class-conditional: pictures of one thing, whose class is its shape and colour."""
+"""Recipe of the embedded MAR pair (draft and target), on class-conditional Scenes: pictures of one large plain thing."""
 
-import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,9 +8,8 @@ import torch
 from torch import Tensor
 
 from parity.checkpoints import load_weights
-from parity.embedded.classifier import CLASSES
-from parity.embedded.scenes import parse
-from parity.embedded.training import publish, scene_arrays, to_pictures, train
+from parity.embedded.classes import CLASSES, class_arrays
+from parity.embedded.training import publish, short_bf16, to_pictures, train
 from parity.models import diffusion
 from parity.models.kl import KL, KLConfig
 from parity.models.llamagen import read_config
@@ -19,6 +17,7 @@ from parity.models.mar import MARConfig, MARNet
 
 CONFIG = MARConfig(classes=len(CLASSES), grid=8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3)
 CONFIGS = {"mar": CONFIG, "mar-draft": replace(CONFIG, width=80, heads=5, encoder=3, decoder=3, head_width=96, head_depth=2)}
+TESTED = 500  # held-out pictures
 UNCONDITIONAL = 0.1  # share of labels dropped, for guidance
 REPEATS = 2  # noise levels a token is trained at in one step (diffusion_batch_mul, 4 in the published recipe)
 
@@ -30,22 +29,14 @@ def load_kl(file: Path) -> KL:
     return kl.eval()
 
 
-def single_things(captions: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Which captions are of one thing alone, and their classes."""
-    found = [(i, parse(c)) for i, c in enumerate(captions)]
-    one = [(i, s.things[0]) for i, s in found if not s.relation and not s.count]
-    return np.array([i for i, _ in one]), np.array([CLASSES.index(f"{t.colour} {t.shape}") for _, t in one])
-
-
 def class_latents(work: Path, kl_file: Path, first: int, count: int, test: bool, processes: int) -> tuple[Tensor, Tensor]:
-    """Tokens float32 [n, L, D] and classes [n] of the single-thing pictures among `count` Scenes; kept in `work`."""
-    captions, pixels = scene_arrays(work, first, count, test=test, processes=processes)
-    rows, labels = single_things(captions)
-    file = work / f"latents-{'test' if test else 'train'}-{count}.npy"
+    """Tokens float32 [n, L, D] and classes [n] of class-conditional Scenes; kept in `work`."""
+    labels, _, pixels = class_arrays(work, first, count, test, processes)
+    file = work / f"latents-{first}-{count}-{'test' if test else 'train'}.npy"
     if not file.exists():
         kl = load_kl(kl_file)
         with torch.inference_mode():
-            tokens = torch.cat([kl.encode(to_pictures(pixels[part])) for part in np.array_split(rows, math.ceil(len(rows) / 64))])
+            tokens = torch.cat([kl.encode(to_pictures(pixels[i : i + 64])) for i in range(0, count, 64)])
         part = file.with_suffix(".part")
         with part.open("wb") as stream:
             np.save(stream, tokens.numpy())
@@ -77,7 +68,7 @@ def main(
 ) -> list[dict[str, float]]:
     """Train a network of `config`, write `out`, return the log: the diffusion loss on training and on held-out pictures."""
     tokens, labels = class_latents(work, kl_file, 1_000_000, examples, False, processes)
-    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, 1000, True, processes)
+    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, TESTED, True, processes)
     torch.manual_seed(seed)
     net = MARNet(config)
     L = config.tokens
@@ -86,7 +77,7 @@ def main(
         n = len(tokens)
         share = rng.random((n, L)).argsort(1).argsort(1)
         masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
-        with torch.autocast("cpu", torch.bfloat16):
+        with short_bf16():
             z = net(tokens, ~masked, labels)[masked].repeat(REPEATS, 1)
             x = tokens[masked].repeat(REPEATS, 1)
             t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity.embedded.train_mar import CLASSES, UNCONDITIONAL, class_latents
+from parity.embedded.train_mar import CLASSES, TESTED, UNCONDITIONAL, class_latents
 from parity.embedded.training import publish, short_bf16, train
 from parity.models import xar
 from parity.models.xar import XARConfig, XARNet
@@ -29,7 +29,7 @@ def main(
 ) -> list[dict[str, float]]:
     """Train a network of `config`, write `out`, return the log: the velocity's squared error on training and on held-out pictures."""
     tokens, labels = class_latents(work, kl_file, 1_000_000, examples, False, processes)
-    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, 1000, True, processes)
+    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, TESTED, True, processes)
     cells, test_cells = xar.fold(tokens, config.cell), xar.fold(test_tokens, config.cell)
     torch.manual_seed(seed)
     net = XARNet(config)

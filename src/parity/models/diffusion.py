@@ -176,6 +176,7 @@ class Sampling:
     temperature: float = 1.0  # of the noise of every step
     guidance: float = 1.0
     guidance_schedule: Literal["constant", "linear"] = "linear"
+    clip: float = 0.0  # bound on what a diffusion head predicts of x_0 on the way, for a few steps: 0 is none, as published
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
@@ -205,6 +206,9 @@ class Steps:
             eps, v = eps[n:] + self.guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
         ab, before, beta = (float(a[i - 1]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
         start, low = (x - math.sqrt(1 - ab) * eps) / math.sqrt(ab), float(s.log_posterior[i - 1])
+        if self.sampling.clip:
+            start = start.clamp(-self.sampling.clip, self.sampling.clip)
+            eps = (x - math.sqrt(ab) * start) / math.sqrt(1 - ab)
         if self.sampling.sampler == "ddpm":
             std = (0.25 * (v + 1) * math.log(beta) + 0.25 * (1 - v) * low).exp()
             mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
