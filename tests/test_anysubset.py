@@ -133,6 +133,23 @@ def test_the_controls_break_the_theorem():
     assert (done.nfe <= tokens).all() and (done.nfe + done.aux > tokens).any() and (done.aux == done.nfe).all()
 
 
+@pytest.mark.parametrize("name", DECODERS)
+def test_evaluations_are_counted_as_the_network_does_them(name):
+    """Of a row alone: what the model was asked for, a row laid out in several orders once for each."""
+    for row in range(20):
+        model = Recorder(tabular(3, 6, row % 4))
+        one = type(start := ragged(model.model, 20, 7))(*(x[row : row + 1] for x in start))
+        done = fill(one, DECODERS[name](model, one, noise=counted_noise(0, range(row, row + 1))))
+        assert int(done.nfe[0]) == done.passes == sum(len(tokens) for tokens, *_ in model.calls)
+
+
+def test_more_orders_cost_more_evaluations():
+    model = Recorder(tabular(3, 6, 1))
+    one = type(start := ragged(model.model, 20, 7))(*(x[:1] for x in start))
+    done = fill(one, sigma_gpt(model, one, noise=counted_noise(0, range(1)), orders=3))
+    assert int(done.nfe[0]) == 4 * int(done.loops[0]) == 2 * len(model.calls)  # not the two batches of a loop
+
+
 def test_first_draft_is_always_accepted():
     """Lemma 1: its draft law is the law it would be verified against; and it stands in the result as it was drawn."""
     model = Recorder(tabular(3, 6, 2))

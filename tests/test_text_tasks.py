@@ -243,3 +243,11 @@ def test_cells_of_the_text_section():
     ]  # fmt: skip
     assert len({c["key"] for c in found}) == len(found)
     assert config.text_cells(config.load({"methods": {"ar": [{}]}})) == []
+
+
+def test_repeating_fills_every_text_once_more_on_a_seed_of_its_own():
+    text = {"methods": {"sequential": [{}], "assd": [{}]}}
+    once, twice = (config.text_cells(config.load(TEXT | {"text": text, "repeat": r})) for r in (False, True))
+    again = [c for c in twice if c["role"] == "again"]
+    assert len(twice) == len(once) + 2 and [c["spec"]["method"] for c in again] == ["sequential", "assd"]
+    assert {c["spec"]["seed"] for c in again} == {3}

@@ -5,7 +5,7 @@ OUTPUTS          results/text/tasks/<kind>-<key>.npz          known and missing 
                  results/text/cells/<method>-<key>.npz        filled-in rows, and one record per row
                  results/text/laws/<kind>-<key>.json          last-word and multiple-choice accuracy
                  results/text/exact/<method>-<key>.json       on models whose law can be written down
-                 results/<experiment>/text.html               the page, with text.csv, text-equality.csv, text-records.parquet
+                 results/<experiment>/text.html               the page, with text.csv, text-equality.csv, text-published.csv, text-records.parquet
 
 The chain: task -> decode (per method) -> measure -> report, with exact beside it. `snakemake text` makes this page alone.
 """
@@ -223,6 +223,7 @@ rule text_report:
         page=report(TEXT_REPORT, caption="../report/text.rst", category="Report"),
         table=report(f"{RESULT}/text.csv", caption="../report/text.rst", category="Tables"),
         tests=report(f"{RESULT}/text-equality.csv", caption="../report/text.rst", category="Tables"),
+        published=report(f"{RESULT}/text-published.csv", caption="../report/text.rst", category="Tables"),
     log:
         f"logs/{EXPERIMENT.experiment}/text-report.log",
     conda:
