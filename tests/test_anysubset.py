@@ -193,6 +193,27 @@ def test_a_row_alone_is_the_row_in_a_batch(name):
         assert torch.equal(alone.tokens[0], together.tokens[row]) and alone.nfe[0] == together.nfe[row]
 
 
+def test_a_row_that_sees_its_neighbours_is_found_out():
+    """Noise that belongs to the place in the batch instead of the row, or to all rows together."""
+    model = tabular(3, 6, 3)
+    start = ragged(model, 40, 5)
+
+    def alone_and_together(decoder):
+        whole = fill(start, decoder(model, start, noise=counted_noise(9, range(40))))
+        rows = [type(start)(*(x[r : r + 1] for x in start)) for r in range(20)]
+        ones = [fill(one, decoder(model, one, noise=counted_noise(9, range(r, r + 1)))) for r, one in enumerate(rows)]
+        return all(torch.equal(one.tokens[0], whole.tokens[r]) for r, one in enumerate(ones))
+
+    def by_place(model, start, *, noise):
+        return assd(model, start, noise=counted_noise(9, range(len(start.tokens))), k=3)
+
+    def neighbours(model, start, *, noise):
+        return assd(model, start, noise=Noise(noise.keys + noise.keys.sum(), noise.dtype), k=3)
+
+    assert alone_and_together(DECODERS["assd"])
+    assert not alone_and_together(by_place) and not alone_and_together(neighbours)
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_prompts_stand_and_everything_else_is_filled(name):
     model = tabular(3, 6, 4)

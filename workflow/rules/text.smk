@@ -33,7 +33,7 @@ try:
     TEXT_TASKS = {t["key"]: t for t in parity_config.text_tasks(TEXT)} if TEXT else {}
     TEXT_CELLS = parity_config.text_cells(EXPERIMENT)
     for task in TEXT_TASKS.values():
-        text_readers.check(task["kind"], task["settings"])
+        text_readers.check(task["kind"], task["settings"], embedded=not TEXT.model.xlnet)
 except parity_config.ConfigError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)

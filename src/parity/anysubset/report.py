@@ -147,7 +147,9 @@ def published_table(paper: pd.DataFrame) -> Table:
             theirs = own["value"].get(name)
             mine = own["ours"].get(name)
             beneath = "ours: " + ("not run" if words.missing(mine) else words.number(mine, 3))
-            line.append(words.Cell("") if theirs is None else words.Cell(words.number(float(theirs), 4), beneath))
+            line.append(
+                words.Cell("") if theirs is None else words.Cell(f"{theirs:.2f}" if name.startswith("p_") else f"{theirs:g}", beneath)
+            )
         lines.append(line)
     return Table([(h, "") for h in ("Source", "Task", "Method", *measures.values())], lines)
 
