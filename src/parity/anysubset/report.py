@@ -57,7 +57,8 @@ def summary(settings: Config, records: pd.DataFrame) -> pd.DataFrame:
         row["seconds_per_pass"] = float((own["seconds"] / own["passes"]).mean())
         row["nfe_ratio"] = own["nfe"].sum() / base["nfe"].sum()
         row["seconds_ratio"] = row["seconds_per_row"] / float((base["seconds"] / base["batch"]).mean())
-        row["perplexity_ratio"] = float(own["perplexity"].mean() / base["perplexity"].mean())
+        row["perplexity_ratio"] = row["perplexity"] / float(base["perplexity"].mean())
+        row["perplexity_ratio_se"] = row["perplexity_se"] / float(base["perplexity"].mean())
         if cell["role"] != "reference":
             for name in ("perplexity", "entropy", "logp"):
                 test = statistics.compare(own[name].to_numpy(float), base[name].to_numpy(float))
@@ -209,7 +210,9 @@ def picture(knob: str, name: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> s
                     part = part.sort_values(knob)
                     x = [values.index(v) for v in part[knob]]
                     label = whose + (f", {lines} {at:g}" if ours[lines].nunique() > 1 else "")
-                    ax.plot(x, part[measure], marker="ox"[i], ls="-:"[i], color=f"C{j}" if i == 0 else "#30363d", label=label)
+                    look: dict[str, Any] = {"marker": "ox"[i], "ls": "-:"[i], "color": f"C{j}" if i == 0 else "#30363d", "label": label}
+                    error = 1.96 * part[f"{measure}_se"] if f"{measure}_se" in part else None
+                    ax.errorbar(x, part[measure], yerr=error, capsize=2, **look)
             ax.set_xticks(range(len(values)), [f"{v:g}" for v in values])
             ax.set(xlabel=name, title=title)
             ax.legend(fontsize=7)
