@@ -173,6 +173,8 @@ def test_published_figures_stand_beside_the_cell_they_are_of():
     one = found[(found["table"] == "Table 1") & (found["metric"] == "nfe_per_token")].iloc[0]
     assert one["ours"] == 0.7 and one["value"] == 0.893 and "Table 9" not in set(found["table"]) and "Table 3" not in set(found["table"])
     assert set(found[found["table"] == "Table 5"]["options"]) == {'{"k": 5}'}  # other k were not run, and this one was
+    both = beside(cells_of({"place": {"length": 32}, "key": "short"}, {"key": "long"}))
+    assert set(both[both["table"] == "Table 1"]["our_cell"]) == {"long"}
     lossy = beside(cells_of({"options": {"tolerance": 0.1}, "place": {"length": 256}}))
     assert lossy[lossy["table"] == "Table 1"]["ours"].isna().all()  # what the paper leaves unsaid is the default, 0
     assert set(lossy[lossy["our_cell"] != ""]["table"]) == {"Table 8"}

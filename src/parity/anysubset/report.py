@@ -103,8 +103,8 @@ def stated(paper: pd.Series, cell: pd.Series) -> tuple[bool, bool]:
 def published(files: list[Path], table: pd.DataFrame, laws: list[dict[str, Any]]) -> pd.DataFrame:
     """The paper's figures with ours beside them: those of a task, prompt and method that are in the experiment.
 
-    Where other options of the same table's method are in it, those that are not are left out; a table of which there is none keeps them,
-    with no figure of ours.
+    Of texts of several lengths ours is the longest, for the paper's are longer still. Where other options of the same table's method are
+    in the experiment, those that are not are left out; a table of which there is none keeps them, with no figure of ours.
     """
     said = pd.concat([pd.read_csv(f, keep_default_na=False) for f in files], ignore_index=True) if files else pd.DataFrame()
     accuracy = {x["kind"]: x["accuracy"] for x in laws}
@@ -118,7 +118,8 @@ def published(files: list[Path], table: pd.DataFrame, laws: list[dict[str, Any]]
         metric, near = {"pass@1": "passed"}.get(p["metric"], p["metric"]), [(c, *stated(p, c)) for _, c in table.iterrows()]
         exact = [c for c, _, options in near if options]
         if exact:
-            found.append(row | {"ours": exact[0].get(metric), "our_cell": exact[0]["key"]})
+            mine = max(exact, key=lambda c: json.loads(c["settings"]).get("length", 0))
+            found.append(row | {"ours": mine.get(metric), "our_cell": mine["key"]})
         elif any(kind for _, kind, _ in near):
             found.append(row)
     has = {(f["table"], f["method"]) for f in found if f["our_cell"]}
