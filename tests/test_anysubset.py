@@ -133,6 +133,23 @@ def test_the_controls_break_the_theorem():
     assert (done.nfe <= tokens).all() and (done.nfe + done.aux > tokens).any() and (done.aux == done.nfe).all()
 
 
+@pytest.mark.parametrize("name", DECODERS)
+def test_evaluations_are_counted_as_the_network_does_them(name):
+    """Of a row alone: what the model was asked for, a row laid out in several orders once for each."""
+    for row in range(20):
+        model = Recorder(tabular(3, 6, row % 4))
+        one = type(start := ragged(model.model, 20, 7))(*(x[row : row + 1] for x in start))
+        done = fill(one, DECODERS[name](model, one, noise=counted_noise(0, range(row, row + 1))))
+        assert int(done.nfe[0]) == done.passes == sum(len(tokens) for tokens, *_ in model.calls)
+
+
+def test_more_orders_cost_more_evaluations():
+    model = Recorder(tabular(3, 6, 1))
+    one = type(start := ragged(model.model, 20, 7))(*(x[:1] for x in start))
+    done = fill(one, sigma_gpt(model, one, noise=counted_noise(0, range(1)), orders=3))
+    assert int(done.nfe[0]) == 4 * int(done.loops[0]) == 2 * len(model.calls)  # not the two batches of a loop
+
+
 def test_first_draft_is_always_accepted():
     """Lemma 1: its draft law is the law it would be verified against; and it stands in the result as it was drawn."""
     model = Recorder(tabular(3, 6, 2))
@@ -174,6 +191,27 @@ def test_a_row_alone_is_the_row_in_a_batch(name):
         one = type(start)(*(x[row : row + 1] for x in start))
         alone = fill(one, DECODERS[name](model, one, noise=Noise(keys[row : row + 1], torch.float64)))
         assert torch.equal(alone.tokens[0], together.tokens[row]) and alone.nfe[0] == together.nfe[row]
+
+
+def test_a_row_that_sees_its_neighbours_is_found_out():
+    """Noise that belongs to the place in the batch instead of the row, or to all rows together."""
+    model = tabular(3, 6, 3)
+    start = ragged(model, 40, 5)
+
+    def alone_and_together(decoder):
+        whole = fill(start, decoder(model, start, noise=counted_noise(9, range(40))))
+        rows = [type(start)(*(x[r : r + 1] for x in start)) for r in range(20)]
+        ones = [fill(one, decoder(model, one, noise=counted_noise(9, range(r, r + 1)))) for r, one in enumerate(rows)]
+        return all(torch.equal(one.tokens[0], whole.tokens[r]) for r, one in enumerate(ones))
+
+    def by_place(model, start, *, noise):
+        return assd(model, start, noise=counted_noise(9, range(len(start.tokens))), k=3)
+
+    def neighbours(model, start, *, noise):
+        return assd(model, start, noise=Noise(noise.keys + noise.keys.sum(), noise.dtype), k=3)
+
+    assert alone_and_together(DECODERS["assd"])
+    assert not alone_and_together(by_place) and not alone_and_together(neighbours)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -135,21 +135,36 @@ def test_wikitext_lambada_hellaswag_and_humaneval(tmp_path):
     assert task.known.sum() == 6 and task.extra[0]["tests"].endswith("check(f)\n")
 
 
+HEAD = b"sentence1,sentence2,sentence3,sentence4,sentence5\n"
+CODE = b'{"prompt": "%s", "canonical_solution": "return", "suffix": "", "test": "t", "entry_point": "f"}\n'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "kind", "message"),
     [
         ("a.csv", b"sentence1,sentence2\nx,y\n", "stories", "row 1 has no sentence3 or InputSentence3; its columns: sentence1, sentence2"),
         ("a.jsonl", b'{"ctx": "x"}\n', "choice", "row 1 has no endings; its columns: ctx"),
-        ("a.jsonl", b'{"text": 1}\n{bad\n', "last_word", "line 2 is not JSON"),
+        ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
         ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
         ("a.txt", b"\n\n", "last_word", "holds no row"),
         ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),
+        ("a.jsonl", b"[1, 2]\n", "choice", "line 1 is no JSON object"),
+        ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
+        ("a.jsonl", b'{"ctx": "x", "endings": "y", "label": 0}\n', "choice", "row 1: endings = 'y'; allowed: a list of two texts"),
+        ("a.jsonl", b'{"ctx": "x", "endings": ["y", "z"], "label": "2"}\n', "choice", "row 1: label = '2'; allowed: 0 to 1"),
+        ("a.csv", HEAD + b"a,b,,d,e\n", "stories", "row 1: sentence3 is empty; allowed: text"),  # nothing would be masked
+        ("a.csv", HEAD + b"a,b\n", "stories", "row 1 has no sentence3"),
+        ("a.csv", HEAD + b"a" * 200_000 + b",b,c,d,e\n", "stories", "is not CSV"),
+        ("a.jsonl", b'{"text": " anna "}\n', "last_word", "row 1: text = ' anna ': a single word"),  # everything would be masked
+        ("a.jsonl", CODE % b"", "code", "prompt and suffix are empty"),
+        ("a.jsonl", CODE % b"zebra", "code", "row 1: the embedded model does not know 'zebra'"),
+        ("a.txt", b"anna was glad .\nanna was a zebra .\n", "infilling", "row 2: the embedded model does not know 'zebra'"),
     ],
 )
 def test_bad_data_is_one_line(tmp_path, name, content, kind, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        readers.check(kind, settings(data=str(tmp_path / name)))
+        readers.check(kind, settings(data=str(tmp_path / name)), embedded=True)
     assert "\n" not in str(caught.value) and name in str(caught.value)
 
 
@@ -243,3 +258,11 @@ def test_cells_of_the_text_section():
     ]  # fmt: skip
     assert len({c["key"] for c in found}) == len(found)
     assert config.text_cells(config.load({"methods": {"ar": [{}]}})) == []
+
+
+def test_repeating_fills_every_text_once_more_on_a_seed_of_its_own():
+    text = {"methods": {"sequential": [{}], "assd": [{}]}}
+    once, twice = (config.text_cells(config.load(TEXT | {"text": text, "repeat": r})) for r in (False, True))
+    again = [c for c in twice if c["role"] == "again"]
+    assert len(twice) == len(once) + 2 and [c["spec"]["method"] for c in again] == ["sequential", "assd"]
+    assert {c["spec"]["seed"] for c in again} == {3}

@@ -571,7 +571,8 @@ def text_tasks(text: TextSpec) -> list[dict[str, Any]]:
 
 
 def text_cells(config: Config) -> list[dict[str, Any]]:
-    """Every cell of the text experiment, as `cells`: sequential decoding twice, under independent seeds, everything else once."""
+    """Every cell of the text experiment, as `cells`: sequential decoding twice, under independent seeds, everything else once; each once
+    more with `repeat`."""
     text = config.text
     if text is None:
         return []
@@ -588,6 +589,8 @@ def text_cells(config: Config) -> list[dict[str, Any]]:
                     roles = [("method", config.seeds.methods)]
                     if method == "sequential":
                         roles = [("reference", config.seeds.reference), ("control", config.seeds.control)]
+                    if config.repeat:
+                        roles.append(("again", config.seeds.again))
                     for role, seed in roles:
                         spec = {
                             "model": text_revision(text.model), "task": task["key"], "kind": task["kind"], "method": method,

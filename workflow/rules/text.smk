@@ -5,7 +5,7 @@ OUTPUTS          results/text/tasks/<kind>-<key>.npz          known and missing 
                  results/text/cells/<method>-<key>.npz        filled-in rows, and one record per row
                  results/text/laws/<kind>-<key>.json          last-word and multiple-choice accuracy
                  results/text/exact/<method>-<key>.json       on models whose law can be written down
-                 results/<experiment>/text.html               the page, with text.csv, text-equality.csv, text-records.parquet
+                 results/<experiment>/text.html               the page, with text.csv, text-equality.csv, text-published.csv, text-records.parquet
 
 The chain: task -> decode (per method) -> measure -> report, with exact beside it. `snakemake text` makes this page alone.
 """
@@ -33,7 +33,7 @@ try:
     TEXT_TASKS = {t["key"]: t for t in parity_config.text_tasks(TEXT)} if TEXT else {}
     TEXT_CELLS = parity_config.text_cells(EXPERIMENT)
     for task in TEXT_TASKS.values():
-        text_readers.check(task["kind"], task["settings"])
+        text_readers.check(task["kind"], task["settings"], embedded=not TEXT.model.xlnet)
 except parity_config.ConfigError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
@@ -223,6 +223,7 @@ rule text_report:
         page=report(TEXT_REPORT, caption="../report/text.rst", category="Report"),
         table=report(f"{RESULT}/text.csv", caption="../report/text.rst", category="Tables"),
         tests=report(f"{RESULT}/text-equality.csv", caption="../report/text.rst", category="Tables"),
+        published=report(f"{RESULT}/text-published.csv", caption="../report/text.rst", category="Tables"),
     log:
         f"logs/{EXPERIMENT.experiment}/text-report.log",
     conda:

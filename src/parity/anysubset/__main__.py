@@ -65,6 +65,7 @@ def decode(a: argparse.Namespace) -> None:
             columns.setdefault(name, []).append(value.cpu().numpy())
         columns.setdefault("seconds", []).append(np.full(n, done.seconds))
         columns.setdefault("batch", []).append(np.full(n, n))
+        columns.setdefault("passes", []).append(np.full(n, done.passes))
     joined = {k: np.concatenate(v) for k, v in columns.items()}
     said = canonical({**provenance(a.device, "float32", a.threads), "spec": spec})
     write_arrays(a.out, ids=np.array(task.ids), end=task.end, provenance=np.array(said), **joined)
@@ -160,7 +161,8 @@ def measure(a: argparse.Namespace) -> None:
                 "cell": path.stem, "kind": spec["kind"], "task": spec["task"], "method": spec["method"], "id": name, "seed": spec["seed"],
                 "perplexity": float(ppl[i]), "entropy": statistics.entropy(cell["tokens"][i, :N]), "logp": float(logp[i]),
                 "nfe": int(cell["nfe"][i]), "aux": int(cell["aux"][i]), "loops": int(cell["loops"][i]), "missing": int(cell["missing"][i]),
-                "seconds": float(cell["seconds"][i]), "batch": int(cell["batch"][i]), "text": models.words.decode(cell["tokens"][i, :N].tolist()),
+                "seconds": float(cell["seconds"][i]), "batch": int(cell["batch"][i]), "passes": int(cell["passes"][i]),
+                "text": models.words.decode(cell["tokens"][i, :N].tolist()),
             }  # fmt: skip
             filled = cell["tokens"][i, :N][~task.known[i, :N]].tolist()
             if spec["kind"] == "stories":

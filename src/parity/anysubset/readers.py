@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.config import ConfigError
+from parity.embedded import stories
 
 COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
     "infilling": ("text",),
@@ -24,12 +25,45 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a colum
     "last_word": ("text",),
     "choice": ("ctx", "endings", "label"),
 }
+READ = ("text", *(f"sentence{k}" for k in range(1, 6)), "prompt", "suffix", "canonical_solution", "ctx", "endings")  # by the model
 
 
-def check(kind: str, settings: dict[str, Any]) -> None:
-    """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded."""
-    if settings["data"] and not settings["data"].startswith("datasets:"):
-        rows(settings["data"], COLUMNS[kind], settings["rows"] if kind != "infilling" else 1)
+def check(kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
+    """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded.
+
+    embedded  whether the embedded model is to read it, which knows few words
+    """
+    name = settings["data"]
+    if not name or name.startswith("datasets:"):
+        return
+    vocabulary = set(stories.vocabulary()) if embedded else None
+    for number, row in enumerate(rows(name, COLUMNS[kind], settings["rows"] if kind != "infilling" else 10**7), 1):
+        if kind == "last_word" and len(row["text"].split()) < 2:
+            raise ConfigError(f"data = {name!r}: row {number}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
+        texts = [t for column, value in row.items() if column in READ for t in (value if isinstance(value, list) else [value])]
+        unknown = next((w for t in texts for w in t.split() if vocabulary is not None and w not in vocabulary), None)
+        if unknown is not None:
+            raise ConfigError(
+                f"data = {name!r}: row {number}: the embedded model does not know {unknown[:40]!r}; allowed: its words, or text.model folders"
+            )
+
+
+def flaw(row: dict[str, Any]) -> str:
+    """What is wrong with the values of a row, "" if nothing is."""
+    for column, value in row.items():
+        if column == "endings":
+            if not (isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) and v.strip() for v in value)):
+                return f"endings = {str(value)[:40]!r}; allowed: a list of two texts or more"
+        elif column == "label":
+            if str(value) not in map(str, range(len(row["endings"]))):
+                return f"label = {str(value)[:40]!r}; allowed: 0 to {len(row['endings']) - 1}, the number of the right ending"
+        elif not isinstance(value, str):
+            return f"{column} = {str(value)[:40]}; allowed: text"
+        elif not value.strip() and column not in ("text", "prompt", "suffix"):
+            return f"{column} is empty; allowed: text"
+    if "prompt" in row and not (row["prompt"] + row["suffix"]).strip():
+        return "prompt and suffix are empty; allowed: text in one of them"
+    return ""
 
 
 def read_text(path: Path) -> str:
@@ -50,9 +84,20 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
             try:
-                yield json.loads(line)
+                row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ConfigError(f"data = {str(path)!r}: line {number} is not JSON ({error.msg}); allowed: one object a line") from None
+            if not isinstance(row, dict):
+                raise ConfigError(f"data = {str(path)!r}: line {number} is no JSON object; allowed: one object a line")
+            yield row
+
+
+def comma_separated(path: Path) -> Iterator[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(read_text(path)))
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ConfigError(f"data = {str(path)!r}: line {reader.line_num} is not CSV ({error})") from None
 
 
 def hub_rows(name: str) -> Iterator[dict[str, Any]]:
@@ -74,7 +119,7 @@ def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
     elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
         found = json_lines(Path(name))
     elif name.endswith(".csv"):
-        found = iter(csv.DictReader(io.StringIO(read_text(Path(name)))))
+        found = comma_separated(Path(name))
     else:
         found = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
     kept = []
@@ -87,6 +132,8 @@ def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
                     f"data = {name!r}: row {number} has no {column.replace('|', ' or ')}; its columns: {', '.join(map(str, row)) or 'none'}"
                 )
             out[column.split("|")[0]] = row[have]
+        if wrong := flaw(out):
+            raise ConfigError(f"data = {name!r}: row {number}: {wrong}")
         kept.append(out)
     if not kept:
         raise ConfigError(f"data = {name!r}: holds no row")

@@ -17,7 +17,7 @@ class Fill(NamedTuple):
     positions: Tensor  # [B, W] distinct in a row where `final`
     tokens: Tensor  # [B, W]
     final: Tensor  # [B, W] bool: which of them are
-    calls: Tensor  # [B] passes of the model that the row needed; 0 for a row that was finished before
+    calls: Tensor  # [B] evaluations of the model that the row needed, one for each order it was laid out in; 0 if it was finished before
     drafts: Tensor | None = None  # [B] passes of an auxiliary drafter, if there is one
 
 
@@ -25,9 +25,10 @@ class Fill(NamedTuple):
 class Filled:
     tokens: Tensor  # [B, N] complete
     loop: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
-    nfe: Tensor  # [B] passes of the model
+    nfe: Tensor  # [B] evaluations of the model
     aux: Tensor  # [B] passes of the auxiliary drafter
     loops: Tensor  # [B] loops the row took part in
+    passes: int  # evaluations of the model one after another, whichever row needed them
     seconds: float  # wall time of the batch
 
 
@@ -38,12 +39,14 @@ def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
     tokens = torch.cat([start.tokens, start.tokens.new_zeros(B, 1)], 1)  # the last column takes what is not final
     loop = torch.zeros_like(tokens)
     nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
+    passes = torch.zeros((), dtype=torch.int64, device=device)
     begin = time.perf_counter()
     for number, (positions, new, final, calls, drafts) in enumerate(steps, 1):
         where = torch.where(final, positions, N)
         tokens.scatter_(1, where, new)
         loop.scatter_(1, where, number)
         nfe += calls
+        passes += calls.max()
         aux += 0 if drafts is None else drafts
         loops += calls > 0
     if device.type == "cuda":
@@ -55,4 +58,4 @@ def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
     if left.any():
         row, position = left.nonzero()[0].tolist()
         raise ValueError(f"row {row}, position {position}: the decoder stopped before it was filled in")
-    return Filled(tokens[:, :N], loop[:, :N].to(torch.int16), nfe, aux, loops, seconds)
+    return Filled(tokens[:, :N], loop[:, :N].to(torch.int16), nfe, aux, loops, int(passes), seconds)

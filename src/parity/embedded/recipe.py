@@ -33,7 +33,7 @@ CARDS = {
 def log_table(log: list[dict]) -> list[str]:
     """Lines of Markdown: what was measured at the end, then about eight rows of the log."""
     rows = [r for r in log if "step" in r]
-    shown = rows[:: max(1, len(rows) // 8)] + rows[-1:]
+    shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
     columns = list(dict.fromkeys(k for r in rows for k in r))
     table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]

@@ -20,7 +20,7 @@ SOURCE = "Pannatier et al. 2024 as reprinted in Guo & Ermon 2025, Algorithm 3 (a
 def sigma_gpt(model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: Annotated[int, Field(ge=1, le=64)] = 4) -> Iterator[Fill]:
     """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best order accepts.
 
-    orders  N_o, random orders a loop, evaluated as rows of one pass
+    orders  N_o, random orders a loop. Laid side by side in one batch, they are still N_o evaluations of the row, and counted so.
 
     What is accepted joins the prompt; what is rejected is dropped, not resampled.
     """
@@ -60,6 +60,6 @@ def sigma_gpt(model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: 
         where = where.view(B, orders, -1)[torch.arange(B, device=tokens.device), best]
         final = (torch.arange(where.shape[1], device=tokens.device) < run.gather(1, best[:, None])) & open_
         new = line.gather(1, where)
-        yield Fill(where, new, final, 2 * (begin < end).long())
+        yield Fill(where, new, final, (1 + orders) * (begin < end).long())
 
         tokens, known = write(tokens, where, new, final), write(known, where, final, final)
