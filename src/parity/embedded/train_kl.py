@@ -14,7 +14,7 @@ from parity.embedded.train_vq import crops
 from parity.embedded.training import publish, scene_arrays, to_pictures, train
 from parity.models.kl import KL, KLConfig, gaussian_kl, scaled
 
-CONFIG = KLConfig(dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, scale=1.0)
+CONFIG = KLConfig(dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0)
 KL_WEIGHT = 3e-4  # of the mean over entries; at 3e-3 colours shift and textures blur
 
 

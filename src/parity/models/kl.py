@@ -21,6 +21,7 @@ class KLConfig:
     ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # one down-sampling between neighbours
     res_blocks: int = 2
     norm_groups: int = 32
+    decoder_attention: bool = False
     scale: float = 0.2325  # what latents are multiplied by before a model sees them: their deviation is then about one
 
     @property
@@ -35,9 +36,8 @@ class KL(nn.Module):
     def __init__(self, config: KLConfig):
         super().__init__()
         self.config = config
-        c = VQConfig(
-            ch=config.ch, ch_mult=config.ch_mult, res_blocks=config.res_blocks, z_channels=config.dim, norm_groups=config.norm_groups
-        )
+        same = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
+        c = VQConfig(z_channels=config.dim, **same)
         self.encoder, self.decoder = Encoder(replace(c, z_channels=2 * config.dim)), Decoder(c)
         self.quant_conv = nn.Conv2d(2 * config.dim, 2 * config.dim, 1)
         self.post_quant_conv = nn.Conv2d(config.dim, config.dim, 1)
