@@ -1,5 +1,6 @@
 """The continuous models as decoders see them: xAR, Harmon, Gaussian mixtures. Conditions, laws, cells and recipes."""
 
+import hashlib
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -11,15 +12,16 @@ from scipy import stats
 
 from parity.checkpoints import load_weights
 from parity.continuous.protocol import path_noise
-from parity.embedded import train_gmm, train_harmon, train_xar
-from parity.embedded.training import publish, scene_arrays, train
+from parity.embedded import train_gmm, train_harmon, train_mar, train_xar
+from parity.embedded.training import publish, train
 from parity.equality.continuous import random_mixture
 from parity.models import gmm, xar
 from parity.models.diffusion import Sampling
 from parity.models.gmm import GMM, GMMConfig, GMMNet, MixtureLaw, TabularMixture
 from parity.models.harmon import Harmon, HarmonConfig, HarmonNet
-from parity.models.kl import KL, KLConfig
+from parity.models.kl import KL, LATENTS, KLConfig
 from parity.models.llamagen import read_config
+from parity.models.mar import MARConfig, MARNet
 from parity.models.xar import XAR, XARConfig, XARNet, fold, unfold
 from parity.noise import Noise, counted_noise
 
@@ -329,7 +331,7 @@ def test_a_tabular_mixture_knows_any_order():
 
 
 @pytest.fixture
-def scenes_of_one_thing(tmp_path):
+def class_scenes(tmp_path):
     """An autoencoder with random weights, and the data that the recipes make of a few pictures with it."""
     config = KLConfig(dim=16, ch=8, ch_mult=(1, 1, 1, 1), res_blocks=1, norm_groups=4, scale=1.0)
     torch.manual_seed(0)
@@ -338,6 +340,11 @@ def scenes_of_one_thing(tmp_path):
 
 
 RECIPES = {
+    "mar": (
+        train_mar,
+        replace(train_mar.CONFIG, width=16, heads=2, encoder=1, decoder=1, head_width=32, head_depth=1),
+        lambda c: MARNet(MARConfig(**c)),
+    ),
     "gmm": (train_gmm, replace(GMM_SMALL, classes=60, grid=8, dim=16), lambda c: GMMNet(GMMConfig(**c))),
     "xar": (train_xar, replace(XAR_SMALL, classes=60, grid=8, dim=16, cell=2), lambda c: XARNet(XARConfig(**c))),
     "harmon": (
@@ -349,18 +356,16 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_learns_and_its_file_is_a_model(name, scenes_of_one_thing, monkeypatch):
+def test_a_recipe_learns_and_its_file_is_a_model(name, class_scenes, monkeypatch):
     module, config, build = RECIPES[name]
     monkeypatch.setattr(module, "train", partial(train, every=1, warmup=2))
-    arrays = module.class_latents
-    monkeypatch.setattr(module, "class_latents", lambda *a: arrays(*a[:3], 60, *a[4:]))
-    out = scenes_of_one_thing / f"{name}.safetensors"
-    if name == "harmon":
-        monkeypatch.setattr(module, "scene_arrays", lambda *a, **k: scene_arrays(*a[:2], 60, **k))
-    log = module.main(scenes_of_one_thing, scenes_of_one_thing / "kl.safetensors", out, config, 24, 8, 60, 0, 1, 1e-2)
+    monkeypatch.setattr(module, "TESTED", 20)
+    out = class_scenes / f"{name}.safetensors"
+    log = module.main(class_scenes, class_scenes / "kl.safetensors", out, config, 24, 8, 60, 0, 1, 1e-2)
     losses = [row["loss"] for row in log]
     assert len(losses) == 24 and np.mean(losses[-4:]) < np.mean(losses[:4])
-    load_weights(build(read_config(out)), out)
+    load_weights(build({k: v for k, v in read_config(out).items() if k != LATENTS}), out)
+    assert read_config(out)[LATENTS] == hashlib.sha256((class_scenes / "kl.safetensors").read_bytes()).hexdigest()[:16]
 
 
 def test_the_pairs_share_what_they_must():

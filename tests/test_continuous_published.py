@@ -24,7 +24,11 @@ def test_mar_has_the_published_sizes(name):
     assert shapes["encoder_pos_embed_learned"] == (1, 320, width) and shapes["diffusion_pos_embed_learned"] == (1, 256, width)
     assert shapes["class_emb.weight"] == (1000, width) and shapes["fake_latent"] == (1, width)
     assert shapes["diffloss.net.final_layer.linear.weight"] == (32, head_width)
-    for key in ("z_proj_ln.bias", f"decoder_blocks.{blocks - 1}.mlp.fc2.weight", f"diffloss.net.res_blocks.{depth - 1}.adaLN_modulation.1.weight"):
+    for key in (
+        "z_proj_ln.bias",
+        f"decoder_blocks.{blocks - 1}.mlp.fc2.weight",
+        f"diffloss.net.res_blocks.{depth - 1}.adaLN_modulation.1.weight",
+    ):
         assert key in shapes
 
 

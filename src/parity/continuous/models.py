@@ -16,10 +16,8 @@ from parity.continuous.protocol import ContinuousModel, Pair
 from parity.continuous.steps import Clocked
 from parity.embedded.classes import CLASSES, scene
 from parity.models.diffusion import Sampling
-from parity.models.kl import KL, KLConfig
+from parity.models.kl import KL, LATENTS, KLConfig
 from parity.models.llamagen import read_config
-
-LATENTS = "latents"  # entry of a header: which autoencoder's latents the model draws
 
 
 def load_kl(file: Path) -> KL:

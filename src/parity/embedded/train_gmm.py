@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity.embedded.train_mar import CLASSES, TESTED, class_latents
+from parity.embedded.train_mar import CLASSES, TESTED, class_latents, latents_of
 from parity.embedded.training import publish, short_bf16, train
 from parity.models import gmm
 from parity.models.gmm import GMMConfig, GMMNet
+from parity.models.kl import LATENTS
 
 CONFIG = GMMConfig(classes=len(CLASSES), grid=8, dim=16, width=96, blocks=4, heads=6, components=16)
 CONFIGS = {"gmm": CONFIG, "gmm-draft": replace(CONFIG, width=48, blocks=3, heads=3)}
@@ -51,5 +52,5 @@ def main(
                 row["held_out"] = value(test_tokens, test_labels).item()
         print(row, flush=True)
         log.append(row)
-    publish(net, out, asdict(config))
+    publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from parity.embedded.classes import class_arrays
 from parity.embedded.text import PREFIX, VOCAB, token_ids
-from parity.embedded.train_mar import REPEATS, TESTED, UNCONDITIONAL, class_latents, mask_counts
+from parity.embedded.train_mar import REPEATS, TESTED, UNCONDITIONAL, class_latents, latents_of, mask_counts
 from parity.embedded.training import publish, short_bf16, train
 from parity.models import diffusion
 from parity.models.harmon import HarmonConfig, HarmonNet
+from parity.models.kl import LATENTS
 
 CONFIG = HarmonConfig(
     **{"classes": 1, "grid": 8, "width": 128, "encoder": 2, "decoder": 2, "heads": 4, "buffer": 8, "head_width": 160, "head_depth": 3},
@@ -88,5 +89,5 @@ def main(
             row["held_out"] = held_out()
         print(row, flush=True)
         log.append(row)
-    publish(net, out, asdict(config))
+    publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

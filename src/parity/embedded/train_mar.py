@@ -1,5 +1,6 @@
 """Recipe of the embedded MAR pair (draft and target), on class-conditional Scenes: pictures of one large plain thing."""
 
+import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from parity.checkpoints import load_weights
 from parity.embedded.classes import CLASSES, class_arrays
 from parity.embedded.training import publish, short_bf16, to_pictures, train
 from parity.models import diffusion
-from parity.models.kl import KL, KLConfig
+from parity.models.kl import KL, LATENTS, KLConfig
 from parity.models.llamagen import read_config
 from parity.models.mar import MARConfig, MARNet
 
@@ -27,6 +28,11 @@ def load_kl(file: Path) -> KL:
     kl = KL(KLConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
     load_weights(kl, file)
     return kl.eval()
+
+
+def latents_of(kl_file: Path) -> str:
+    """What names an autoencoder: a draft must draw its target's latents."""
+    return hashlib.sha256(kl_file.read_bytes()).hexdigest()[:16]
 
 
 def class_latents(work: Path, kl_file: Path, first: int, count: int, test: bool, processes: int) -> tuple[Tensor, Tensor]:
@@ -102,5 +108,5 @@ def main(
             row["held_out"] = held_out()
         print(row, flush=True)
         log.append(row)
-    publish(net, out, asdict(config))
+    publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity.embedded.train_mar import CLASSES, TESTED, UNCONDITIONAL, class_latents
+from parity.embedded.train_mar import CLASSES, TESTED, UNCONDITIONAL, class_latents, latents_of
 from parity.embedded.training import publish, short_bf16, train
 from parity.models import xar
+from parity.models.kl import LATENTS
 from parity.models.xar import XARConfig, XARNet
 
 CONFIG = XARConfig(classes=len(CLASSES), grid=8, cell=1, width=128, encoder=2, decoder=2, heads=4)
@@ -59,5 +60,5 @@ def main(
             row["held_out"] = held_out()
         print(row, flush=True)
         log.append(row)
-    publish(net, out, asdict(config))
+    publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

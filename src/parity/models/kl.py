@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from parity.models.vq import Decoder, Encoder, VQConfig
 
+LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
+
 
 @dataclass(frozen=True)
 class KLConfig:

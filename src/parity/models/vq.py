@@ -118,7 +118,8 @@ class Decoder(nn.Module):
         self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
         self.mid = _mid(c, widths[-1])
         self.conv_blocks = nn.ModuleList(
-            Level(c, widths[min(i + 1, last)], widths[i], c.res_blocks + 1, c.decoder_attention and i == last, "upsample" if i else "") for i in range(last, -1, -1)
+            Level(c, widths[min(i + 1, last)], widths[i], c.res_blocks + 1, c.decoder_attention and i == last, "upsample" if i else "")
+            for i in range(last, -1, -1)
         )
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
