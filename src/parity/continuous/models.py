@@ -51,9 +51,12 @@ class Networks:
         if part not in self.loaded:
             file = self.folder / f"{self.name}{part}.safetensors"
             config = {k: v for k, v in read_config(file).items() if k != LATENTS}
-            net = build(self.name, config)
+            net: Any = build(self.name, config)
             load_weights(net, file)
-            self.loaded[part] = net.eval().to(self.device)
+            net = net.eval().to(self.device)
+            if self.device == "cuda" and hasattr(net, "diffloss"):  # T small calls a token: launches would cost more than the arithmetic
+                net.diffloss.net.run = torch.compile(net.diffloss.net.run, dynamic=True)
+            self.loaded[part] = net
         return self.loaded[part]
 
     @cached_property
