@@ -431,5 +431,5 @@ def test_what_verification_skipping_rests_on_is_observed(net, drafter, condition
     with torch.inference_mode():
         truth = net.features(*condition, torch.zeros(3, dtype=torch.bool), tokens)[:, :16].float()
     assert torch.allclose(cosines[:, 0], torch.cosine_similarity(truth[:, 1:], truth[:, :-1], dim=-1).mean(1), atol=1e-6)
-    shown = drafting_study.figures(alike.numpy(), cosines.numpy(), "m")
+    shown = drafting_study.figures(alike.numpy(), cosines.numpy(), "m", 4)
     assert len(shown[0]["data"]) == 9 and [r["x"] for r in shown[1]["data"]] == [1, 2, 3, 4, 5]
