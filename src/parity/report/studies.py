@@ -204,7 +204,7 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
         if axis is None:  # a line's ends tell which way its option grows; what stands between is in the data
             for k in sorted({0, len(run) - 1}):
                 text = ", ".join(part.partition("=")[2] for part in run["note"].iloc[k].split(", "))
-                beside = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
+                beside: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
                 dark = blend(colour, 0.25, "black")
                 ax.annotate(text, (at[k], value[k]), textcoords="offset points", fontsize=7, color=dark, **beside)
 
