@@ -142,7 +142,7 @@ class Loaded:
             if self.drafter is not None:
                 model.drafter = EagleDrafter(self.drafter, model)
             if self.draft is not None:
-                model.draft = LlamaGen(self.draft, *given)
+                model.draft = LlamaGen(self.draft, *given, returns=True)
         return model
 
 

@@ -45,8 +45,8 @@ def observe(model: Sampled, tokens: Tensor, tree: dict[str, Any]) -> tuple[Tenso
     return torch.stack(alike, 1), torch.stack(cosines, 1)
 
 
-def figures(alike: np.ndarray, cosines: np.ndarray, model: str) -> list[dict[str, Any]]:
-    """The two figures, from similarity [n, trees] and cosine [n, distances]."""
+def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> list[dict[str, Any]]:
+    """The two figures, from similarity [n, trees] and cosine [n, distances]; width: tokens in a row of the picture."""
     threshold = options("vvs", {})["threshold"]
     share = float((alike >= threshold).mean())
     mean, error = cosines.mean(0), 1.96 * cosines.std(0, ddof=1) / len(cosines) ** 0.5
@@ -65,7 +65,8 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str) -> list[dict[str
             "name": f"feature-staleness-{model}",
             "title": f"How alike the target's features are by their distance ({model})",
             "caption": "Cosine of the hidden states before the output matrix of two tokens so many places apart (VVS, fig. 3), mean over images with"
-            f" 95% intervals. A drafter that must do with features of n tokens ago has what stands at n. Neighbours: {mean[0]:.2f} here, 0.68 in"
+            f" 95% intervals. A drafter that must do with features of n tokens ago has what stands at n. A row is {width} tokens: what is so far"
+            f" apart lies one above the other. Neighbours: {mean[0]:.2f} here, 0.68 in"
             " the paper.",
             "kind": "line",
             "x": "tokens apart",
@@ -95,7 +96,7 @@ def main() -> None:
     encoded, sampling, n = read_encoded(a.prompts, shard), Sampling(**spec["sampling"]), min(a.images, len(shard.ids))
     model = Sampled(loaded.decodable(encoded["embeddings"][:n], encoded["valid"][:n], sampling.guidance != 1), sampling)
     alike, cosines = observe(model, torch.from_numpy(shard.tokens[:n]).long().to(loaded.device), options("vvs", {}))
-    for file, figure in zip(a.out, figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"]), strict=True):
+    for file, figure in zip(a.out, figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"], model.width), strict=True):
         write_json(file, figure)
 
 

@@ -234,7 +234,6 @@ def main() -> None:
         papers=papers,
         extras=[read_extra(file) for file in a.extra],
         top1={c["key"]: read_arrays(Path(layout.laws(c)))["top1"] for c in cells},
-        mutants=pd.DataFrame(tables["mutants"]["rows"]),
         null=null,
     )
     write(report, a.out / "report.html")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from parity.models.llamagen import Block, LlamaGen, LlamaGenConfig, Remember, RMSNorm
+from parity.models.llamagen import Block, LlamaGen, LlamaGenConfig, Remember, RMSNorm, at_rows, close_up, staying
 from parity.trees import ancestors
 
 
@@ -31,12 +31,17 @@ class EagleDrafter:
         shape = (rows, target.length, c.heads, c.dim // c.heads)
         self.keys, self.values = target.last.new_zeros(shape), target.last.new_zeros(shape)
         self.table = target.net.table[c.prefix :]
-        self.rows = torch.arange(rows, device=target.last.device)[:, None]
+        self.going = torch.arange(rows, device=target.last.device)  # rows whose pictures are not done: keys and values hold these alone
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """tokens, positions, sources [R, S] -> logits [R, S, V]; see Drafter."""
-        features = self.features[self.rows, sources.clamp(min=-1) + 1]
+        left, B = staying(self.going, positions, self.target.length), len(tokens)
+        if left is not None:
+            self.going, self.keys, self.values = (close_up(x, left) for x in (self.going, self.keys, self.values))
+        tokens, positions, sources = tokens[self.going], positions[self.going], sources[self.going]
+        self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         mask = (torch.arange(self.target.length, device=positions.device) <= positions[..., None])[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,12 +53,13 @@ class EagleDrafter:
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
         self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
         self.predicted = found[:, -1:]  # features: of the last token written, then of the tree's nodes
-        return self.target.net.output(found)
+        return at_rows(self.target.net.output(found), self.going, B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
-        S, at = tokens.shape[1], positions.clamp(max=self.target.length - 1)
+        B, S = tokens.shape
+        tokens, parents, at = tokens[self.going], parents[self.going], positions[self.going].clamp(max=self.target.length - 1)
         self.shown.append(parents)
         above = ancestors(torch.cat(self.shown, 1))[:, -S:]
         written = (torch.arange(self.target.length, device=at.device) <= self.last)[:, None].expand(-1, S, -1)
@@ -67,4 +73,4 @@ class EagleDrafter:
         features = self.predicted[self.rows, parents + 1]
         found = self.net(self.target.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
         self.predicted = torch.cat([self.predicted, found], 1)
-        return self.target.net.output(found)
+        return at_rows(self.target.net.output(found), self.going, B)

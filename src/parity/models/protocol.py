@@ -29,7 +29,8 @@ class TokenModel(Protocol):
         """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed before.
 
         What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees positions up
-        to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1.
+        to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1; a row whose slots all
+        stand there or past it is done: its laws are arbitrary, and what it has been fed may be forgotten.
         A hole is a position before a query's that was never fed. What stands there changes nothing: a network masks it; `TabularModel`,
         whose laws know no gaps, reads token 0.
         """

@@ -57,8 +57,8 @@ def label_of(spec: dict[str, Any], by: list[str]) -> str:
 
 
 def varying(specs: list[dict[str, Any]], but: list[str]) -> list[str]:
-    """Options that differ between specifications, those in `but` left out."""
-    names = dict.fromkeys(k for s in specs for k in s["options"] if k not in but)
+    """Options that differ between specifications, in the order of the alphabet, those in `but` left out."""
+    names = sorted({k for s in specs for k in s["options"] if k not in but})
     return [n for n in names if len({json.dumps(s["options"].get(n)) for s in specs}) > 1]
 
 
@@ -191,18 +191,22 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
     rows = rows[rows["at"].notna()].sort_values("at", kind="stable")
     if rows.empty:
         return
-    options = {part.partition("=")[0] for note in rows["note"] for part in note.split(", ") if part}
-    joined = len(options) == 1 if axis is None else all(map(is_number, axis))  # a line is one option's, not a walk through several
-    at, value = rows["at"].to_numpy(float), rows["value"].to_numpy(float)
-    up = np.abs(rows[["low", "high"]].to_numpy(float).T - value) if ours else None
-    across = np.abs(rows[["across_low", "across_high"]].to_numpy(float).T - at) if ours and axis is None else None
     fill = colour if ours else "white" if nth == 0 else blend(colour, 0.45)
     look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": fill, "mec": colour, "elinewidth": 0.9}
-    ax.errorbar(at, value, up, across, lw=1.3, ls=style if joined else "none", capsize=0 if axis is None else 2.5, label=name, **look)
-    if axis is None:
-        for a, b, note in zip(at, value, rows["note"], strict=True):
-            text = ", ".join(part.partition("=")[2] for part in note.split(", "))
-            ax.annotate(text, (a, b), textcoords="offset points", xytext=(4, 4), fontsize=7, color=blend(colour, 0.25, "black"))
+    # Of marks that carry options a line is one option's, the last one's, not a walk through several.
+    runs = [rows] if axis is not None else [run for _, run in rows.groupby(rows["note"].str.rpartition(", ")[0], sort=False)]
+    for run in runs:
+        joined = run["note"].nunique() > 1 if axis is None else all(map(is_number, axis))
+        at, value = run["at"].to_numpy(float), run["value"].to_numpy(float)
+        up = np.abs(run[["low", "high"]].to_numpy(float).T - value) if ours else None
+        across = np.abs(run[["across_low", "across_high"]].to_numpy(float).T - at) if ours and axis is None else None
+        ax.errorbar(at, value, up, across, lw=1.3, ls=style if joined else "none", capsize=0 if axis is None else 2.5, label=name, **look)
+        if axis is None:  # a line's ends tell which way its option grows; what stands between is in the data
+            for k in sorted({0, len(run) - 1}):
+                text = ", ".join(part.partition("=")[2] for part in run["note"].iloc[k].split(", "))
+                beside: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
+                dark = blend(colour, 0.25, "black")
+                ax.annotate(text, (at[k], value[k]), textcoords="offset points", fontsize=7, color=dark, **beside)
 
 
 def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
@@ -222,7 +226,9 @@ def label_axes(ax: Axes, figure: Any, measure: str, axis: list[Any] | None, at: 
             ax.xaxis.set_major_formatter("{x:g}")
         return
     every = [figure.x == "sampling.top_k" and v == 0 for v in axis]
-    ax.set_xticks(range(len(axis)), ["all" if e else _wrapped(written(v).replace("_", " "), 12) for v, e in zip(axis, every, strict=True)])
+    words = {"wide": 12, "size": 9} if len(axis) < 4 or all(map(is_number, axis)) else {"wide": 7, "size": 7}  # half a panel holds five
+    names = ["all" if e else _wrapped(written(v).replace("_", " "), words["wide"]) for v, e in zip(axis, every, strict=True)]
+    ax.set_xticks(range(len(axis)), names, fontsize=words["size"])
     ax.set_xlim(-0.5, len(axis) - 0.5)
     ax.set_xlabel(figure.x.removeprefix("sampling.").replace("_", " "))
 
