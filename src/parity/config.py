@@ -185,7 +185,7 @@ class TextSpec(Strict):
     run_generated_code: bool = Field(False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1")
 
 
-class ContinuousSampling(Strict):
+class ContinuousSamplingSpec(Strict):
     """How the heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
 
     steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
@@ -195,6 +195,12 @@ class ContinuousSampling(Strict):
     guidance: float = Field(1.0, ge=1, le=100)
     guidance_schedule: Literal["linear", "constant"] = Field(
         "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
+    )
+    clip: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="bound on a diffusion head's prediction of x_0 along the way: few steps need it; 0 is none, as published",
     )
     last: Literal["noise", "mean"] = Field(
         "noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return"
@@ -206,7 +212,7 @@ class ContinuousSpec(Strict):
 
     models: list[Literal["mar", "xar", "harmon", "gmm"]] = Field(["mar"], min_length=1)
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
-    sampling: ContinuousSampling | list[ContinuousSampling] = ContinuousSampling()
+    sampling: ContinuousSamplingSpec | list[ContinuousSamplingSpec] = ContinuousSamplingSpec()
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")
     batch: list[int] = Field([32], min_length=1, max_length=8, description="images decoded at once; several compare their speed")
     forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the teacher-forced tests; 0 leaves them out")

@@ -5,7 +5,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from parity.config import EMBEDDED, Config, ConfigError, ContinuousSampling, ContinuousSpec, _header, continuous_methods, needs, options
+from parity.config import EMBEDDED, Config, ConfigError, ContinuousSamplingSpec, ContinuousSpec, _header, continuous_methods, needs, options
 from parity.storage import canonical, digest
 
 WEIGHTS = EMBEDDED / "continuous"
@@ -15,7 +15,7 @@ FIXED = {"steps", "sampler", "eta", "last"}  # what a mixture has no use for, an
 COUNTED = ("iterations", "gamma")  # options that count an image's tokens
 
 
-def samplings(spec: ContinuousSpec) -> list[ContinuousSampling]:
+def samplings(spec: ContinuousSpec) -> list[ContinuousSamplingSpec]:
     return spec.sampling if isinstance(spec.sampling, list) else [spec.sampling]
 
 
@@ -93,7 +93,7 @@ def weights_digest(model: str) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
-def read_sampling(model: str, sampling: ContinuousSampling) -> dict[str, Any]:
+def read_sampling(model: str, sampling: ContinuousSamplingSpec) -> dict[str, Any]:
     """The settings a model reads."""
     given = sampling.model_dump()
     return {} if model == "gmm" else given

@@ -45,7 +45,7 @@ def label(spec: dict[str, Any], given: dict[str, Any] | None = None) -> str:
 
 def settings_of(spec: dict[str, Any]) -> str:
     """What is not the default, and the batch."""
-    defaults = config.ContinuousSampling().model_dump() | {"steps": None, "guidance": None}
+    defaults = config.ContinuousSamplingSpec().model_dump() | {"steps": None, "guidance": None}
     said = {k: v for k, v in spec["sampling"].items() if v != defaults[k]}
     return ", ".join(
         f"{k.replace('_', ' ')} {v:g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}"
