@@ -5,10 +5,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from parity.config import EMBEDDED, Config, ConfigError, ContinuousSamplingSpec, ContinuousSpec, _header, continuous_methods, needs, options
+from parity.config import Config, ConfigError, ContinuousSamplingSpec, ContinuousSpec, _header, continuous_methods, needs, options
 from parity.storage import canonical, digest
 
-WEIGHTS = EMBEDDED / "continuous"
+WEIGHTS = Path(__file__).parents[1] / "embedded/weights/continuous"
 LENGTH = 64  # tokens of an embedded image
 SCHEDULES = {"mar": ("linear", "constant"), "xar": ("linear",), "harmon": ("constant",), "gmm": ()}
 FIXED = {"steps", "sampler", "eta", "last"}  # what a mixture has no use for, and so does not see
