@@ -23,15 +23,15 @@ WORDS = {"xlnet": ("train_anysubset", 3000, 16), "judge": ("train_judge", 600, 1
 
 CONTINUOUS_RECIPES = {  # steps, batch
     "kl": (4300, 48),
-    "classifier": (1400, 96),
-    "mar": (2200, 64),
+    "classifier": (1000, 96),
+    "mar": (6000, 64),
     "mar-draft": (1800, 64),
-    "gmm": (700, 32),
-    "gmm-draft": (700, 32),
+    "gmm": (800, 64),
+    "gmm-draft": (700, 64),
     "xar": (900, 32),
-    "xar-draft": (700, 32),
-    "harmon": (900, 32),
-    "harmon-draft": (700, 32),
+    "xar-draft": (400, 32),
+    "harmon": (500, 32),
+    "harmon-draft": (400, 32),
 }
 
 

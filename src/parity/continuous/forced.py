@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from parity.continuous.protocol import ContinuousModel, Law, Pair, Path, Start, path_noise
+from parity.continuous.protocol import ContinuousModel, Law, Pair, PathNoise, Start, path_noise
 from parity.continuous.steps import Image, run
 from parity.equality import rows as R
 from parity.equality.continuous import energy_p
@@ -46,12 +46,17 @@ class OnePlace:
         return self.model.raster
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        n = places.numel()
-        at = torch.full((n, 1), self.place, device=order.device)
+        """All rows know the same: one evaluation serves them, where its result can be repeated."""
+        n, at = places.numel(), torch.full((1, 1), self.place, device=order.device)
+        one = self.model.conditions(self.tokens, self.order, at, at)
+        if isinstance(one, diffusion.Steps):
+            return one.repeat(n)
+        if isinstance(one, Tensor):
+            return one.expand(n, -1)
         model = self.model.take(torch.zeros(n, dtype=torch.int64, device=order.device))
-        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at, at)
+        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at.expand(n, 1), at.expand(n, 1))
 
-    def law(self, condition: Any, path: Path) -> Law:
+    def law(self, condition: Any, path: PathNoise) -> Law:
         return self.model.law(condition, path)
 
     def take(self, rows: Tensor) -> "OnePlace":

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.continuous.protocol import Path
+from parity.continuous.protocol import PathNoise
 from parity.models.diffusion import Sampling, Steps, Trajectory, walk
 from parity.models.mar import MARNet
 
@@ -64,7 +64,7 @@ class MAR:
         scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
         return Steps(head, self.sampling, read(self.labels), read(torch.full_like(self.labels, -1)), scale.to(tokens.dtype))
 
-    def law(self, condition: Any, path: Path) -> Trajectory:
+    def law(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)
 
     def take(self, rows: Tensor) -> "MAR":

@@ -14,7 +14,7 @@ from torch import Tensor
 from parity.noise import Noise
 
 # noise of N tokens, by use: path(i) is [N, D] standard normals, i = 0 for x_0's own noise, 1 .. T for a trajectory's steps, T for x_T
-Path = Callable[[int], Tensor]
+PathNoise = Callable[[int], Tensor]
 
 
 class Law(Protocol):
@@ -25,11 +25,11 @@ class Law(Protocol):
         """[N] what the path before x_0 contributes (eq. 8): the sum of log sigma; 0 for a closed form."""
         ...
 
-    def sample(self, path: Path) -> Tensor:
+    def sample(self, path: PathNoise) -> Tensor:
         """x_0 [N, D], as the model is sampled; reads path(0), a mixture path(1) too."""
         ...
 
-    def propose(self, path: Path) -> Tensor:
+    def propose(self, path: PathNoise) -> Tensor:
         """A draw [N, D] from what `log_density` is the density of, from fresh noise; the same as `sample` but where a sampler adds no last noise."""
         ...
 
@@ -72,7 +72,7 @@ class ContinuousModel(Protocol):
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any: ...
 
-    def law(self, condition: Any, path: Path) -> Law: ...
+    def law(self, condition: Any, path: PathNoise) -> Law: ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":
         """The model of some of its rows."""
@@ -92,7 +92,7 @@ class Start(NamedTuple):
     order: Tensor
 
 
-def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> Path:
+def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
     """The noise of the tokens of `places` [B, n], keyed by place, so that two models that draw the same place can share it; [B*n, D]."""
     return lambda i: noise.normal(use, places * (steps + 1) + i, dim).flatten(0, 1)
 

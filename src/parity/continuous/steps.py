@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parity.continuous.protocol import ContinuousModel, Law, Path
+from parity.continuous.protocol import ContinuousModel, Law, PathNoise
 
 
 class Draw(NamedTuple):
@@ -94,7 +94,7 @@ class Clocked:
         self.counts["conditions"] += places.numel()
         return found
 
-    def law(self, condition: Any, path: Path) -> Law:
+    def law(self, condition: Any, path: PathNoise) -> Law:
         begin = time.perf_counter()
         found = self.model.law(condition, path)
         self.counts["head_seconds"] += time.perf_counter() - begin

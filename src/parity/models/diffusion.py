@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.continuous.protocol import Path
+from parity.continuous.protocol import PathNoise
 
 TRAINED = 1000  # diffusion steps of training
 LOG_2PI = math.log(2 * math.pi)
@@ -30,10 +30,10 @@ class Trajectory(NamedTuple):
     log_sigma: Tensor  # [N] sum of log sigma over steps T to 2 and coordinates; only differences between two models mean something
     last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
 
-    def sample(self, path: Path) -> Tensor:
+    def sample(self, path: PathNoise) -> Tensor:
         return self.mean if self.last == "mean" else self.mean + self.std * path(0)
 
-    def propose(self, path: Path) -> Tensor:
+    def propose(self, path: PathNoise) -> Tensor:
         return self.mean + self.std * path(0)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
@@ -197,6 +197,11 @@ class Steps:
     def condition(self) -> Tensor:
         return self.net.cond_embed(self.z if self.unconditional is None else torch.cat([self.z, self.unconditional]))
 
+    def repeat(self, n: int) -> "Steps":
+        """The steps of one token n times."""
+        wide = [None if v is None else v.expand(n, *v.shape[1:]) for v in (self.z, self.unconditional, self.guidance)]
+        return Steps(self.net, self.sampling, wide[0], *wide[1:])  # type: ignore[arg-type]
+
     def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
         s, n = schedule(self.sampling.steps), len(x)
@@ -218,7 +223,7 @@ class Steps:
         return mean, self.sampling.temperature * std
 
 
-def walk(steps: Steps, path: Path) -> Trajectory:
+def walk(steps: Steps, path: PathNoise) -> Trajectory:
     """Walk N tokens from x_T = path(T) down to the last step's law, all in one batch; path(T-1) .. path(1) is the noise of steps T .. 2."""
     T = steps.sampling.steps
     x = path(T)
@@ -230,7 +235,7 @@ def walk(steps: Steps, path: Path) -> Trajectory:
     return Trajectory(mean, std, log_sigma, steps.sampling.last)
 
 
-def single_path_log_ratio(p: Steps, q: Steps, path: Path) -> Tensor:
+def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
     """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): what the paper's Table 6 calls the single path. x_T cancels."""
     x, found = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):

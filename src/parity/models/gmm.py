@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.continuous.protocol import Path
+from parity.continuous.protocol import PathNoise
 from parity.equality.continuous import Mixture
 from parity.models.diffusion import LOG_2PI
 from parity.models.mar import Block
@@ -29,14 +29,14 @@ class MixtureLaw(NamedTuple):
     def log_sigma(self) -> Tensor:
         return torch.zeros_like(self.log_weights[:, 0])
 
-    def sample(self, path: Path) -> Tensor:
+    def sample(self, path: PathNoise) -> Tensor:
         """path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the component."""
         u = torch.special.ndtr(path(1)[:, :1])
         k = (u > self.log_weights.exp().cumsum(1)).sum(1).clamp(max=self.log_weights.shape[1] - 1)
         rows = torch.arange(len(k), device=k.device)
         return self.means[rows, k] + self.scales[rows, k] * path(0)
 
-    def propose(self, path: Path) -> Tensor:
+    def propose(self, path: PathNoise) -> Tensor:
         return self.sample(path)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
@@ -134,7 +134,7 @@ class GMM:
         z = self.net(tokens[:, : int(places.max())], self.labels)
         return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
-    def law(self, condition: Any, path: Path) -> MixtureLaw:
+    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         return self.net.law(condition)
 
     def take(self, rows: Tensor) -> "GMM":
@@ -172,7 +172,7 @@ class TabularMixture:
         position = order.gather(1, places).flatten()
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means[:, position].transpose(0, 1), scales[:, position].transpose(0, 1))
 
-    def law(self, condition: Any, path: Path) -> MixtureLaw:
+    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         return condition
 
     def take(self, rows: Tensor) -> "TabularMixture":

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.continuous.protocol import Path
+from parity.continuous.protocol import PathNoise
 from parity.models.diffusion import Sampling, TimeEmbedding, Trajectory
 from parity.models.gmm import require_predecessors
 
@@ -220,7 +220,7 @@ class XAR:
         _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)
         return Context(before, labels, places)
 
-    def law(self, condition: Any, path: Path) -> Trajectory:
+    def law(self, condition: Any, path: PathNoise) -> Trajectory:
         """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a Gaussian.
 
         The released sampler takes the last step's mean; its law here is the Gaussian of that step, `Sampling.last` says which is drawn.
