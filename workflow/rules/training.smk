@@ -24,7 +24,7 @@ WORDS = {"xlnet": ("train_anysubset", 3000, 16), "judge": ("train_judge", 600, 1
 CONTINUOUS_RECIPES = {  # steps, batch
     "kl": (4300, 48),
     "classifier": (1000, 96),
-    "mar": (6000, 64),
+    "mar": (5450, 64),
     "mar-draft": (1800, 64),
     "gmm": (800, 64),
     "gmm-draft": (700, 64),
