@@ -14,43 +14,16 @@ from parity.continuous import cells as continuous
 CONTINUOUS = EXPERIMENT.continuous
 CONTINUOUS_REPORT = f"{RESULT}/continuous.html"
 CONTINUOUS_PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published/continuous").glob("*.csv"))
-CONTINUOUS_CODE = [
-    f"src/parity/{name}.py"
-    for name in (
-        "noise",
-        "continuous/protocol",
-        "continuous/steps",
-        "continuous/guided",
-        "continuous/models",
-        "continuous/decoders/mar",
-        "models/diffusion",
-        "models/mar",
-    )
-]
 CONTINUOUS_CELLS = continuous.continuous_cells(EXPERIMENT)
 CONTINUOUS_SPECS = {c["key"]: c["spec"] for c in CONTINUOUS_CELLS}
 CONTINUOUS_FORCED = continuous.forced_cells(EXPERIMENT)
 CONTINUOUS_EXACT = continuous.exact_variants(EXPERIMENT)
 
 
-def continuous_code(method, model=""):
-    own = {"xar": "xar", "harmon": "harmon", "gmm": "gmm"}.get(model)
-    return [
-        *CONTINUOUS_CODE,
-        f"src/parity/continuous/decoders/{method}.py",
-        *([f"src/parity/models/{own}.py"] if own else []),
-    ]
-
-
-def continuous_reference(key):
-    cell = next(c for c in CONTINUOUS_FORCED if c["key"] == key)
-    return layout.continuous_cell(continuous.reference_of(cell, CONTINUOUS_CELLS))
-
-
 rule continuous_decode:
     input:
         weights=lambda w: sorted(str(p.relative_to(ROOT)) for p in continuous.WEIGHTS.glob(f"{w.model}*.safetensors")),
-        code=lambda w: continuous_code(w.method, w.model),
+        code=lambda w: continuous.sources(w.method, w.model),
     output:
         "results/continuous/cells/{model}-{method}-{key}.npz",
     log:
@@ -81,7 +54,7 @@ rule continuous_decode:
 rule continuous_exact:
     input:
         code=lambda w: [
-            *continuous_code(w.method),
+            *continuous.sources(w.method),
             "src/parity/models/gmm.py",
             "src/parity/equality/continuous.py",
             "src/parity/equality/discrete.py",
@@ -115,8 +88,8 @@ rule continuous_exact:
 
 rule continuous_forced:
     input:
-        reference=lambda w: continuous_reference(w.key),
-        code=lambda w: [*continuous_code(w.method, w.model), "src/parity/continuous/forced.py"],
+        reference=lambda w: layout.continuous_cell(continuous.reference_of({"spec": CONTINUOUS_SPECS[w.key]}, CONTINUOUS_CELLS)),
+        code=lambda w: [*continuous.sources(w.method, w.model), "src/parity/continuous/forced.py"],
     output:
         "results/continuous/forced/{model}-{method}-{key}.json",
     log:

@@ -155,3 +155,19 @@ def exact_variants(config: Config) -> dict[str, dict[str, Any]]:
             e = config.equality
             found[digest([method, small, e.n, e.seeds[:2]])] = {"method": method, "options": small, "given": chosen}
     return found
+
+
+def sources(method: str, model: str = "") -> list[str]:
+    """The files that a cell's tokens depend on: an edit of one of them, and of nothing else, decodes anew."""
+    shared = (
+        "noise",
+        "continuous/protocol",
+        "continuous/steps",
+        "continuous/guided",
+        "continuous/models",
+        "continuous/decoders/mar",
+        "models/diffusion",
+        "models/mar",
+    )
+    own = [f"continuous/decoders/{method}", *([f"models/{model}"] if model else [])]
+    return [f"src/parity/{name}.py" for name in dict.fromkeys((*shared, *own))]
