@@ -66,6 +66,7 @@ def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) ->
             "variant": label(spec),
             "options": canonical(spec["options"]),
         }
+        row |= {k: spec["sampling"].get(k) for k in ("guidance", "sampler")}
         row |= {"role": cell["role"], "seed": spec["seed"], "settings": settings_of(spec), "batch": spec["batch"], "images": len(own)}
         row |= {k: v for k, v in figures[cell["cell"]].items() if not isinstance(v, list)}
         for name in ("right", "distance", "steps"):
@@ -244,6 +245,11 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
         own = table[(table["method"] == p["method"]) & (table["model"] == p["model"]) & (table["role"] != "control")]
         defaults = config.options(p["method"], {}) | wanted
         free = {"prefill", "gamma"} - set(wanted)
+        if "without guidance" in p["pair"]:
+            own = own[own["guidance"] == 1]
+        elif "with guidance" in p["pair"]:
+            own = own[own["guidance"] > 1]
+        own = own[own["sampler"] == "ddim"] if "DDIM" in p["pair"] else own[own["sampler"] != "ddim"]
         own = own[[all(v == defaults[k] for k, v in json.loads(o).items() if k not in free) for o in own["options"]]]
         if own.empty:
             continue
@@ -260,7 +266,7 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
                     "pair": p["pair"],
                     "variant": r["variant"],
                     "ours_at": r["settings"],
-                    "batch": p["batch"],
+                    "batch": "any" if words.missing(p["batch"]) else f"{p['batch']:g}",
                     "metric": p["metric"],
                     "paper": p["value"],
                     "ours": value,
