@@ -221,6 +221,11 @@ def test_a_decoder_that_stops_or_draws_nothing_is_told():
     bad = [Draw(torch.full((2, 4, 1), float("nan")), torch.tensor([4, 4]))]
     with pytest.raises(ValueError, match="not finite"):
         run(order, 1, iter(bad))
+    fine, looked = torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.bool)
+    draw_ = Draw(torch.zeros(2, 4, 1), torch.tensor([4, 4]), looked, looked, fine, fine)
+    assert run(order, 1, iter([draw_])).accepted.eq(1).all()
+    with pytest.raises(ValueError, match="place 0, row 0: the densities"):
+        run(order, 1, iter([draw_._replace(log_ratio=fine + float("nan"))]))
 
 
 def test_what_is_counted_is_what_was_asked():

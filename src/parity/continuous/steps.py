@@ -64,6 +64,11 @@ def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Image:
         if d.verified is not None and d.accepted is not None and d.log_ratio is not None and d.distance is not None:
             b, w = d.verified.nonzero(as_tuple=True)  # W may be one less than the tokens: the last is nobody's draft
             where = (b.cpu(), at[b, w].cpu())
+            if bool((wrong := d.log_ratio[b, w].isnan()).any()):
+                bad = int(wrong.nonzero()[0])
+                raise ValueError(
+                    f"place {int(at[b, w][bad])}, row {int(b[bad])}: the densities of target and draft have no ratio: one is not finite"
+                )
             accepted[where] = d.accepted[b, w].to(torch.int8).cpu()
             log_ratio[where], distance[where] = d.log_ratio[b, w].float().cpu(), d.distance[b, w].float().cpu()
         tries, gave_up = tries + (d.tries if d.tries is not None else 0), gave_up + (d.gave_up if d.gave_up is not None else 0)
