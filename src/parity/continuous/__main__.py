@@ -152,7 +152,7 @@ def measure(a: argparse.Namespace) -> None:
         features, logits = read(pixels)
         labels = labels_of(range(len(pixels)))
         n = len(pixels)
-        fid, fid_error = fid_and_error(features, half, np.arange(n)) if n >= 8 else (float("nan"), float("nan"))
+        fid, fid_error = fid_and_error(features, half, np.arange(n)) if n >= 8 else (None, None)
         score = isc_features_to_metric(logits, splits=max(1, min(10, n // 100)))
         figures[path.stem] = {
             "fid": fid, "fid_se": fid_error, "is": score["inception_score_mean"], "is_sd": score["inception_score_std"],
