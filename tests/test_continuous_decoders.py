@@ -262,6 +262,7 @@ def experiment(**section):
         ({"sampling": {"sampler": "ddim", "eta": 0.0}}, "eta"),
         ({"models": ["mar", "mar"]}, "given twice"),
         ({"batch": [0]}, "allowed: 1 to 4096"),
+        ({"models": ["xar"], "methods": {"mar": [{}], "cspd": [{"verify": "blind"}]}}, "allowed: 'each'"),
     ],
 )
 def test_a_wrong_section_is_one_line(section, words, monkeypatch):

@@ -46,6 +46,11 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
         raise ConfigError(
             f"{where}.methods.mar = {spec.methods['mar']}: needs a variant with iterations 0, one token at a time: the reference"
         )
+    blind = [v for v in spec.methods.get("cspd", []) if v.get("verify") == "blind"]
+    if blind and (causal := [m for m in spec.models if m in ("xar", "gmm")]):
+        raise ConfigError(
+            f"{where}.methods.cspd: verify = 'blind' with {causal[0]}, which has no law of a token before it has read the one before; allowed: 'each'"
+        )
     for name in ("models", "batch"):
         if len(set(getattr(spec, name))) < len(getattr(spec, name)):
             raise ConfigError(f"{where}.{name} = {getattr(spec, name)}: a value is given twice")

@@ -244,7 +244,7 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
         wanted = json.loads(p["options"])
         own = table[(table["method"] == p["method"]) & (table["model"] == p["model"]) & (table["role"] != "control")]
         defaults = config.options(p["method"], {}) | wanted
-        free = {"prefill", "gamma"} - set(wanted)
+        free = {"prefill", "gamma", *RELEASED} - set(wanted)  # what the paper measured is its code, so that comes first
         if "without guidance" in p["pair"]:
             own = own[own["guidance"] == 1]
         elif "with guidance" in p["pair"]:
@@ -253,7 +253,7 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
         own = own[[all(v == defaults[k] for k, v in json.loads(o).items() if k not in free) for o in own["options"]]]
         if own.empty:
             continue
-        r = own.iloc[0]
+        r = own.iloc[int(np.argmax([json.loads(o).get("inner_temperature", 1.0) for o in own["options"]]))]
         if p["metric"] in ("single_path_ratio", "two_paths_ratio"):
             same = ratio[ratio["variant"] == r["variant"]] if len(ratio) else ratio
             value = float(np.exp(same.iloc[0][p["metric"].removesuffix("_ratio") + "_log_ratio"])) if len(same) else None
