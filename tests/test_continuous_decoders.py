@@ -207,8 +207,13 @@ def test_the_law_of_one_token_tells_a_draft_from_its_target():
         return mar(Pair(models.draft), begin, noise=noise)
 
     for method, hit in ((mar, False), (as_drafted, True)):
-        found = rows(models, method, {}, mar, [image], 128, (11, 13), model="mar", method="m", key="k", seed=0)
-        assert any(r["verdict"] == "rejected" for r in found if r["decides"]) == hit
+        found = rows([(models, image), (models, (*image[:2], 5))], method, {}, 128, (11, 13), model="mar", method="m", key="k", seed=0)
+        tests = [r for r in found if r["decides"]]
+        assert any(r["verdict"] == "rejected" for r in tests) == hit
+        assert len(tests) == 4 * (1 + hit) and all(r["p_holm"] >= r["p_value"] for r in tests)  # one family; repeated if it rejects
+        assert (
+            max(r["p_holm"] / r["p_value"] for r in tests) > 2
+        )  # its correction is over places too: two tests of one place give 2 at most
     done = draw(models, cspd, {"gamma": 1, "prefill": 0.0}, image, counted_noise(1, range(8)))
     assert done.accepted.shape == (8, 1) and (done.accepted >= 0).all()
 

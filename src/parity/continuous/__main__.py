@@ -95,23 +95,25 @@ def forced(a: argparse.Namespace) -> None:
     networks, rng, begin = Networks(spec["model"], a.device), np.random.default_rng([spec["seed"], 11]), time.perf_counter()
     speculative = needs(spec["method"]) == "draft"
     options = spec["options"] | ({"gamma": 1, "prefill": 0.0} if speculative else {})
-    found: list[dict[str, Any]] = []
     ratios: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     chosen = [(int(c), int(rng.integers(1, cell["order"].shape[1]))) for c in range(min(a.conditions, len(cell["tokens"])))]
     place = {"model": spec["model"], "method": spec["method"], "key": a.key, "seed": spec["seed"]}
-    for c, at in progress(chosen, len(chosen), f"forced {spec['method']}"):
+    conditions = []
+    for c, at in chosen:
         one = range(c, c + 1)
-        pair = Pair(networks.of("", one, spec["sampling"]), networks.of("-draft", one, spec["sampling"]) if speculative else None)
+        draft = networks.of("-draft", one, spec["sampling"]) if speculative else None
         image = (torch.from_numpy(cell["tokens"][c]), torch.from_numpy(cell["order"][c]), at)
-        seeds = (1000 + spec["seed"] * 100 + c, 50_000 + spec["seed"] * 100 + c)
-        found += layer.rows(pair, decoder(spec["method"]), options, decoder("mar"), [image], a.n, seeds, **place)
-        if speculative:
-            done = layer.draw(pair, decoder(spec["method"]), options, image, counted_noise(seeds[0], range(a.n), torch.float32))
-            ratios["two_paths"] += done.log_ratio[:, 0].tolist()
-            ratios["distance"] += done.distance[:, 0].tolist()
-            ratios["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
-            if spec["model"] in ("mar", "harmon"):
-                ratios["single_path"] += layer.single_path(pair, image, counted_noise(seeds[0], range(a.n), torch.float32)).tolist()
+        conditions.append((Pair(networks.of("", one, spec["sampling"]), draft), image))
+    seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
+    found = layer.rows(conditions, decoder(spec["method"]), options, a.n, seeds, **place)
+    for c, (pair, image) in enumerate(conditions if speculative else []):
+        noise = counted_noise(seeds[0], range(c * a.n, (c + 1) * a.n), torch.float32)
+        done = layer.draw(pair, decoder(spec["method"]), options, image, noise)
+        ratios["two_paths"] += done.log_ratio[:, 0].tolist()
+        ratios["distance"] += done.distance[:, 0].tolist()
+        ratios["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
+        if spec["model"] in ("mar", "harmon"):
+            ratios["single_path"] += layer.single_path(pair, image, noise).tolist()
     known = {k: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for k, v in ratios.items() if v}
     write_json(a.out, {"rows": found, "ratios": known, "seconds": round(time.perf_counter() - begin, 1)})
 

@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from parity.continuous.decoders.mar import mar
 from parity.continuous.protocol import ContinuousModel, Law, Pair, PathNoise, Start, path_noise
 from parity.continuous.steps import Image, run
 from parity.equality import rows as R
@@ -20,6 +21,8 @@ from parity.equality.continuous import energy_p
 from parity.equality.rows import Row
 from parity.models import diffusion
 from parity.noise import Noise, counted_noise
+
+Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class OnePlace:
         return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))
 
 
-def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: tuple[Tensor, Tensor, int], noise: Noise) -> Image:
+def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Image:
     """`rows` draws of one place of an image (tokens [L, D], order [L], place) under a decoder."""
     tokens, order, place = image
     n = len(noise.keys)
@@ -73,7 +76,7 @@ def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: tuple[Tensor,
     return run(start, tokens.shape[-1], decoder(one, Start(start), noise=noise, **options))
 
 
-def single_path(pair: Pair, image: tuple[Tensor, Tensor, int], noise: Noise) -> Tensor:
+def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
     """log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
     tokens, order, place = image
     n = len(noise.keys)
@@ -87,30 +90,23 @@ def single_path(pair: Pair, image: tuple[Tensor, Tensor, int], noise: Noise) -> 
 
 
 def rows(
-    pair: Pair,
-    decoder: Any,
-    options: dict[str, Any],
-    target_alone: Any,
-    images: list[tuple[Tensor, Tensor, int]],
-    n: int,
-    seeds: tuple[int, int],
-    **place: Any,
+    conditions: list[tuple[Pair, Place]], decoder: Any, options: dict[str, Any], n: int, seeds: tuple[int, int], **place: Any
 ) -> list[Row]:
-    """Tests of n draws a condition, Holm over conditions and tests; a rejection is repeated on fresh draws (repeat 1).
+    """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it rejects, all of it is repeated
+    on fresh draws (repeat 1).
 
-    energy  two-sample energy test of the token, coordinates divided by the target's deviations
-    KS      of each coordinate, Holm within
+    energy  two-sample energy test of the token, numbers divided by the target's deviations
+    KS      of each number, Holm within
     shift   how far the mean moved, and how the spread did, in the target's deviations: diagnostics, no tests
     """
     found: list[Row] = []
     for repeat in range(2):
         family: list[Row] = []
-        for c, image in enumerate(images):
+        for c, (pair, image) in enumerate(conditions):
             here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
-            mine = draw(pair, decoder, options, image, counted_noise(seeds[0] + 2 * repeat, range(c * n, (c + 1) * n), image[0].dtype))
-            theirs = draw(
-                Pair(pair.target), target_alone, {}, image, counted_noise(seeds[1] + 2 * repeat, range(c * n, (c + 1) * n), image[0].dtype)
-            )
+            fresh, dtype = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), image[0].dtype
+            mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, dtype))
+            theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, dtype))
             x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
             spread = y.std(0) + 1e-9
             statistic, p = energy_p(x / spread, y / spread, np.random.default_rng([seeds[0], c, repeat]), 1999)
@@ -123,9 +119,9 @@ def rows(
             )
             if repeat == 0:
                 moved = float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean()))
-                found.append(R.row("teacher-forced", "mean shift", n, effect=moved, **here | {"decides": False, "verdict": "measured"}))
                 ratio = float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean()))
-                found.append(R.row("teacher-forced", "spread ratio", n, effect=ratio, **here | {"decides": False, "verdict": "measured"}))
+                for test, effect in (("mean shift", moved), ("spread ratio", ratio)):
+                    found.append(R.row("teacher-forced", test, n, effect=effect, **here | {"decides": False, "verdict": "measured"}))
         R.family(family)
         found += family
         if not any(r["verdict"] == "rejected" for r in family):
