@@ -15,6 +15,7 @@ from parity.continuous.models import CLASSES, WEIGHTS, Networks, labels_of
 from parity.continuous.protocol import Start, draw_order
 from parity.continuous.steps import run
 from parity.embedded import classifier
+from parity.embedded.training import to_pictures
 from parity.noise import batch_noise
 
 
@@ -35,9 +36,9 @@ def main() -> None:
     rows = range(a.images)
     pair, noise = networks.pair(rows, settings, False), batch_noise(a.seed, [str(i) for i in rows])
     order = draw_order(noise, a.images, pair.target.length, pair.target.raster)
-    pixels = torch.from_numpy(networks.pictures(run(order, pair.target.dim, mar(pair, Start(order), noise=noise)).tokens))
+    pixels = networks.pictures(run(order, pair.target.dim, mar(pair, Start(order), noise=noise)).tokens)
     with torch.inference_mode():
-        found = net(pixels.permute(0, 3, 1, 2).float() / 127.5 - 1).argmax(1).tolist()
+        found = net(to_pictures(pixels)).argmax(1).tolist()
     wanted = labels_of(rows).tolist()
     for what, part in (
         ("class", lambda k: CLASSES[k]),

@@ -131,13 +131,14 @@ def measure(a: argparse.Namespace) -> None:
     from torch_fidelity.metric_isc import isc_features_to_metric
 
     from parity.embedded import classifier
+    from parity.embedded.training import to_pictures
     from parity.metrics.fid import fid_and_error, reference_half
 
     net = classifier.load(a.weights / "classifier.safetensors").to(a.device)
 
     @torch.inference_mode()
     def read(pixels: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-        x = (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1).to(a.device)
+        x = to_pictures(pixels).to(a.device)
         parts = [net.features(p) for p in x.split(128)]
         features = torch.cat(parts)
         return features.cpu().double().numpy(), net.out(features).cpu()

@@ -11,7 +11,6 @@ from parity.storage import canonical, digest
 WEIGHTS = Path(__file__).parents[1] / "embedded/weights/continuous"
 LENGTH = 64  # tokens of an embedded image
 SCHEDULES = {"mar": ("linear", "constant"), "xar": ("linear",), "harmon": ("constant",), "gmm": ()}
-FIXED = {"steps", "sampler", "eta", "last"}  # what a mixture has no use for, and so does not see
 COUNTED = ("iterations", "gamma")  # options that count an image's tokens
 
 
@@ -98,12 +97,6 @@ def weights_digest(model: str) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
-def read_sampling(model: str, sampling: ContinuousSamplingSpec) -> dict[str, Any]:
-    """The settings a model reads."""
-    given = sampling.model_dump()
-    return {} if model == "gmm" else given
-
-
 def continuous_cells(config: Config) -> list[dict[str, Any]]:
     """Every cell: the target alone twice under independent seeds, everything else once. The batch is part of it, since speed is measured."""
     spec, found = config.continuous, []
@@ -119,7 +112,7 @@ def continuous_cells(config: Config) -> list[dict[str, Any]]:
                     roles = [("reference", config.seeds.reference)] + [("control", config.seeds.control)] * (batch == spec.batch[0])
                 for role, seed in roles:
                     own = {
-                        "model": model, "weights": weights_digest(model), "sampling": read_sampling(model, sampling), "method": method,
+                        "model": model, "weights": weights_digest(model), "sampling": {} if model == "gmm" else sampling.model_dump(), "method": method,
                         "options": chosen, "images": spec.images, "batch": batch, "seed": seed,
                     }  # fmt: skip
                     if digest(own) not in seen:

@@ -18,6 +18,7 @@ from parity.embedded.classes import CLASSES, scene
 from parity.models.diffusion import Sampling
 from parity.models.kl import KL, LATENTS, KLConfig
 from parity.models.llamagen import read_config
+from parity.models.vq import to_uint8
 
 
 def load_kl(file: Path) -> KL:
@@ -27,14 +28,18 @@ def load_kl(file: Path) -> KL:
     return kl.eval()
 
 
-def caption_of(image: int) -> str:
-    """The caption of an image by its number, for text-conditional models: of its class, any ground."""
-    return scene(image * 7 % len(CLASSES), np.random.default_rng([image, 7])).caption
+def label_of(image: int) -> int:
+    """The class of an image by its number: in turn, by steps coprime to their number, so that a few images are of many shapes and colours."""
+    return image * 7 % len(CLASSES)
 
 
 def labels_of(images: range) -> Tensor:
-    """Classes in turn [n]; 7 is coprime to their number, so that a few images are of many shapes and colours."""
-    return torch.tensor([i * 7 % len(CLASSES) for i in images])
+    return torch.tensor([label_of(i) for i in images])
+
+
+def caption_of(image: int) -> str:
+    """The caption of an image by its number, for text-conditional models: of its class, any ground."""
+    return scene(label_of(image), np.random.default_rng([image, 7])).caption
 
 
 @dataclass
@@ -90,8 +95,7 @@ class Networks:
     def pictures(self, tokens: Tensor) -> np.ndarray:
         """uint8 [n, H, W, 3] of tokens [n, L, D] in raster order."""
         parts = [self.kl.decode(t.float().to(self.device)) for t in tokens.split(64)]
-        bytes_ = (127.5 * torch.cat(parts) + 128).clamp(0, 255).to(torch.uint8)
-        return bytes_.permute(0, 2, 3, 1).cpu().numpy()
+        return to_uint8(torch.cat(parts)).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def build(name: str, config: dict[str, Any]) -> torch.nn.Module:

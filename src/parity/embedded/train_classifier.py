@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from parity.continuous.models import load_kl
 from parity.embedded.classes import CLASSES, class_arrays
 from parity.embedded.classifier import Classifier
-from parity.embedded.train_mar import TESTED, class_latents, load_kl
+from parity.embedded.train_mar import TESTED, class_latents
 from parity.embedded.training import publish, to_pictures, train
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.checkpoints import load_weights
+from parity.continuous.models import load_kl
 from parity.embedded.classes import CLASSES, class_arrays
 from parity.embedded.training import publish, short_bf16, to_pictures, train
 from parity.models import diffusion
-from parity.models.kl import KL, LATENTS, KLConfig
-from parity.models.llamagen import read_config
+from parity.models.kl import LATENTS
 from parity.models.mar import MARConfig, MARNet
 
 CONFIG = MARConfig(classes=len(CLASSES), grid=8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3)
@@ -21,13 +20,6 @@ CONFIGS = {"mar": CONFIG, "mar-draft": replace(CONFIG, width=80, heads=5, encode
 TESTED = 500  # held-out pictures
 UNCONDITIONAL = 0.1  # share of labels dropped, for guidance
 REPEATS = 2  # noise levels a token is trained at in one step (diffusion_batch_mul, 4 in the published recipe)
-
-
-def load_kl(file: Path) -> KL:
-    config = read_config(file)
-    kl = KL(KLConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
-    load_weights(kl, file)
-    return kl.eval()
 
 
 def latents_of(kl_file: Path) -> str:
