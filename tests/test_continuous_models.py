@@ -12,8 +12,8 @@ from scipy import stats
 
 from parity.checkpoints import load_weights
 from parity.continuous.protocol import path_noise
-from parity.embedded import train_gmm, train_harmon, train_mar, train_xar
-from parity.embedded.training import publish, train
+from parity.embedded import train_gmm, train_harmon, train_mar, train_xar, training
+from parity.embedded.training import publish
 from parity.equality.continuous import random_mixture
 from parity.models import gmm, xar
 from parity.models.diffusion import Sampling
@@ -364,7 +364,7 @@ RECIPES = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_learns_and_its_file_is_a_model(name, class_scenes, monkeypatch):
     module, config, build = RECIPES[name]
-    monkeypatch.setattr(module, "train", partial(train, every=1, warmup=2))
+    monkeypatch.setattr(training, "train", partial(training.train, every=1, warmup=2))
     monkeypatch.setattr(module, "TESTED", 20)
     out = class_scenes / f"{name}.safetensors"
     log = module.main(class_scenes, class_scenes / "kl.safetensors", out, config, 24, 8, 60, 0, 1, 1e-2)

@@ -9,6 +9,7 @@ Each is seeded and resumes from its last checkpoint, which is replaced whole eve
 import argparse
 import hashlib
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,19 @@ def log_table(log: list[dict]) -> list[str]:
     return [*results, "", *table, ""]
 
 
-def card(name: str, run: dict) -> str:
-    """A model card in Markdown, from what the run recorded."""
-    return "\n".join(
-        [
-            f"# {name}",
-            "",
-            CARDS[name],
-            "",
-            f"- data: Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py); captions whose hash is 0 modulo 8 held out",
-            f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
-            "- licence: that of this repository; made from nothing but its code",
-            *(f"- {note}" for note in run.get("notes", [])),
-            *log_table(run["log"]),
-        ]
-    )
+def card(name: str, what: str, data: str, run: dict) -> str:
+    """A model card in Markdown: what it is, the data, and what the run recorded."""
+    facts = [
+        f"# {name}",
+        "",
+        what,
+        "",
+        f"- data: {data}",
+        f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
+        "- licence: that of this repository; made from nothing but its code",
+        *(f"- {note}" for note in run.get("notes", [])),
+    ]
+    return "\n".join([*facts, *log_table(run["log"])])
 
 
 def train(name: str, a: argparse.Namespace) -> None:
@@ -72,15 +71,22 @@ def train(name: str, a: argparse.Namespace) -> None:
     write_json(a.work / f"{name}.json", {"log": log, "threads": a.threads, **settings})
 
 
-def install(work: Path, out: Path) -> None:
-    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
+def install(work: Path, out: Path, cards: dict[str, str], data: Callable[[str, dict], str], run_of: Callable[[str], str] = str) -> None:
+    """Copy the trained weights named in `cards` into the package with a card each; SHA256SUMS last, for it is what the workflow reads.
+
+    data(name, run) says what it was trained on; run_of(name) names the run that made it.
+    """
     sums = []
-    for name in CARDS:
-        file = work / f"{name}.safetensors"
+    for name, what in cards.items():
+        file, run = work / f"{name}.safetensors", read_json(work / f"{run_of(name)}.json")
         publish(out / file.name, file.read_bytes())
-        publish(out / f"{name}.md", card(name, read_json(work / f"{'llamagen' if name == 't5' else name}.json")).encode())
+        publish(out / f"{name}.md", card(name, what, data(name, run), run).encode())
         sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
     publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+
+
+def scenes_data(name: str, run: dict) -> str:
+    return f"Scenes, {run['examples']:,} procedural pictures (src/parity/embedded/scenes.py); captions whose hash is 0 modulo 8 held out"
 
 
 def main() -> None:
@@ -96,7 +102,7 @@ def main() -> None:
     a = parser.parse_args()
     pin_threads(a.threads)
     if a.what == "install":
-        install(a.work, a.out)
+        install(a.work, a.out, CARDS, scenes_data, lambda name: "llamagen" if name == "t5" else name)
     elif a.steps < 1 or a.batch < 1:
         raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
     else:

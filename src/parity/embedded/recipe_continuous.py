@@ -7,7 +7,6 @@ Each is seeded and resumes from its last checkpoint, which is replaced whole eve
 """
 
 import argparse
-import hashlib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 from parity.command import one_line, pin_threads
 from parity.config import EMBEDDED
 from parity.embedded.recipe import EXAMPLES as PICTURES
-from parity.embedded.recipe import log_table
-from parity.storage import publish, read_json, write_json
+from parity.embedded.recipe import install
+from parity.storage import write_json
 
 EXAMPLES = 20_000  # class-conditional pictures; the autoencoder sees all kinds of Scenes
 
@@ -34,32 +33,9 @@ CARDS = {
 }
 
 
-def card(name: str, run: dict) -> str:
-    """A model card in Markdown, from what the run recorded."""
-    facts = [
-        f"# {name}",
-        "",
-        CARDS[name],
-        "",
-        f"- data: {'Scenes' if name == 'kl' else 'class-conditional Scenes'}, {run['examples']:,} procedural pictures"
-        f" (src/parity/embedded/{'scenes' if name == 'kl' else 'classes'}.py);"
-        " captions whose hash is 0 modulo 8 held out",
-        f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
-        "- licence: that of this repository; made from nothing but its code",
-        *(f"- {note}" for note in run.get("notes", [])),
-    ]
-    return "\n".join([*facts, *log_table(run["log"])])
-
-
-def install(work: Path, out: Path) -> None:
-    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
-    sums = []
-    for name in CARDS:
-        file = work / f"{name}.safetensors"
-        publish(out / file.name, file.read_bytes())
-        publish(out / f"{name}.md", card(name, read_json(work / f"{name}.json")).encode())
-        sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
-    publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+def pictures_data(name: str, run: dict) -> str:
+    kind, file = ("Scenes", "scenes") if name == "kl" else ("class-conditional Scenes", "classes")
+    return f"{kind}, {run['examples']:,} procedural pictures (src/parity/embedded/{file}.py); captions whose hash is 0 modulo 8 held out"
 
 
 def main() -> None:
@@ -75,7 +51,7 @@ def main() -> None:
     a = parser.parse_args()
     pin_threads(a.threads)
     if a.what == "install":
-        install(a.work, a.out)
+        install(a.work, a.out, CARDS, pictures_data)
     elif a.steps < 1 or a.batch < 1:
         raise ValueError(f"--steps {a.steps} --batch {a.batch}: allowed: at least 1 each")
     else:

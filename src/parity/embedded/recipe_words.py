@@ -8,16 +8,15 @@ Each is seeded and resumes from its last checkpoint, which is replaced whole eve
 """
 
 import argparse
-import hashlib
 import importlib
 import json
 from pathlib import Path
 
 from parity.command import one_line, pin_threads
 from parity.config import EMBEDDED
-from parity.embedded.recipe import log_table
+from parity.embedded.recipe import install
 from parity.embedded.train_anysubset import Scheme
-from parity.storage import publish, read_json, write_json
+from parity.storage import write_json
 
 EXAMPLES = 30_000  # texts of 128 words
 RECIPES = {"xlnet": "train_anysubset", "judge": "train_judge"}
@@ -27,31 +26,11 @@ CARDS = {
 }
 
 
-def card(name: str, run: dict) -> str:
-    """A model card in Markdown, from what the run recorded."""
-    facts = [
-        f"# {name}",
-        "",
-        CARDS[name],
-        "",
-        f"- data: Stories and Snippets, {run['examples']:,} procedural texts of 128 words (src/parity/embedded/stories.py);"
-        " pairs (happening, thing) and (first step, second step) whose hash is 0 modulo 8 held out",
-        f"- steps: {run['steps']:,} of batch {run['batch']}; seed {run['seed']}; threads {run['threads']}",
-        "- licence: that of this repository; made from nothing but its code",
-        *(f"- {note}" for note in run.get("notes", [])),
-    ]
-    return "\n".join([*facts, *log_table(run["log"])])
-
-
-def install(work: Path, out: Path) -> None:
-    """Copy the trained weights into the package with a card each; SHA256SUMS last, for it is what the workflow reads."""
-    sums = []
-    for name in CARDS:
-        file = work / f"{name}.safetensors"
-        publish(out / file.name, file.read_bytes())
-        publish(out / f"{name}.md", card(name, read_json(work / f"{name}.json")).encode())
-        sums.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}")
-    publish(out / "SHA256SUMS", ("\n".join(sums) + "\n").encode())
+def words_data(name: str, run: dict) -> str:
+    return (
+        f"Stories and Snippets, {run['examples']:,} procedural texts of 128 words (src/parity/embedded/stories.py);"
+        " pairs (happening, thing) and (first step, second step) whose hash is 0 modulo 8 held out"
+    )
 
 
 def main() -> None:
@@ -71,7 +50,7 @@ def main() -> None:
     pin_threads(a.threads)
     fields = list(Scheme.__dataclass_fields__)
     if a.what == "install":
-        install(a.work, a.out)
+        install(a.work, a.out, CARDS, words_data)
     elif wrong := sorted(set(a.scheme) - set(fields)):
         raise ValueError(f"--scheme {wrong[0]}: unknown key; allowed: {', '.join(fields)}")
     elif a.steps < 1 or a.batch < 1:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from parity.embedded.train_mar import CLASSES, TESTED, class_latents, latents_of
-from parity.embedded.training import publish, short_bf16, train
+from parity.embedded.training import fit, publish, short_bf16
 from parity.models import gmm
 from parity.models.gmm import GMMConfig, GMMNet
 from parity.models.kl import LATENTS
@@ -42,15 +42,9 @@ def main(
         rows = torch.from_numpy(np.random.default_rng([seed, step, 9]).integers(0, len(tokens), batch))
         return value(tokens[rows], labels[rows]), {}
 
-    log = []
-    rows = train(
-        {"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=lambda name: ".blocks." in name
-    )
-    for row in rows:
-        if row["step"] % 500 == 0:
-            with torch.inference_mode():
-                row["held_out"] = value(test_tokens, test_labels).item()
-        print(row, flush=True)
-        log.append(row)
+    def held_out() -> float:
+        return value(test_tokens, test_labels).item()
+
+    log = fit(net, loss, held_out, out, steps=steps, peak=peak, hidden=lambda name: ".blocks." in name)
     publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

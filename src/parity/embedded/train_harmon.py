@@ -9,9 +9,8 @@ from torch import Tensor
 
 from parity.embedded.classes import class_arrays
 from parity.embedded.text import PREFIX, VOCAB, token_ids
-from parity.embedded.train_mar import REPEATS, TESTED, UNCONDITIONAL, class_latents, latents_of, mask_counts
-from parity.embedded.training import publish, short_bf16, train
-from parity.models import diffusion
+from parity.embedded.train_mar import TESTED, UNCONDITIONAL, class_latents, latents_of, masked_loss
+from parity.embedded.training import fit, publish
 from parity.models.harmon import HarmonConfig, HarmonNet
 from parity.models.kl import LATENTS
 
@@ -52,42 +51,16 @@ def main(
     test_tokens, test_texts = caption_latents(work, kl_file, 3_000_000, TESTED, True, processes)
     torch.manual_seed(seed)
     net = HarmonNet(config)
-    L = config.tokens
-
-    def value(tokens, texts, rng):
-        n = len(tokens)
-        share = rng.random((n, L)).argsort(1).argsort(1)
-        masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
-        with short_bf16():
-            z = net(tokens, ~masked, texts)[masked].repeat(REPEATS, 1)
-            x = tokens[masked].repeat(REPEATS, 1)
-            t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
-            return diffusion.loss(net.diffloss.net, x, z, t, torch.from_numpy(rng.standard_normal(x.shape, np.float32))).mean()
 
     def loss(step):
         rng = np.random.default_rng([seed, step, 12])
         rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
         dropped = torch.from_numpy(rng.random((batch, 1)) < UNCONDITIONAL)
-        return value(tokens[rows], texts[rows].masked_fill(dropped, -1), rng), {}
+        return masked_loss(net, tokens[rows], texts[rows].masked_fill(dropped, -1), rng), {}
 
-    @torch.inference_mode()
     def held_out() -> float:
-        return float(np.mean([value(test_tokens, test_texts, np.random.default_rng([seed, i, 13])).item() for i in range(2)]))
+        return float(np.mean([masked_loss(net, test_tokens, test_texts, np.random.default_rng([seed, i, 13])).item() for i in range(2)]))
 
-    log = []
-    rows = train(
-        {"net": net},
-        loss,
-        steps=steps,
-        peak=peak,
-        checkpoint=out.with_suffix(".pt"),
-        average=0.998,
-        hidden=lambda name: "_blocks." in name or ".layers." in name,
-    )
-    for row in rows:
-        if row["step"] % 500 == 0:
-            row["held_out"] = held_out()
-        print(row, flush=True)
-        log.append(row)
+    log = fit(net, loss, held_out, out, steps=steps, peak=peak, hidden=lambda name: "_blocks." in name or ".layers." in name)
     publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from parity.continuous.models import load_kl
 from parity.embedded.classes import CLASSES, class_arrays
-from parity.embedded.training import publish, short_bf16, to_pictures, train
+from parity.embedded.training import fit, publish, short_bf16, to_pictures
 from parity.models import diffusion
 from parity.models.kl import LATENTS
 from parity.models.mar import MARConfig, MARNet
+
+if TYPE_CHECKING:
+    from parity.models.harmon import HarmonNet
 
 CONFIG = MARConfig(classes=len(CLASSES), grid=8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3)
 CONFIGS = {"mar": CONFIG, "mar-draft": replace(CONFIG, width=80, heads=5, encoder=3, decoder=3, head_width=96, head_depth=2)}
@@ -52,6 +56,16 @@ def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
     return np.ceil(share * length).astype(int).clip(max=length)
 
 
+def masked_loss(net: "MARNet | HarmonNet", tokens: Tensor, given: Tensor, rng: np.random.Generator) -> Tensor:
+    """The diffusion loss of tokens [n, L, D] of which a random part is masked, given labels or prompts: a scalar."""
+    n, L = tokens.shape[:2]
+    masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < mask_counts(rng, n, L)[:, None])
+    with short_bf16():
+        z, x = net(tokens, ~masked, given)[masked].repeat(REPEATS, 1), tokens[masked].repeat(REPEATS, 1)
+        t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
+        return diffusion.loss(net.diffloss.net, x, z, t, torch.from_numpy(rng.standard_normal(x.shape, np.float32))).mean()
+
+
 def main(
     work: Path,
     kl_file: Path,
@@ -69,36 +83,16 @@ def main(
     test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, TESTED, True, processes)
     torch.manual_seed(seed)
     net = MARNet(config)
-    L = config.tokens
-
-    def value(tokens, labels, rng):
-        n = len(tokens)
-        share = rng.random((n, L)).argsort(1).argsort(1)
-        masked = torch.from_numpy(share < mask_counts(rng, n, L)[:, None])
-        with short_bf16():
-            z = net(tokens, ~masked, labels)[masked].repeat(REPEATS, 1)
-            x = tokens[masked].repeat(REPEATS, 1)
-            t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
-            return diffusion.loss(net.diffloss.net, x, z, t, torch.from_numpy(rng.standard_normal(x.shape, np.float32))).mean()
 
     def loss(step):
         rng = np.random.default_rng([seed, step, 7])
         rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
         dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL)
-        return value(tokens[rows], labels[rows].masked_fill(dropped, -1), rng), {}
+        return masked_loss(net, tokens[rows], labels[rows].masked_fill(dropped, -1), rng), {}
 
-    @torch.inference_mode()
     def held_out() -> float:
-        return float(np.mean([value(test_tokens, test_labels, np.random.default_rng([seed, i, 8])).item() for i in range(2)]))
+        return float(np.mean([masked_loss(net, test_tokens, test_labels, np.random.default_rng([seed, i, 8])).item() for i in range(2)]))
 
-    log = []
-    rows = train(
-        {"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=lambda name: "_blocks." in name
-    )
-    for row in rows:
-        if row["step"] % 500 == 0:
-            row["held_out"] = held_out()
-        print(row, flush=True)
-        log.append(row)
+    log = fit(net, loss, held_out, out, steps=steps, peak=peak, hidden=lambda name: "_blocks." in name)
     publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from parity.embedded.train_mar import CLASSES, TESTED, UNCONDITIONAL, class_latents, latents_of
-from parity.embedded.training import publish, short_bf16, train
+from parity.embedded.training import fit, publish, short_bf16
 from parity.models import xar
 from parity.models.kl import LATENTS
 from parity.models.xar import XARConfig, XARNet
@@ -47,18 +47,9 @@ def main(
         dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL)
         return value(cells[rows], labels[rows].masked_fill(dropped, -1), rng), {}
 
-    @torch.inference_mode()
     def held_out() -> float:
         return float(np.mean([value(test_cells, test_labels, np.random.default_rng([seed, i, 11])).item() for i in range(2)]))
 
-    log = []
-    rows = train(
-        {"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=lambda name: "_blocks." in name
-    )
-    for row in rows:
-        if row["step"] % 500 == 0:
-            row["held_out"] = held_out()
-        print(row, flush=True)
-        log.append(row)
+    log = fit(net, loss, held_out, out, steps=steps, peak=peak, hidden=lambda name: "_blocks." in name)
     publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
     return log

@@ -140,6 +140,27 @@ def train(
             p.copy_(m)
 
 
+def fit(
+    net: torch.nn.Module,
+    loss: Callable[[int], tuple[torch.Tensor, dict[str, float]]],
+    held_out: Callable[[], float],
+    out: Path,
+    *,
+    steps: int,
+    peak: float,
+    hidden: Callable[[str], bool],
+) -> list[dict[str, float]]:
+    """`train` of one network with an average of its weights, the checkpoint beside `out`; the log, printed as it grows, held-out figures in it."""
+    log = []
+    for row in train({"net": net}, loss, steps=steps, peak=peak, checkpoint=out.with_suffix(".pt"), average=0.998, hidden=hidden):
+        if row["step"] % 500 == 0:
+            with torch.inference_mode():
+                row["held_out"] = held_out()
+        print(row, flush=True)
+        log.append(row)
+    return log
+
+
 def publish(module: torch.nn.Module, file: Path, config: dict) -> None:
     """Weights as fp16 safetensors, whole or not at all, with the configuration in the header."""
     state = {k: v.detach().half().contiguous() if v.is_floating_point() else v for k, v in module.state_dict().items()}
