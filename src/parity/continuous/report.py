@@ -13,7 +13,7 @@ import pandas as pd
 
 from parity import config
 from parity.config import Config, claim
-from parity.continuous.cells import continuous_cells, exact_variants, forced_cells, reference_of
+from parity.continuous.cells import LENGTH, continuous_cells, exact_variants, forced_cells, reference_of
 from parity.equality.verdict import verdicts
 from parity.layout import continuous_exact, continuous_forced
 from parity.report import words
@@ -28,8 +28,18 @@ RELEASED = {
 COLUMNS = {
     "variant": "Method", "right": "Right", "is": "IS", "fid": "FID", "acceptance": "Accepted", "distance": "Distance",
     "steps": "Steps", "target_conditions": "Target evaluations", "draft_conditions": "Draft evaluations", "tries": "Tries",
-    "gave_up": "Gave up", "seconds": "Seconds", "speedup": "Speed", "head_share": "Head",
+    "gave_up": "Gave up", "seconds": "Seconds", "speedup": "Speed", "head_share": "Head", "test_share": "Test",
 }  # fmt: skip
+
+SWEEPS = {  # setting: the method it is of, and the columns that are drawn against it
+    "gamma": ("cspd", ["acceptance", "tries", "speedup"]),
+    "prefill": ("cspd", ["acceptance", "speedup"]),
+    "tries": ("cspd", ["tries", "gave_up", "speedup"]),
+    "temperature": ("cspd", ["acceptance", "distance", "right"]),
+    "guidance": ("cspd", ["acceptance", "distance", "right"]),
+    "batch": ("cspd", ["acceptance", "speedup"]),
+    "iterations": ("mar", ["fid", "right", "speedup"]),
+}
 
 
 def label(spec: dict[str, Any], given: dict[str, Any] | None = None) -> str:
@@ -47,10 +57,8 @@ def settings_of(spec: dict[str, Any]) -> str:
     """What is not the default, and the batch."""
     defaults = config.ContinuousSamplingSpec().model_dump() | {"steps": None, "guidance": None}
     said = {k: v for k, v in spec["sampling"].items() if v != defaults[k]}
-    return ", ".join(
-        f"{k.replace('_', ' ')} {v:g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}"
-        for k, v in {**said, "batch": spec["batch"]}.items()
-    )
+    said |= {"batch": spec["batch"]} if "batch" in spec else {}
+    return ", ".join(f"{k.replace('_', ' ')} {v:g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}" for k, v in said.items())
 
 
 def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) -> pd.DataFrame:
@@ -85,7 +93,11 @@ def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) ->
         ):
             row[name] = own[name].mean() if name in own and own[name].notna().all() else None
         times = {k: own[k].mean() for k in own if k.endswith("_seconds") and own[k].notna().all()}
-        row["head_share"] = sum(v for k, v in times.items() if "head" in k) / sum(times.values()) if times else None
+        head, network, test = (
+            sum(v for k, v in times.items() if any(f"_{part}_" in k for part in parts))
+            for parts in (["head"], ["network"], ["density", "residual"])
+        )
+        row |= {"head_share": head / (head + network), "test_seconds": test, "test_share": test / row["seconds"] if drafted else None}
         row["speedup"] = base["seconds"].mean() / own["seconds"].mean()
         found.append(row)
     return pd.DataFrame(found)
@@ -156,12 +168,14 @@ def show(table: pd.DataFrame) -> Table:
         for name in COLUMNS:
             if name == "variant":
                 line.append(words.Cell(r["variant"], "" if r["role"] == "method" else f"{r['role']}, seed {r['seed']}", "name"))
-            elif name in ("right", "head_share"):
+            elif name in ("right", "head_share", "test_share"):
                 cell = words.plus_minus(r[name], r.get(f"{name}_se"))
                 line.append(
                     cell
                     if words.missing(r[name])
-                    else words.Cell(f"{100 * r[name]:.0f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else "")
+                    else words.Cell(
+                        f"{100 * r[name]:.{0 if r[name] >= 0.1 else 1}f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else ""
+                    )
                 )
             elif name == "speedup":
                 line.append(words.Cell(f"{r[name]:.2f}×"))
@@ -200,36 +214,36 @@ def acceptance_figure(part: pd.DataFrame, figures: dict[str, Any]) -> str:
     return data_uri(figure)
 
 
-def sweep_figure(table: pd.DataFrame, setting: str) -> str:
-    """Acceptance and speed against an option (or the batch), a line per other setting; "" unless it takes three values."""
+def without(spec: dict[str, Any], setting: str) -> dict[str, Any]:
+    """A cell's settings but one."""
+    return {k: {o: x for o, x in v.items() if o != setting} if isinstance(v, dict) else v for k, v in spec.items() if k != setting}
+
+
+def sweep_figure(table: pd.DataFrame, specs: dict[str, dict[str, Any]], setting: str) -> str:
+    """What an option, a setting of the sampler or the batch changes, a line per all the rest; "" unless it takes three values."""
     from matplotlib.figure import Figure
 
-    own = table[(table["method"] == "cspd") if setting != "iterations" else (table["method"] == "mar")].copy()
-    if own.empty:
-        return ""
-    own["x"] = own["batch"] if setting == "batch" else [json.loads(o)[setting] for o in own["options"]]
-    own = own[own["role"] != "control"]
-
-    def line(r: pd.Series) -> str:
-        if setting == "batch":
-            return f"{r['model']}, {r['variant']}"
-        same = json.loads(r["options"]) | {setting: config.options(r["method"], {})[setting]}
-        return f"{r['model']}, {r['settings']}, {label({'method': r['method'], 'options': same}).replace(' gamma=8', '' if setting == 'gamma' else ' gamma=8')}"
-
-    own["line"] = [line(r) for _, r in own.iterrows()]
+    method, panels = SWEEPS[setting]
+    own = table[(table["method"] == method) & (table["role"] != "control")].copy()
+    spec = own["cell"].map(specs)
+    own["x"] = [s[setting] if setting in s else s["sampling"].get(setting, s["options"].get(setting)) for s in spec]
+    own["line"] = [f"{s['model']}, {settings_of(without(s, setting))}, {label(without(s, setting))}" for s in spec]
+    own = own.dropna(subset="x")
+    if setting == "iterations":
+        own["x"] = own["x"].replace(0, LENGTH)
     if own["x"].nunique() < 3:
         return ""
-    panels = ["fid", "speedup"] if setting == "iterations" else ["acceptance", "speedup"]
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    lines = sorted(own["line"].unique())
-    short = {name: str(i + 1) for i, name in enumerate(lines)}
-    for ax, y in zip(figure.subplots(1, 2), panels, strict=True):
-        for name in lines:
-            part = own[own["line"] == name].sort_values("x")
-            ax.plot(part["x"], part[y], marker="o", label=f"{short[name]}: {name}")
-        ax.set(
-            xlabel=setting, ylabel=y, xscale="log" if own["x"].min() > 0 and own["x"].max() / max(own["x"].min(), 1e-9) > 8 else "linear"
-        )
+    own = own[own.groupby("line")["x"].transform("nunique") > 1]
+    figure = Figure(figsize=(10, 3.1 + 0.16 * own["line"].nunique()), layout="constrained")
+    for ax, y in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for line, part in own.groupby("line"):
+            part = part.sort_values("x")
+            ax.plot(part["x"], part[y].astype(float), marker="o", label=line)
+        wide = own["x"].min() > 0 and own["x"].max() / own["x"].min() > 8
+        ax.set(xlabel=setting, title=COLUMNS[y], xscale="log" if wide else "linear")
+        if wide or own["x"].nunique() < 7:
+            ax.set_xticks(sorted(own["x"].unique()), [f"{x:g}" for x in sorted(own["x"].unique())], minor=False)
+            ax.minorticks_off()
         if y == "speedup":
             ax.axhline(1, color="0.5", lw=1)
     figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", fontsize=6.5, ncols=1)
@@ -292,8 +306,9 @@ def write(a: argparse.Namespace) -> None:
             [("Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture", where)] if where else []
         )
         sections.append({"title": model, "settings": given, "table": show(part), "strips": strips, "figures": figures})
-    for setting in ("gamma", "prefill", "batch", "iterations"):
-        if sections and (uri := sweep_figure(table, setting)):
+    specs = {c["cell"]: c["spec"] for c in continuous_cells(settings)}
+    for setting in SWEEPS:
+        if sections and (uri := sweep_figure(table, specs, setting)):
             sections[-1]["figures"].append((f"Against {setting}", uri))
     order = ["key", "verdict", "claim", "tv_bound", "tv", "note"]
     verdict_frame = pd.DataFrame([{k: v[k] for k in order} for v in found]).rename(columns={"key": "variant"})

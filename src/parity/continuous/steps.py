@@ -81,6 +81,39 @@ def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Image:
     return Image(raster, taken.cpu(), step, accepted, tries.cpu(), gave_up.cpu(), log_ratio, distance, order.cpu(), seconds)
 
 
+def now(device: torch.device) -> float:
+    """Seconds on a clock that waits for what was launched on `device`."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+@dataclass
+class ClockedLaw:
+    """Laws that time what a test of drafts asks of them: densities, and the draws of its residual."""
+
+    law: Law
+    counts: dict[str, float]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.law, name)
+
+    def propose(self, path: PathNoise) -> Tensor:
+        begin = now(self.log_sigma.device)
+        found = self.law.propose(path)
+        self.counts["residual_seconds"] += now(found.device) - begin
+        return found
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        begin = now(x.device)
+        found = self.law.log_density(x, inner)
+        self.counts["density_seconds"] += now(x.device) - begin
+        return found
+
+    def rows(self, which: Tensor) -> "ClockedLaw":
+        return ClockedLaw(self.law.rows(which), self.counts)
+
+
 @dataclass
 class Clocked:
     """A model that counts and times its two halves for the caller: conditions (the network) and laws (its head)."""
@@ -92,9 +125,9 @@ class Clocked:
         return getattr(self.model, name)
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        begin = time.perf_counter()
+        begin = now(tokens.device)
         found = self.model.conditions(tokens, order, places, known)
-        self.counts["network_seconds"] += time.perf_counter() - begin
+        self.counts["network_seconds"] += now(tokens.device) - begin
         self.counts["passes"] += 1
         self.counts["conditions"] += places.numel()
         return found
@@ -102,9 +135,9 @@ class Clocked:
     def law(self, condition: Any, path: PathNoise) -> Law:
         begin = time.perf_counter()
         found = self.model.law(condition, path)
-        self.counts["head_seconds"] += time.perf_counter() - begin
+        self.counts["head_seconds"] += now(found.log_sigma.device) - begin
         self.counts["head_calls"] += self.model.steps
-        return found
+        return ClockedLaw(found, self.counts)
 
     def take(self, rows: Tensor) -> "Clocked":
         return Clocked(self.model.take(rows), self.counts)
