@@ -270,8 +270,7 @@ def experiment(**section):
         ({"models": ["xar"], "methods": {"mar": [{}], "cspd": [{"verify": "blind"}]}}, "allowed: 'each'"),
     ],
 )
-def test_a_wrong_section_is_one_line(section, words, monkeypatch):
-    monkeypatch.setattr(cells, "check_pair", lambda *a: None)
+def test_a_wrong_section_is_one_line(section, words):
     with pytest.raises(ConfigError, match=words) as error:
         load(experiment(**section))
     assert "\n" not in str(error.value) and "continuous" in str(error.value)
@@ -293,9 +292,7 @@ def test_a_draft_of_another_kind_is_refused(tmp_path, key, words):
         cells.check_pair("xar", False, tmp_path)
 
 
-def test_keys_of_cells_follow_what_they_depend_on(monkeypatch):
-    monkeypatch.setattr(cells, "weights_digest", lambda model: "w")
-    monkeypatch.setattr(cells, "check_pair", lambda *a: None)
+def test_keys_of_cells_follow_what_they_depend_on():
     one = load(experiment(methods={"mar": [{}], "cspd": [{"gamma": 4}]}, batch=[8, 16]))
     found = cells.continuous_cells(one)
     assert [(c["role"], c["spec"]["batch"]) for c in found] == [

@@ -1,10 +1,24 @@
 """The published continuous architectures: parameter counts and names, from the files' own lists."""
 
+import argparse
+import hashlib
+from dataclasses import asdict
+
+import numpy as np
 import pytest
 import torch
 
+from parity.config import ConfigError, load
+from parity.continuous import cells
+from parity.continuous.decoders.cspd import cspd
+from parity.continuous.models import Networks
+from parity.continuous.protocol import Start, draw_order
+from parity.continuous.published import config_of, convert, read
+from parity.continuous.steps import run
 from parity.models.kl import KL, KLConfig, published_names
 from parity.models.mar import MARConfig, MARNet
+from parity.models.xar import XARConfig, XARNet
+from parity.noise import counted_noise
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
     "mar_base": (768, 12, 12, 1024, 6, 208),
@@ -68,3 +82,105 @@ def test_kl16_has_the_published_names():
     renamed = published_names({**dict.fromkeys(kl16_names(), torch.empty(0)), "loss.logvar": torch.empty(0)})
     assert set(renamed) == set(net.state_dict())
     assert round(4 * sum(p.numel() for p in net.parameters()) / 2**20) == 254  # MiB of the published file
+
+
+SMALL = {  # released widths, everything else small
+    "mar": lambda blocks: MARNet(
+        MARConfig(classes=5, grid=4, width=768, encoder=blocks, decoder=1, heads=12, buffer=2, head_width=32, head_depth=2)
+    ),
+    "xar": lambda blocks: XARNet(XARConfig(classes=5, grid=16, width=768, encoder=blocks, decoder=1, heads=12)),
+}
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """Files as they are released: pickled, MAR's with its moving average beside the raw weights and the run's arguments."""
+    folder = tmp_path_factory.mktemp("released")
+    torch.manual_seed(0)
+    nets = {(model, part): SMALL[model](blocks) for model in SMALL for part, blocks in (("", 2), ("-draft", 1))}
+    for (model, part), net in nets.items():
+        state = net.state_dict()
+        if model == "mar":
+            raw = {k: torch.zeros_like(v) for k, v in state.items()}
+            kept = {"model": raw, "model_ema": state, "epoch": 3, "args": argparse.Namespace(lr=1.0)}
+        else:
+            kept = {**state, "mask": torch.ones(2, 2), "rope.freqs": torch.ones(2)}
+        torch.save(kept, folder / f"{model}{part}.pth")
+    ours = KL(KLConfig()).state_dict()
+    names = {published: next(iter(published_names({published: torch.empty(0)}))) for published in kl16_names()}
+    torch.save({"model": {**{p: ours[o] for p, o in names.items()}, "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
+    return folder, nets
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_released_files_become_an_experiment(released, tmp_path, model):
+    folder, nets = released
+    convert(model, folder / f"{model}.pth", folder / f"{model}-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
+    section = {
+        "models": [model],
+        "weights": str(tmp_path / "w"),
+        "methods": {"mar": [{}], "cspd": [{"gamma": 2}]},
+        "images": 2,
+        "batch": [2],
+    }
+    config = load({"methods": {"ar": [{}]}, "continuous": section})
+    found = cells.continuous_cells(config)
+    assert len(found) == 3 and all(c["spec"]["weights"] == found[0]["spec"]["weights"] for c in found)
+    networks = Networks(model, folder=tmp_path / "w")
+    for part in ("", "-draft"):
+        loaded = networks.network(part).state_dict()
+        assert all(torch.equal(v, loaded[k]) for k, v in nets[model, part].state_dict().items())  # the moving average, not the zeros
+    pair = networks.pair(range(2), {**found[0]["spec"]["sampling"], "steps": 3}, True)
+    noise = counted_noise(0, range(2), torch.float32)
+    order = draw_order(noise, 2, pair.target.length, pair.target.raster)
+    done = run(order, pair.target.dim, cspd(pair, Start(order), noise=noise, gamma=2))
+    pixels = networks.pictures(done.tokens)
+    side = 16 * nets[model, ""].config.grid
+    assert pixels.shape == (2, side, side, 3) and pixels.dtype == np.uint8
+    assert cells.length(model, tmp_path / "w") == pair.target.length and networks.class_of(3) == str(21 % 5)
+    with pytest.raises(ConfigError, match=f"at most the {pair.target.length} tokens"):
+        load({"methods": {"ar": [{}]}, "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}}})
+    file = tmp_path / "w" / f"{model}.safetensors"
+    assert cells.sums(tmp_path / "w")[model] == hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ConfigError, match="SHA-256"):
+        Networks(model, folder=tmp_path / "w").network("")
+
+
+def test_sizes_are_read_off_the_shapes(released):
+    folder, nets = released
+    for model in SMALL:
+        state = read(folder / f"{model}.pth")
+        assert asdict(config_of(model, state, folder)) == asdict(nets[model, ""].config)
+
+
+def harmful():
+    raise AssertionError("a checkpoint was executed")
+
+
+class Harmful:
+    def __reduce__(self):
+        return harmful, ()
+
+
+def test_what_is_no_checkpoint_is_one_line(released, tmp_path):
+    folder, _ = released
+    torch.save({"model": Harmful()}, tmp_path / "harmful.pth")
+    (tmp_path / "text.pth").write_text("hello")
+    torch.save({"model": {"z_proj.weight": torch.zeros(7, 3)}}, tmp_path / "other.pth")
+    part = read(folder / "mar.pth")
+    part.pop("mask_token")
+    torch.save(part, tmp_path / "part.pth")
+    wrong = {
+        "harmful.pth": "safely",
+        "text.pth": "safely",
+        "gone.pth": "no such file",
+        "other.pth": "not a checkpoint of mar",
+        "part.pth": "missing mask_token",
+    }
+    for name, words in wrong.items():
+        with pytest.raises(ConfigError, match=words) as error:
+            convert("mar", tmp_path / name, folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
+        assert "\n" not in str(error.value) and name in str(error.value)
+    with pytest.raises(ConfigError, match="no SHA256SUMS"):
+        load({"methods": {"ar": [{}]}, "continuous": {"weights": str(tmp_path / "w"), "methods": {"mar": [{}]}}})

@@ -11,6 +11,7 @@ from parity import config, layout
 from parity.anysubset import __main__ as commands
 from parity.anysubset import report
 from parity.equality import rows as R
+from parity.report.pages import environment
 from parity.storage import canonical, read_arrays, read_json, write_json
 from tests.test_workflow import project, snakemake  # noqa: F401
 
@@ -112,7 +113,7 @@ def test_page_is_whole_and_says_why_code_was_not_run(results):
 
 
 def test_words_from_a_model_cannot_become_markup():
-    shown = report.environment().from_string("{{ text }}").render(text="<img src=x onerror=alert(1)>")
+    shown = environment(Path()).from_string("{{ text }}").render(text="<img src=x onerror=alert(1)>")
     assert "<" not in shown
 
 

@@ -105,9 +105,8 @@ def get(name: str, spec: ModelSpec, folder: Path) -> dict:
     return {"family": spec.family, "source": spec.source, "files": files, "sha256": dict(spec.sha256), "network": dict(spec.network)}
 
 
-def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
-    """Load a safetensors file whole: ConfigError that lists missing, unexpected or wrongly shaped entries."""
-    state = {k: v for k, v in load_file(path).items() if k not in ignored}
+def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """ConfigError that lists missing, unexpected or wrongly shaped entries."""
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
     problems += [
@@ -119,6 +118,12 @@ def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -
         raise ConfigError(
             f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{f' and {len(problems) - 4} more' if len(problems) > 4 else ''}"
         )
+
+
+def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
+    """Load a safetensors file whole, or ConfigError."""
+    state = {k: v for k, v in load_file(path).items() if k not in ignored}
+    check_fit(module, state, path)
     module.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
 
 

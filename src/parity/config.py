@@ -211,6 +211,7 @@ class ContinuousSpec(Strict):
     """The experiment on continuous tokens; a configuration without this section has none."""
 
     models: list[Literal["mar", "xar", "harmon", "gmm"]] = Field(["mar"], min_length=1)
+    weights: str = Field("", description="a folder that `python -m parity.continuous convert` wrote; '' for the embedded models")
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
     sampling: ContinuousSamplingSpec | list[ContinuousSamplingSpec] = ContinuousSamplingSpec()
     methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants: a list of option sets; {} for the defaults")

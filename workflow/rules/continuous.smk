@@ -15,14 +15,20 @@ CONTINUOUS = EXPERIMENT.continuous
 CONTINUOUS_REPORT = f"{RESULT}/continuous.html"
 CONTINUOUS_PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published/continuous").glob("*.csv"))
 CONTINUOUS_CELLS = continuous.continuous_cells(EXPERIMENT)
+CONTINUOUS_WEIGHTS = continuous.folder(CONTINUOUS) if CONTINUOUS else continuous.WEIGHTS
 CONTINUOUS_SPECS = {c["key"]: c["spec"] for c in CONTINUOUS_CELLS}
 CONTINUOUS_FORCED = continuous.forced_cells(EXPERIMENT)
 CONTINUOUS_EXACT = continuous.exact_variants(EXPERIMENT)
 
 
+def local(path):
+    """As seen from the project's folder, so that no file of results names another machine's."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
 rule continuous_decode:
     input:
-        weights=lambda w: sorted(str(p.relative_to(ROOT)) for p in continuous.WEIGHTS.glob(f"{w.model}*.safetensors")),
+        weights=lambda w: sorted(map(local, CONTINUOUS_WEIGHTS.glob(f"{w.model}*.safetensors"))),
         code=lambda w: continuous.sources(w.method, w.model),
     output:
         "results/continuous/cells/{model}-{method}-{key}.npz",
@@ -39,11 +45,13 @@ rule continuous_decode:
         gpu=GPU,
     params:
         spec=lambda w: canonical(CONTINUOUS_SPECS[w.key]),
+        weights=local(CONTINUOUS_WEIGHTS),
         device=device,
     shell:
         r"""
         python -m parity.continuous decode \
             --spec {params.spec:q} \
+            --weights {params.weights:q} \
             --threads {threads} \
             --device {params.device} \
             --out {output:q} \
@@ -105,6 +113,7 @@ rule continuous_forced:
         gpu=GPU,
     params:
         spec=lambda w: canonical(CONTINUOUS_SPECS[w.key]),
+        weights=local(CONTINUOUS_WEIGHTS),
         n=CONTINUOUS.forced if CONTINUOUS else 0,
         conditions=CONTINUOUS.conditions if CONTINUOUS else 0,
         device=device,
@@ -112,6 +121,7 @@ rule continuous_forced:
         r"""
         python -m parity.continuous forced \
             --spec {params.spec:q} \
+            --weights {params.weights:q} \
             --key {wildcards.key} \
             --reference {input.reference:q} \
             --n {params.n} \
@@ -139,7 +149,7 @@ rule continuous_measure:
     resources:
         gpu=GPU,
     params:
-        weights=str(continuous.WEIGHTS.relative_to(ROOT)),
+        weights=local(CONTINUOUS_WEIGHTS),
         device=device,
     shell:
         r"""

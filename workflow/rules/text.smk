@@ -218,7 +218,12 @@ rule text_report:
         exact=[layout.text_exact(key, spec) for key, spec in TEXT_EXACT.items()],
         laws=[f"results/text/laws/{t['kind']}-{t['key']}.json" for t in TEXT_TASKS.values() if t["kind"] in ("last_word", "choice")],
         published=TEXT_PUBLISHED,
-        code=["src/parity/anysubset/report.py", "src/parity/anysubset/text.html.j2", "src/parity/equality/verdict.py"],
+        code=[
+            "src/parity/anysubset/report.py",
+            "src/parity/anysubset/text.html.j2",
+            "src/parity/report/plain.html.j2",
+            "src/parity/equality/verdict.py",
+        ],
     output:
         page=report(TEXT_REPORT, caption="../report/text.rst", category="Report"),
         table=report(f"{RESULT}/text.csv", caption="../report/text.rst", category="Tables"),

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -18,6 +17,7 @@ from parity.equality.verdict import verdicts
 from parity.layout import text_exact, text_exact_key
 from parity.report import words
 from parity.report.build import Table, any_table
+from parity.report.pages import environment
 from parity.storage import canonical, publish, read_json
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
@@ -286,12 +286,6 @@ def verdict_table(found: list[dict[str, Any]]) -> Table:
     return Table([(h, "") for h in columns.values()], any_table(frame).rows)
 
 
-def environment() -> jinja2.Environment:
-    """What a model wrote is anybody's text: everything reaches the page escaped."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-
-
 def write(a: argparse.Namespace) -> None:
     settings = config.load(json.loads(a.config))
     records, forced = pd.read_parquet(a.records), read_json(a.equality)
@@ -315,7 +309,7 @@ def write(a: argparse.Namespace) -> None:
         sections.append({"kind": kind, "settings": what, "table": show(part, columns), "note": note, "examples": examples})
     paper = published(a.published, table, laws)
     page = (
-        environment()
+        environment(Path(__file__).parent)
         .get_template("text.html.j2")
         .render(
             experiment=settings.experiment,

@@ -5,6 +5,7 @@ exact    a method on mixtures whose law is known                        rows.jso
 forced   a method's law of one token against the target's               rows.json
 measure  pictures, class accuracy, Inception Score, FID                 records.parquet, figures.json, thumbnails.npz
 report   continuous.html and its tables
+convert  published checkpoints of MAR or xAR                            a folder for `continuous.weights`
 """
 
 import argparse
@@ -20,7 +21,7 @@ import torch
 
 from parity.command import one_line, pin_threads, progress, provenance
 from parity.config import needs
-from parity.continuous.models import CLASSES, Networks, caption_of, labels_of
+from parity.continuous.models import Networks, caption_of, labels_of
 from parity.continuous.protocol import Pair, Start, draw_order
 from parity.continuous.steps import Clocked, run
 from parity.noise import batch_noise, counted_noise
@@ -38,7 +39,7 @@ def decode(a: argparse.Namespace) -> None:
     """Images of a cell in batches; the record of each is what it cost. An image's noise is keyed by its number, whatever the batch."""
     spec = json.loads(a.spec)
     columns: dict[str, list[np.ndarray]] = {}
-    networks, method = Networks(spec["model"], a.device), decoder(spec["method"])
+    networks, method = Networks(spec["model"], a.device, a.weights), decoder(spec["method"])
     draft = needs(spec["method"]) == "draft"
     starts = range(0, spec["images"], spec["batch"])
     for i in progress(starts, len(starts), f"{spec['model']} {spec['method']} {canonical(spec['options'])}"):
@@ -92,7 +93,7 @@ def forced(a: argparse.Namespace) -> None:
     from parity.continuous import forced as layer
 
     spec, cell = json.loads(a.spec), read_arrays(a.reference)
-    networks, rng, begin = Networks(spec["model"], a.device), np.random.default_rng([spec["seed"], 11]), time.perf_counter()
+    networks, rng, begin = Networks(spec["model"], a.device, a.weights), np.random.default_rng([spec["seed"], 11]), time.perf_counter()
     speculative = needs(spec["method"]) == "draft"
     options = spec["options"] | ({"gamma": 1, "prefill": 0.0} if speculative else {})
     ratios: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
@@ -125,40 +126,55 @@ def real_pictures(count: int) -> np.ndarray:
     return np.stack([ground_truth(caption_of(i), seed=70_000 + i) for i in range(count)])
 
 
-def measure(a: argparse.Namespace) -> None:
-    """A record per image; per cell Inception Score (torch-fidelity's), FID over the classifier's features, class accuracy."""
-    import pandas as pd
-    from torch_fidelity.metric_isc import isc_features_to_metric
+class Judge:
+    """The Scenes classifier and what it sees in real pictures: quality of a cell's pictures, for models of those classes."""
 
-    from parity.embedded import classifier
-    from parity.embedded.training import to_pictures
-    from parity.metrics.fid import fid_and_error, reference_half
+    def __init__(self, file: Path, device: str):
+        from parity.embedded import classifier
+        from parity.metrics.fid import reference_half
 
-    net = classifier.load(a.weights / "classifier.safetensors").to(a.device)
+        self.net, self.device = classifier.load(file).to(device), device
+        real, logits = self.read(real_pictures(REAL))
+        self.half, self.right = reference_half(real), (logits.argmax(1) == labels_of(range(REAL))).float().mean().item()
 
     @torch.inference_mode()
-    def read(pixels: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-        x = to_pictures(pixels).to(a.device)
-        parts = [net.features(p) for p in x.split(128)]
-        features = torch.cat(parts)
-        return features.cpu().double().numpy(), net.out(features).cpu()
+    def read(self, pixels: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+        """Features [n, F] and logits [n, classes]."""
+        from parity.embedded.training import to_pictures
 
-    real, real_logits = read(real_pictures(REAL))
-    half, records, figures, thumbnails = reference_half(real), [], {}, {}
+        features = torch.cat([self.net.features(p) for p in to_pictures(pixels).to(self.device).split(128)])
+        return features.cpu().double().numpy(), self.net.out(features).cpu()
+
+    def quality(self, pixels: np.ndarray) -> tuple[dict[str, float | None], list[bool]]:
+        """FID, Inception Score (torch-fidelity's), and whether each picture's class is read."""
+        from torch_fidelity.metric_isc import isc_features_to_metric
+
+        from parity.metrics.fid import fid_and_error
+
+        (features, logits), n = self.read(pixels), len(pixels)
+        fid, fid_error = fid_and_error(features, self.half, np.arange(n)) if n >= 8 else (None, None)
+        score = isc_features_to_metric(logits, splits=max(1, min(10, n // 100)))
+        found = {"fid": fid, "fid_se": fid_error, "is": score["inception_score_mean"], "is_sd": score["inception_score_std"]}
+        return found, (logits.argmax(1) == labels_of(range(n))).tolist()
+
+
+def measure(a: argparse.Namespace) -> None:
+    """A record per image, and a cell's figures; quality for the embedded models, whose classes there is a classifier of."""
+    import pandas as pd
+
+    embedded = a.weights / "classifier.safetensors"
+    judge = Judge(embedded, a.device) if embedded.exists() else None
+    records, figures, thumbnails = [], {}, {}
     networks: dict[str, Networks] = {}
-    right = (real_logits.argmax(1) == labels_of(range(REAL))).float().mean().item()
     for path in progress(a.cells, len(a.cells), "measure"):
         cell = read_arrays(path)
         spec = json.loads(str(cell["provenance"]))["spec"]
-        net_of = networks.setdefault(spec["model"], Networks(spec["model"], a.device))
+        net_of = networks.setdefault(spec["model"], Networks(spec["model"], a.device, a.weights))
         pixels = net_of.pictures(torch.from_numpy(cell["tokens"]))
-        features, logits = read(pixels)
-        labels = labels_of(range(len(pixels)))
         n = len(pixels)
-        fid, fid_error = fid_and_error(features, half, np.arange(n)) if n >= 8 else (None, None)
-        score = isc_features_to_metric(logits, splits=max(1, min(10, n // 100)))
+        quality, right = judge.quality(pixels) if judge else (dict.fromkeys(("fid", "fid_se", "is", "is_sd")), [None] * n)
         figures[path.stem] = {
-            "fid": fid, "fid_se": fid_error, "is": score["inception_score_mean"], "is_sd": score["inception_score_std"],
+            **quality,
             "by_place": [float(np.nanmean(np.where(c >= 0, c, np.nan))) if (c >= 0).any() else None for c in cell["accepted"].T],
             "by_cell": grid_acceptance(cell["accepted"], cell["order"]),
         }  # fmt: skip
@@ -167,7 +183,7 @@ def measure(a: argparse.Namespace) -> None:
             verified = cell["accepted"][i] >= 0
             records.append({
                 "cell": path.stem, "model": spec["model"], "method": spec["method"], "id": int(cell["ids"][i]), "seed": spec["seed"],
-                "class": CLASSES[int(labels[i])], "right": bool(logits[i].argmax() == labels[i]), "drafted": int(verified.sum()),
+                "class": net_of.class_of(i), "right": right[i], "drafted": int(verified.sum()),
                 "accepted": int((cell["accepted"][i] == 1).sum()),
                 "log_ratio": float(np.median(cell["log_ratio"][i][verified])) if verified.any() else None,
                 "distance": float(cell["distance"][i][verified].mean()) if verified.any() else None,
@@ -178,7 +194,8 @@ def measure(a: argparse.Namespace) -> None:
     pd.DataFrame(records).to_parquet(stream)
     publish(a.out, stream.getvalue())
     write_arrays(a.thumbnails, **thumbnails)
-    write_json(a.figures, {"cells": figures, "real_accuracy": right, "provenance": provenance(a.device, "float32", a.threads)})
+    real = judge.right if judge else None
+    write_json(a.figures, {"cells": figures, "real_accuracy": real, "provenance": provenance(a.device, "float32", a.threads)})
 
 
 def grid_acceptance(accepted: np.ndarray, order: np.ndarray) -> list[float | None]:
@@ -196,13 +213,19 @@ def report(a: argparse.Namespace) -> None:
     page.write(a)
 
 
+def convert(a: argparse.Namespace) -> None:
+    from parity.continuous import published
+
+    published.convert(a.model, a.target, a.draft, a.kl, a.out)
+
+
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
     def command(
         name: str, do: Any, *texts: str, paths: tuple[str, ...] = (), many: tuple[str, ...] = (), counts: tuple[str, ...] = ()
-    ) -> None:
+    ) -> argparse.ArgumentParser:
         c = commands.add_parser(name)
         c.set_defaults(run=do)
         for text in texts:
@@ -216,12 +239,14 @@ def parser() -> argparse.ArgumentParser:
         c.add_argument("--out", type=Path, required=True)
         c.add_argument("--threads", type=int, default=1)
         c.add_argument("--device", default="cpu")
+        return c
 
-    command("decode", decode, "spec")
+    command("decode", decode, "spec", paths=("weights",))
     command("exact", exact, "method", "options", "seeds", counts=("n",))
-    command("forced", forced, "spec", "key", paths=("reference",), counts=("n", "conditions"))
+    command("forced", forced, "spec", "key", paths=("reference", "weights"), counts=("n", "conditions"))
     command("measure", measure, paths=("weights", "thumbnails", "figures"), many=("cells",))
     command("report", report, "config", paths=("records", "figures", "thumbnails"), many=("exact", "forced", "published"))
+    command("convert", convert, paths=("target", "draft", "kl")).add_argument("--model", choices=["mar", "xar"], required=True)
     return main
 
 

@@ -1,6 +1,5 @@
 """The cells of the continuous experiment, and what its section of the configuration may say. Imports no torch: rules are parsed with it."""
 
-import hashlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from parity.config import Config, ConfigError, ContinuousSamplingSpec, Continuou
 from parity.storage import canonical, digest
 
 WEIGHTS = Path(__file__).parents[1] / "embedded/weights/continuous"
-LENGTH = 64  # tokens of an embedded image
 SCHEDULES = {"mar": ("linear", "constant"), "xar": ("linear",), "harmon": ("constant",), "gmm": ()}
 COUNTED = ("iterations", "gamma")  # options that count an image's tokens
 
@@ -18,9 +16,26 @@ def samplings(spec: ContinuousSpec) -> list[ContinuousSamplingSpec]:
     return spec.sampling if isinstance(spec.sampling, list) else [spec.sampling]
 
 
-def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
+def folder(spec: ContinuousSpec) -> Path:
+    """Where the weights are."""
+    return Path(spec.weights) if spec.weights else WEIGHTS
+
+
+def length(model: str, weights: Path) -> int:
+    """Places of an image: its tokens, or cells of them."""
+    header = _header(weights / f"{model}.safetensors")
+    return (header["grid"] // header.get("cell", 1)) ** 2
+
+
+def check_continuous(spec: ContinuousSpec) -> None:
     """ConfigError for what the schema alone cannot see."""
-    where = "continuous"
+    where, weights = "continuous", folder(spec)
+    if not (weights / "SHA256SUMS").exists():
+        raise ConfigError(f"{where}.weights = {spec.weights!r}: no SHA256SUMS in it; allowed: '' or a folder that `convert` wrote")
+    for model in spec.models:
+        check_pair(model, any(needs(m) == "draft" for m in spec.methods), weights)
+    shortest = min(spec.models, key=lambda m: length(m, weights))
+    places = length(shortest, weights)
     if "mar" not in spec.methods:
         raise ConfigError(f"{where}.methods = {sorted(spec.methods)}: needs mar, the target alone, with which the others are compared")
     for method, variants in spec.methods.items():
@@ -32,9 +47,9 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
         for i, variant in enumerate(variants):
             complete = options(method, variant, f"{where}.methods.{method}.{i}")
             for key in COUNTED:
-                if complete.get(key, 0) > LENGTH:
+                if complete.get(key, 0) > places:
                     raise ConfigError(
-                        f"{where}.methods.{method}.{i}.{key} = {complete[key]}: allowed: at most the {LENGTH} tokens of an image"
+                        f"{where}.methods.{method}.{i}.{key} = {complete[key]}: allowed: at most the {places} tokens of an image ({shortest})"
                     )
             if canonical(complete) in seen:
                 raise ConfigError(
@@ -66,7 +81,6 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
             raise ConfigError(f"{where}.sampling.temperature = {sampling.temperature}: gmm does not have it; allowed: 1")
         if sampling.sampler == "ddim" and model in ("xar", "gmm"):
             raise ConfigError(f"{where}.sampling.sampler = 'ddim': {model} has no diffusion head; allowed: 'ddpm', which it does not read")
-        check_pair(model, any(needs(m) == "draft" for m in spec.methods), weights)
     if any(options("mar", v)["iterations"] for v in spec.methods["mar"]):
         for model in spec.models:
             if model in ("xar", "gmm"):
@@ -75,12 +89,13 @@ def check_continuous(spec: ContinuousSpec, weights: Path = WEIGHTS) -> None:
                 )
 
 
-def check_pair(model: str, draft: bool, weights: Path = WEIGHTS) -> None:
+def check_pair(model: str, draft: bool, weights: Path) -> None:
     """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes than its target's."""
     files = [weights / f"{model}.safetensors", *([weights / f"{model}-draft.safetensors"] if draft else [])]
     for file in files:
         if not file.exists():
-            raise ConfigError(f"continuous.models: {file.name} is missing; make it with `snakemake train_continuous`")
+            made = "make it with `snakemake train_continuous`" if weights == WEIGHTS else f"allowed: what {weights} holds"
+            raise ConfigError(f"continuous.models: {file.name} is missing; {made}")
     found = [_header(f) for f in files]
     for key, what in (("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")):
         values = [h.get(key) for h in found]
@@ -90,11 +105,16 @@ def check_pair(model: str, draft: bool, weights: Path = WEIGHTS) -> None:
             )
 
 
-def weights_digest(model: str) -> str:
+def sums(weights: Path) -> dict[str, str]:
+    """Name of a part to the SHA-256 of its file."""
+    lines = (weights / "SHA256SUMS").read_text().splitlines()
+    return {name.removesuffix(".safetensors"): total for total, name in (line.split() for line in lines)}
+
+
+def weights_digest(model: str, weights: Path) -> str:
     """Of every file a model's cells depend on."""
-    names = {"kl", model, f"{model}-draft"}
-    lines = [line for line in (WEIGHTS / "SHA256SUMS").read_text().splitlines() if line.split()[-1].removesuffix(".safetensors") in names]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
+    known = sums(weights)
+    return digest([known.get(name) for name in ("kl", model, f"{model}-draft")])
 
 
 def continuous_cells(config: Config) -> list[dict[str, Any]]:
@@ -102,7 +122,7 @@ def continuous_cells(config: Config) -> list[dict[str, Any]]:
     spec, found = config.continuous, []
     if spec is None:
         return []
-    seen = set()
+    seen, weights = set(), {m: weights_digest(m, folder(spec)) for m in spec.models}
     for model, sampling, batch in itertools.product(spec.models, samplings(spec), spec.batch):
         for method, variants in spec.methods.items():
             for variant in variants:
@@ -112,7 +132,7 @@ def continuous_cells(config: Config) -> list[dict[str, Any]]:
                     roles = [("reference", config.seeds.reference)] + [("control", config.seeds.control)] * (batch == spec.batch[0])
                 for role, seed in roles:
                     own = {
-                        "model": model, "weights": weights_digest(model), "sampling": {} if model == "gmm" else sampling.model_dump(), "method": method,
+                        "model": model, "weights": weights[model], "sampling": {} if model == "gmm" else sampling.model_dump(), "method": method,
                         "options": chosen, "images": spec.images, "batch": batch, "seed": seed,
                     }  # fmt: skip
                     if digest(own) not in seen:

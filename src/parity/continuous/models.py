@@ -1,4 +1,4 @@
-"""The embedded continuous models from their files, with the labels or captions of a batch and the sampler's settings: pairs that decoders see."""
+"""Continuous models from their files, with the labels or captions of a batch and the sampler's settings: pairs that decoders see."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.checkpoints import load_weights
-from parity.continuous.cells import WEIGHTS
+from parity.checkpoints import check, load_weights
+from parity.continuous.cells import WEIGHTS, sums
 from parity.continuous.guided import MAR
 from parity.continuous.protocol import ContinuousModel, Pair
 from parity.continuous.steps import Clocked
@@ -28,13 +28,13 @@ def load_kl(file: Path) -> KL:
     return kl.eval()
 
 
-def label_of(image: int) -> int:
+def label_of(image: int, classes: int = len(CLASSES)) -> int:
     """The class of an image by its number: in turn, by steps coprime to their number, so that a few images are of many shapes and colours."""
-    return image * 7 % len(CLASSES)
+    return image * 7 % classes
 
 
-def labels_of(images: range) -> Tensor:
-    return torch.tensor([label_of(i) for i in images])
+def labels_of(images: range, classes: int = len(CLASSES)) -> Tensor:
+    return torch.tensor([label_of(i, classes) for i in images])
 
 
 def caption_of(image: int) -> str:
@@ -54,7 +54,7 @@ class Networks:
     def network(self, part: str) -> Any:
         """`part` is "" for the target, "-draft" for the draft."""
         if part not in self.loaded:
-            file = self.folder / f"{self.name}{part}.safetensors"
+            file = self.checked(f"{self.name}{part}")
             config = {k: v for k, v in read_config(file).items() if k != LATENTS}
             net: Any = build(self.name, config)
             load_weights(net, file)
@@ -64,19 +64,29 @@ class Networks:
             self.loaded[part] = net
         return self.loaded[part]
 
+    def checked(self, part: str) -> Path:
+        """A part's file, of the SHA-256 that its folder says; ConfigError if not."""
+        file = self.folder / f"{part}.safetensors"
+        check(file, sums(self.folder).get(part, "none"), "continuous.weights")
+        return file
+
     @cached_property
     def kl(self) -> KL:
-        return load_kl(self.folder / "kl.safetensors").to(self.device)
+        return load_kl(self.checked("kl")).to(self.device)
+
+    def class_of(self, image: int) -> str:
+        """The name of an image's class, or its number where classes have no names here."""
+        classes = read_config(self.folder / f"{self.name}.safetensors").get("classes", len(CLASSES))
+        return CLASSES[label_of(image)] if classes == len(CLASSES) else str(label_of(image, classes))
 
     def of(self, part: str, images: range, settings: dict[str, Any]) -> ContinuousModel:
         """One network conditioned on the images of these numbers."""
-        net, labels = self.network(part), labels_of(images).to(self.device)
-        if self.name == "mar":
-            return MAR(net, labels, Sampling(**settings))
-        if self.name == "xar":
+        net = self.network(part)
+        if self.name in ("mar", "xar"):
             from parity.models.xar import XAR
 
-            return XAR(net, labels, Sampling(**settings))
+            labels = labels_of(images, net.config.classes).to(self.device)
+            return (MAR if self.name == "mar" else XAR)(net, labels, Sampling(**settings))
         if self.name == "harmon":
             from parity.embedded.text import PREFIX, token_ids
             from parity.models.harmon import Harmon
@@ -85,7 +95,7 @@ class Networks:
             return Harmon(net, ids.to(self.device), valid.to(self.device), Sampling(**settings))
         from parity.models.gmm import GMM
 
-        return GMM(net, labels)
+        return GMM(net, labels_of(images).to(self.device))
 
     def pair(self, images: range, settings: dict[str, Any], draft: bool) -> Pair:
         """Target and, if asked for, draft; each counts and times what it is asked."""
@@ -93,7 +103,11 @@ class Networks:
 
     @torch.inference_mode()
     def pictures(self, tokens: Tensor) -> np.ndarray:
-        """uint8 [n, H, W, 3] of tokens [n, L, D] in raster order."""
+        """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
+        if self.name == "xar":
+            from parity.models.xar import unfold
+
+            tokens = unfold(tokens, read_config(self.folder / "xar.safetensors")["cell"])
         parts = [self.kl.decode(t.float().to(self.device)) for t in tokens.split(64)]
         return to_uint8(torch.cat(parts)).permute(0, 2, 3, 1).cpu().numpy()
 

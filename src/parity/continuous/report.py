@@ -7,18 +7,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
 from parity import config
 from parity.config import Config, claim
-from parity.continuous.cells import LENGTH, continuous_cells, exact_variants, forced_cells, reference_of
+from parity.continuous.cells import continuous_cells, exact_variants, folder, forced_cells, length, reference_of
 from parity.equality.verdict import verdicts
 from parity.layout import continuous_exact, continuous_forced
 from parity.report import words
 from parity.report.build import Table, any_table
 from parity.report.figures import data_uri
+from parity.report.pages import environment
 from parity.report.thumbnails import thumbnail
 from parity.storage import canonical, publish, read_arrays, read_json
 
@@ -219,8 +219,11 @@ def without(spec: dict[str, Any], setting: str) -> dict[str, Any]:
     return {k: {o: x for o, x in v.items() if o != setting} if isinstance(v, dict) else v for k, v in spec.items() if k != setting}
 
 
-def sweep_figure(table: pd.DataFrame, specs: dict[str, dict[str, Any]], setting: str) -> str:
-    """What an option, a setting of the sampler or the batch changes, a line per all the rest; "" unless it takes three values."""
+def sweep_figure(table: pd.DataFrame, specs: dict[str, dict[str, Any]], setting: str, places: int) -> str:
+    """What an option, a setting of the sampler or the batch changes, a line per all the rest; "" unless it takes three values.
+
+    `places` is what no `iterations` stands for: a step for each.
+    """
     from matplotlib.figure import Figure
 
     method, panels = SWEEPS[setting]
@@ -230,7 +233,7 @@ def sweep_figure(table: pd.DataFrame, specs: dict[str, dict[str, Any]], setting:
     own["line"] = [f"{s['model']}, {settings_of(without(s, setting))}, {label(without(s, setting))}" for s in spec]
     own = own.dropna(subset="x")
     if setting == "iterations":
-        own["x"] = own["x"].replace(0, LENGTH)
+        own["x"] = own["x"].where(own["x"] > 0, places)
     if own["x"].nunique() < 3:
         return ""
     own = own[own.groupby("line")["x"].transform("nunique") > 1]
@@ -306,17 +309,21 @@ def write(a: argparse.Namespace) -> None:
             [("Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture", where)] if where else []
         )
         sections.append({"title": model, "settings": given, "table": show(part), "strips": strips, "figures": figures})
+    places = length(settings.continuous.models[0], folder(settings.continuous)) if settings.continuous else 0
     specs = {c["cell"]: c["spec"] for c in continuous_cells(settings)}
     for setting in SWEEPS:
-        if sections and (uri := sweep_figure(table, specs, setting)):
+        if sections and (uri := sweep_figure(table, specs, setting, places)):
             sections[-1]["figures"].append((f"Against {setting}", uri))
     order = ["key", "verdict", "claim", "tv_bound", "tv", "note"]
     verdict_frame = pd.DataFrame([{k: v[k] for k in order} for v in found]).rename(columns={"key": "variant"})
     paper = published(a.published, table, ratio)
-    loader = jinja2.FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "report"])
-    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True).get_template("continuous.html.j2").render(
+    accuracy = measured["real_accuracy"]
+    real = "not read: no classifier of these classes" if accuracy is None else f"{100 * accuracy:.0f}%"
+    embedded = settings.continuous is not None and not settings.continuous.weights
+    ours = "ours have about 2 million and run where this page says." if embedded else "ours are the files this configuration names."
+    page = environment(Path(__file__).parent).get_template("continuous.html.j2").render(
         experiment=settings.experiment, images=len(records), verdicts=any_table(verdict_frame), sections=sections,
-        real=f"{100 * measured['real_accuracy']:.0f}%", ratios=any_table(ratio) if len(ratio) else None, forced=any_table(one) if len(one) else None,
+        real=real, ours=ours, ratios=any_table(ratio) if len(ratio) else None, forced=any_table(one) if len(one) else None,
         published=any_table(paper) if len(paper) else None, provenance=canonical(measured["provenance"]),
     )  # fmt: skip
     for name, frame in (("continuous.csv", table), ("continuous-equality.csv", pd.DataFrame(rows))):

@@ -208,10 +208,6 @@ class XAR:
     def steps(self) -> int:
         return self.sampling.steps
 
-    def unfold(self, tokens: Tensor) -> Tensor:
-        """Cells [B, length, dim] to the tokens [B, L, D] of a picture in raster order."""
-        return unfold(tokens, self.net.config.cell)
-
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
         require_predecessors(places, known)
         labels, clean = self.labels, tokens[:, : int(places.max())]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -17,6 +16,7 @@ from parity import study
 from parity.config import FigureSpec, slug
 from parity.report import figures, studies, thumbnails, words
 from parity.report.figures import Acceptance
+from parity.report.pages import environment
 from parity.report.studies import Extra
 from parity.report.thumbnails import Column
 from parity.report.words import NOT_RUN, Cell
@@ -484,34 +484,31 @@ def build(report: Report) -> tuple[str, dict[str, pd.DataFrame]]:
             data[name] = frame
 
     compared = to_compare(report.published, [study.source(f.paper) for f in report.study if f.paper])
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    html = environment.get_template("page.html.j2").render(
-        experiment=report.experiment,
-        headline=headline(summary, names),
-        verdicts=verdict_table(summary, names),
-        latency=latency_table(summary, names),
-        equality=equality_table(strongest(deciding) if {"label", "layer", "p_value", "verdict"} <= set(deciding) else deciding),
-        equality_all=equality_table(tests) if len(tests) else None,
-        mutants=any_table(mutants) if len(mutants) else None,
-        sizes=any_table(sizes) if len(sizes) else None,
-        published=published_table(report.published[compared], by_key) if compared.any() else None,
-        published_all=published_table(report.published, by_key) if len(report.published) > int(compared.sum()) else None,
-        study=shown,
-        plots=plots,
-        grid=grid,
-        columns=[c.label for c in report.pictures],
-        prompts=len(report.captions),
-        records=len(report.records),
-        environment=list(_flat(report.environment)),
-        config=report.config,
-        data=sorted(data),
-        has_mismatch=any(mismatch(r) for _, r in summary.iterrows()),
+    html = (
+        environment(Path(__file__).parent)
+        .get_template("page.html.j2")
+        .render(
+            experiment=report.experiment,
+            headline=headline(summary, names),
+            verdicts=verdict_table(summary, names),
+            latency=latency_table(summary, names),
+            equality=equality_table(strongest(deciding) if {"label", "layer", "p_value", "verdict"} <= set(deciding) else deciding),
+            equality_all=equality_table(tests) if len(tests) else None,
+            mutants=any_table(mutants) if len(mutants) else None,
+            sizes=any_table(sizes) if len(sizes) else None,
+            published=published_table(report.published[compared], by_key) if compared.any() else None,
+            published_all=published_table(report.published, by_key) if len(report.published) > int(compared.sum()) else None,
+            study=shown,
+            plots=plots,
+            grid=grid,
+            columns=[c.label for c in report.pictures],
+            prompts=len(report.captions),
+            records=len(report.records),
+            environment=list(_flat(report.environment)),
+            config=report.config,
+            data=sorted(data),
+            has_mismatch=any(mismatch(r) for _, r in summary.iterrows()),
+        )
     )
     return html, data
 
