@@ -30,7 +30,7 @@ COLUMNS = {
     "steps": "Steps", "target_conditions": "Target evaluations", "draft_conditions": "Draft evaluations", "tries": "Tries",
     "gave_up": "Gave up", "seconds": "Seconds", "speedup": "Speed", "head_share": "Head", "test_share": "Test",
 }  # fmt: skip
-
+DRAFTED = ("acceptance", "distance", "draft_conditions", "tries", "gave_up", "test_share")  # columns of what has a draft
 SWEEPS = {  # setting: the method it is of, and the columns that are drawn against it
     "gamma": ("cspd", ["acceptance", "tries", "speedup"]),
     "prefill": ("cspd", ["acceptance", "speedup"]),
@@ -81,7 +81,7 @@ def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) ->
             values = own[name].astype(float)
             row[name], row[f"{name}_se"] = values.mean(), values.sem()
         drafted = own["drafted"].sum()
-        row["acceptance"] = own["accepted"].sum() / drafted if drafted else None
+        row["drafted"], row["acceptance"] = int(drafted), own["accepted"].sum() / drafted if drafted else None
         for name in (
             "tries",
             "gave_up",
@@ -168,13 +168,16 @@ def show(table: pd.DataFrame) -> Table:
         for name in COLUMNS:
             if name == "variant":
                 line.append(words.Cell(r["variant"], "" if r["role"] == "method" else f"{r['role']}, seed {r['seed']}", "name"))
+            elif name in DRAFTED and not r["drafted"]:
+                line.append(words.Cell("no draft", "", "none"))
             elif name in ("right", "head_share", "test_share"):
                 cell = words.plus_minus(r[name], r.get(f"{name}_se"))
                 line.append(
                     cell
                     if words.missing(r[name])
                     else words.Cell(
-                        f"{100 * r[name]:.{0 if r[name] >= 0.1 else 1}f}%", f"± {100 * r['right_se']:.0f}%" if name == "right" else ""
+                        f"{100 * r[name]:.{0 if r[name] >= 0.1 else 1}f}%",
+                        f"±\N{NO-BREAK SPACE}{100 * r['right_se']:.0f}%" if name == "right" else "",
                     )
                 )
             elif name == "speedup":

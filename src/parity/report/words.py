@@ -60,9 +60,9 @@ def plus_minus(value: Any, error: Any) -> Cell:
     if missing(value):
         return Cell(NOT_RUN, kind="none")
     if missing(error) or error <= 0 or not math.isfinite(error):
-        return Cell(number(value), "± 0" if not missing(error) and error == 0 else "")
+        return Cell(number(value), "±\N{NO-BREAK SPACE}0" if not missing(error) and error == 0 else "")
     decimals = decimals_for(error)
-    return Cell(f"{value:,.{decimals}f}", f"± {error:,.{decimals}f}")
+    return Cell(f"{value:,.{decimals}f}", f"±\N{NO-BREAK SPACE}{error:,.{decimals}f}")
 
 
 def interval(value: Any, low: Any, high: Any) -> Cell:
