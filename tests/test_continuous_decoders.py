@@ -305,6 +305,13 @@ def test_keys_of_cells_follow_what_they_depend_on():
     assert ContinuousSpec(methods={"mar": [{}]}).models == ["mar"]
 
 
+def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
+    two = [{"steps": 5, "temperature": 0.7}, {"steps": 9, "temperature": 0.7}]
+    for model, count in (("gmm", 2), ("xar", 4), ("mar", 4)):
+        found = cells.continuous_cells(load(experiment(models=[model], sampling=two, methods={"mar": [{}]})))
+        assert len(found) == count, model
+
+
 def test_noise_of_a_place_is_its_own():
     noise = counted_noise(0, range(2))
     many = path_noise(noise, "sample", torch.tensor([[3, 7], [3, 7]]), 5, 4)

@@ -305,6 +305,20 @@ def test_a_mixture_law_has_the_density_of_its_samples():
     assert (mixture_law(3).log_sigma == 0).all()
 
 
+def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
+    m = model("gmm")
+    tokens, order, places = question(m)
+    at, half = (net.law(net.conditions(tokens, order, places, places), None) for net in (m, GMM(m.net, m.labels, 0.5)))
+    assert torch.equal(half.means, at.means) and torch.equal(half.log_weights, at.log_weights)
+    x = half.means[:, 0]
+    one = torch.distributions.MixtureSameFamily(
+        torch.distributions.Categorical(logits=at.log_weights),
+        torch.distributions.Independent(torch.distributions.Normal(at.means, 0.5 * at.scales), 1),
+    )
+    torch.testing.assert_close(half.log_density(x), one.log_prob(x))
+    assert not torch.allclose(at.log_density(x), one.log_prob(x))
+
+
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_a_tabular_mixture_is_the_mixture_of_the_equality_tests(dimensions):
     mixture, rng = random_mixture(np.random.default_rng(0), 3, 4, dimensions), np.random.default_rng(1)

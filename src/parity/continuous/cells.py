@@ -27,6 +27,12 @@ def length(model: str, weights: Path) -> int:
     return (header["grid"] // header.get("cell", 1)) ** 2
 
 
+def read_by(model: str, sampling: ContinuousSamplingSpec) -> dict[str, Any]:
+    """The settings that a model reads: another one's do not make another cell."""
+    read = {"gmm": {"temperature"}, "xar": {"steps", "temperature", "guidance", "guidance_schedule", "last"}}
+    return {k: v for k, v in sampling.model_dump().items() if k in read.get(model, sampling.model_dump())}
+
+
 def check_continuous(spec: ContinuousSpec) -> None:
     """ConfigError for what the schema alone cannot see."""
     where, weights = "continuous", folder(spec)
@@ -77,8 +83,6 @@ def check_continuous(spec: ContinuousSpec) -> None:
             raise ConfigError(
                 f"{where}.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it; allowed: {allowed}"
             )
-        if model == "gmm" and sampling.temperature != 1:
-            raise ConfigError(f"{where}.sampling.temperature = {sampling.temperature}: gmm does not have it; allowed: 1")
         if sampling.sampler == "ddim" and model in ("xar", "gmm"):
             raise ConfigError(f"{where}.sampling.sampler = 'ddim': {model} has no diffusion head; allowed: 'ddpm', which it does not read")
     if any(options("mar", v)["iterations"] for v in spec.methods["mar"]):
@@ -132,7 +136,7 @@ def continuous_cells(config: Config) -> list[dict[str, Any]]:
                     roles = [("reference", config.seeds.reference)] + [("control", config.seeds.control)] * (batch == spec.batch[0])
                 for role, seed in roles:
                     own = {
-                        "model": model, "weights": weights[model], "sampling": {} if model == "gmm" else sampling.model_dump(), "method": method,
+                        "model": model, "weights": weights[model], "sampling": read_by(model, sampling), "method": method,
                         "options": chosen, "images": spec.images, "batch": batch, "seed": seed,
                     }  # fmt: skip
                     if digest(own) not in seen:

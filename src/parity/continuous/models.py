@@ -95,7 +95,7 @@ class Networks:
             return Harmon(net, ids.to(self.device), valid.to(self.device), Sampling(**settings))
         from parity.models.gmm import GMM
 
-        return GMM(net, labels_of(images).to(self.device))
+        return GMM(net, labels_of(images).to(self.device), settings["temperature"])
 
     def pair(self, images: range, settings: dict[str, Any], draft: bool) -> Pair:
         """Target and, if asked for, draft; each counts and times what it is asked."""

@@ -2,7 +2,7 @@
 
 Source: Tschannen et al. 2025 (GIVT): raster order, one mixture with diagonal covariances per token; the paper of continuous speculative decoding,
 eq. 52. p, q and the residual are then known exactly, so a speculative decoder of this head can be tested against them.
-Neither temperature nor guidance: both would leave the closed form.
+A temperature multiplies every component's scale, as there, and leaves a mixture; guidance would not, and is not had.
 """
 
 from dataclasses import dataclass
@@ -117,6 +117,7 @@ class GMM:
 
     net: GMMNet
     labels: Tensor  # [B]
+    temperature: float = 1.0
     raster = True
     steps = 1  # what MixtureLaw.sample reads besides path(0)
 
@@ -135,10 +136,11 @@ class GMM:
         return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        return self.net.law(condition)
+        law = self.net.law(condition)
+        return law._replace(scales=law.scales * self.temperature)
 
     def take(self, rows: Tensor) -> "GMM":
-        return GMM(self.net, self.labels[rows])
+        return GMM(self.net, self.labels[rows], self.temperature)
 
 
 @dataclass(frozen=True)
