@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from parity.continuous.decoders.mar import known_after, mar
 from parity.continuous.forced import draw, rows
 from parity.continuous.guided import MAR
 from parity.continuous.protocol import Pair, Start, draw_order, path_noise
+from parity.continuous.report import likeness
 from parity.continuous.steps import Clocked, Draw, run
 from parity.equality import continuous
 from parity.models.diffusion import Sampling, Steps, Trajectory, single_path_log_ratio, walk
@@ -320,3 +322,15 @@ def test_noise_of_a_place_is_its_own():
     assert not torch.equal(one(1), one(2))
     x = noise.normal("sample", torch.arange(50_000)[None].expand(2, -1), 1)
     assert abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02 and x.isfinite().all()
+
+
+def test_the_papers_figure_stands_beside_the_row_most_like_what_it_ran():
+    row = {"batch": 8, "options": json.dumps({"inner_temperature": 42.0, "prefill": 0.05})}
+    other = [
+        row | {"options": json.dumps({"inner_temperature": 1.0, "prefill": 0.05})},
+        row | {"options": json.dumps({"inner_temperature": 42.0, "prefill": 0.0})},
+        row | {"batch": 1},
+    ]
+    best = likeness(pd.Series(row), 8.0, 0.05)
+    assert all(likeness(pd.Series(o), 8.0, 0.05) < best for o in other)
+    assert likeness(pd.Series(other[2]), float("nan"), 0.05) == best

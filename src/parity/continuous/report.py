@@ -256,6 +256,13 @@ def sweep_figure(table: pd.DataFrame, specs: dict[str, dict[str, Any]], setting:
     return data_uri(figure)
 
 
+def likeness(r: pd.Series, batch: float, prefill: float | None) -> tuple[float, ...]:
+    """How close a row comes to what the paper ran: its code, then its pre-filling, then its batch."""
+    options = json.loads(r["options"])
+    ratio = 0.0 if words.missing(batch) else -abs(np.log(r["batch"] / batch))
+    return options.get("inner_temperature", 1.0), options.get("prefill") == prefill, ratio
+
+
 def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd.DataFrame:
     """The paper's figures with ours beside them, where a cell has the same model, method and options; others are left out."""
     said = pd.concat([pd.read_csv(f) for f in files], ignore_index=True) if files else pd.DataFrame()
@@ -273,7 +280,7 @@ def published(files: list[Path], table: pd.DataFrame, ratio: pd.DataFrame) -> pd
         own = own[[all(v == defaults[k] for k, v in json.loads(o).items() if k not in free) for o in own["options"]]]
         if own.empty:
             continue
-        r = own.iloc[int(np.argmax([json.loads(o).get("inner_temperature", 1.0) for o in own["options"]]))]
+        r = max((own.loc[i] for i in own.index), key=lambda r: likeness(r, p["batch"], defaults.get("prefill")))
         if p["metric"] in ("single_path_ratio", "two_paths_ratio"):
             same = ratio[ratio["variant"] == r["variant"]] if len(ratio) else ratio
             value = float(np.exp(same.iloc[0][p["metric"].removesuffix("_ratio") + "_log_ratio"])) if len(same) else None
