@@ -26,12 +26,12 @@ CONTINUOUS_RECIPES = {  # steps, batch
     "classifier": (1000, 96),
     "mar": (5450, 64),
     "mar-draft": (1800, 64),
-    "gmm": (800, 64),
-    "gmm-draft": (700, 64),
-    "xar": (900, 32),
-    "xar-draft": (400, 32),
-    "harmon": (500, 32),
-    "harmon-draft": (400, 32),
+    "gmm": (2500, 64),
+    "gmm-draft": (1500, 64),
+    "xar": (5000, 32),
+    "xar-draft": (2500, 32),
+    "harmon": (3000, 32),
+    "harmon-draft": (2000, 32),
 }
 
 
