@@ -6,15 +6,12 @@ The report's pathwise layer asks the same of a few images of each run. A method 
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
+from common import sampling, scenes, variant
 
 from parity import checkpoints, config
-from parity.config import ModelSpec
-from parity.encode import encode
 from parity.generate import DTYPES, generate
 
 DEFAULT = [
@@ -39,23 +36,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
-    captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
-    embeddings, valid = encode(manifest, captions, "cpu")
-    names = np.array(captions)
-    encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
-    sampling = {"guidance": a.guidance, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    manifest, encoded = scenes(a.images)
 
     def tokens(method: str, options: dict) -> np.ndarray:
         loaded = checkpoints.load(manifest, "cpu", DTYPES[a.dtype], config.needs(method))
-        spec = {"method": method, "options": config.options(method, options), "sampling": sampling, "seed": a.seed, "dtype": a.dtype}
+        spec = {
+            "method": method,
+            "options": config.options(method, options),
+            "sampling": sampling(a.guidance),
+            "seed": a.seed,
+            "dtype": a.dtype,
+        }
         return generate(loaded, spec, encoded, a.batch).tokens
 
     plain = tokens("ar", {})
     for text in a.variants:
-        given = yaml.safe_load(text)
-        differs = (tokens(*(next(iter(given.items())) if isinstance(given, dict) else (given, {}))) != plain).any(1)
-        first = f"; differs first on: {captions[int(differs.argmax())]!r}" if differs.any() else ""
+        differs = (tokens(*variant(text)) != plain).any(1)
+        first = f"; differs first on: {encoded['captions'][int(differs.argmax())]}" if differs.any() else ""
         print(f"{text:70s} {(~differs).sum()} of {len(differs)} prompts equal, {a.dtype}{first}", flush=True)
 
 

@@ -6,15 +6,12 @@ The first variant is the one the others are compared with, image by image. Inter
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
+from common import sampling, scenes, variant
 
 from parity import checkpoints, config
-from parity.config import ModelSpec
-from parity.encode import encode
 from parity.generate import generate
 
 DEFAULT = ["sjd", "sjd_coupled: {window: 64, warm: true}", "sjd_pac: {window: 50}", "mtj", "mtj: {branches: 96, ranks: 6, depth: 12}"]
@@ -29,19 +26,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
-    captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
-    embeddings, valid = encode(manifest, captions, "cpu")
-    names = np.array(captions)
-    encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
-    sampling = {"guidance": a.guidance, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    manifest, encoded = scenes(a.images)
     first = None
     for text in a.variants:
-        given = yaml.safe_load(text)
-        method, options = next(iter(given.items())) if isinstance(given, dict) else (given, {})
+        method, options = variant(text)
         loaded, nfe, nodes = checkpoints.load(manifest, needs=config.needs(method)), [], []
         for seed in a.seeds:
-            spec = {"method": method, "options": config.options(method, options), "sampling": sampling, "seed": seed, "dtype": "float32"}
+            spec = {
+                "method": method,
+                "options": config.options(method, options),
+                "sampling": sampling(a.guidance),
+                "seed": seed,
+                "dtype": "float32",
+            }
             shard = generate(loaded, spec, encoded, 32)
             nfe.append(shard.nfe)
             nodes.append(shard.nodes)

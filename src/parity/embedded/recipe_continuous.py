@@ -28,7 +28,7 @@ CARDS = {
     "xar-draft": "Draft model of `xar`.",
     "harmon": "Harmon at small scale: MAR around a Qwen2-type language model, captions of one large plain thing, over the tokens of `kl`: the target.",
     "harmon-draft": "Draft model of `harmon`.",
-    "gmm": "Causal transformer with a Gaussian-mixture head, class-conditional, over the tokens of `kl`: the target.",
+    "gmm": "Causal transformer with a Gaussian-mixture head, class-conditional, over the tokens of `kl` with noise of deviation 0.15: the target.",
     "gmm-draft": "Draft model of `gmm`.",
 }
 
