@@ -9,7 +9,6 @@ convert  published checkpoints of MAR or xAR                            a folder
 """
 
 import argparse
-import importlib
 import io
 import json
 import time
@@ -21,46 +20,20 @@ import torch
 
 from parity.command import one_line, pin_threads, progress, provenance
 from parity.config import needs
+from parity.continuous.cell import decode as decode_cell
+from parity.continuous.cell import decoder
 from parity.continuous.models import Networks, caption_of, labels_of
-from parity.continuous.protocol import Pair, Start, draw_order
-from parity.continuous.steps import Clocked, run
-from parity.noise import batch_noise, counted_noise
+from parity.continuous.protocol import Pair, Start
+from parity.continuous.steps import run
+from parity.noise import counted_noise
 from parity.storage import canonical, publish, read_arrays, write_arrays, write_json
 
 SHOWN = 12  # pictures of a cell on the page
 REAL = 512  # pictures that FID compares with
 
 
-def decoder(method: str) -> Any:
-    return getattr(importlib.import_module(f"parity.continuous.decoders.{method}"), method)
-
-
 def decode(a: argparse.Namespace) -> None:
-    """Images of a cell in batches; the record of each is what it cost. An image's noise is keyed by its number, whatever the batch."""
-    spec = json.loads(a.spec)
-    columns: dict[str, list[np.ndarray]] = {}
-    networks, method = Networks(spec["model"], a.device, a.weights), decoder(spec["method"])
-    draft = needs(spec["method"]) == "draft"
-    starts = range(0, spec["images"], spec["batch"])
-    for i in progress(starts, len(starts), f"{spec['model']} {spec['method']} {canonical(spec['options'])}"):
-        images = range(i, min(i + spec["batch"], spec["images"]))
-        pair = networks.pair(images, spec["sampling"], draft)
-        noise = batch_noise(spec["seed"], [str(n) for n in images], a.device)
-        order = draw_order(noise, len(images), pair.target.length, pair.target.raster)
-        done = run(order, pair.target.dim, method(pair, Start(order), noise=noise, **spec["options"]))
-        found = {
-            "tokens": done.tokens, "order": done.order, "step": done.step, "accepted": done.accepted, "log_ratio": done.log_ratio,
-            "distance": done.distance, "steps": done.steps, "tries": done.tries, "gave_up": done.gave_up,
-        }  # fmt: skip
-        for name, value in found.items():
-            columns.setdefault(name, []).append(value.cpu().numpy())
-        for part, model in zip(("target", "draft"), pair, strict=True):
-            for name, spent in model.counts.items() if isinstance(model, Clocked) else ():
-                columns.setdefault(f"{part}_{name}", []).append(np.full(len(images), spent / len(images)))
-        columns.setdefault("seconds", []).append(np.full(len(images), done.seconds / len(images)))
-    joined = {k: np.concatenate(v) for k, v in columns.items()}
-    said = canonical({**provenance(a.device, "float32", a.threads), "spec": spec})
-    write_arrays(a.out, ids=np.arange(spec["images"]), provenance=np.array(said), **joined)
+    decode_cell(json.loads(a.spec), a.weights, a.device, a.threads, a.out)
 
 
 def exact(a: argparse.Namespace) -> None:
@@ -188,7 +161,7 @@ def measure(a: argparse.Namespace) -> None:
                 "log_ratio": float(np.median(cell["log_ratio"][i][verified])) if verified.any() else None,
                 "distance": float(cell["distance"][i][verified].mean()) if verified.any() else None,
                 **{k: float(cell[k][i]) for k in cell if k.startswith(("target_", "draft_"))},
-                **{k: float(cell[k][i]) for k in ("steps", "tries", "gave_up", "seconds")},
+                **{k: float(cell[k][i]) for k in ("steps", "tries", "gave_up", "seconds", "alone_seconds")},
             })  # fmt: skip
     stream = io.BytesIO()
     pd.DataFrame(records).to_parquet(stream)

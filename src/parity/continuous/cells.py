@@ -183,6 +183,7 @@ def sources(method: str, model: str = "") -> list[str]:
     """The files that a cell's tokens depend on: an edit of one of them, and of nothing else, decodes anew."""
     shared = (
         "noise",
+        "continuous/cell",
         "continuous/protocol",
         "continuous/steps",
         "continuous/guided",
