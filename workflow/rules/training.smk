@@ -30,7 +30,7 @@ CONTINUOUS_RECIPES = {  # steps, batch
     "gmm-draft": (1500, 64),
     "xar": (5000, 32),
     "xar-draft": (2500, 32),
-    "harmon": (3000, 32),
+    "harmon": (6000, 32),
     "harmon-draft": (2000, 32),
 }
 
