@@ -10,7 +10,7 @@ from parity.command import progress, provenance
 from parity.config import needs
 from parity.continuous.decoders.mar import mar
 from parity.continuous.models import Networks
-from parity.continuous.protocol import Pair, Start, draw_order
+from parity.continuous.protocol import Start, draw_order
 from parity.continuous.steps import Clocked, run
 from parity.noise import batch_noise
 from parity.storage import canonical, write_arrays
@@ -36,7 +36,7 @@ def decode(spec: dict[str, Any], weights: Path, device: str, threads: int, out: 
         pair = networks.pair(images, spec["sampling"], draft)
         noise = batch_noise(spec["seed"], [str(n) for n in images], device)
         order = draw_order(noise, len(images), pair.target.length, pair.target.raster)
-        alone = Pair(networks.of("", images, spec["sampling"]))
+        alone = networks.pair(images, spec["sampling"], False)
         if number == 0:
             next(mar(alone, Start(order), noise=noise))  # what a first call costs is nobody's
         paced = run(order, pair.target.dim, mar(alone, Start(order), noise=noise)).seconds if number < PACED else float("nan")
