@@ -90,3 +90,8 @@ def announce(page):
     """Say where the result is."""
     if Path(page).exists():
         print(f"\nReport: {Path(page).resolve()}", file=sys.stderr)
+
+
+def local(path):
+    """As seen from the project's folder, so that no file of results names another machine's."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -21,11 +21,6 @@ CONTINUOUS_FORCED = continuous.forced_cells(EXPERIMENT)
 CONTINUOUS_EXACT = continuous.exact_variants(EXPERIMENT)
 
 
-def local(path):
-    """As seen from the project's folder, so that no file of results names another machine's."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-
-
 rule continuous_decode:
     input:
         weights=lambda w: sorted(map(local, CONTINUOUS_WEIGHTS.glob(f"{w.model}*.safetensors"))),
