@@ -7,18 +7,21 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from parity.checkpoints import unpickle
 from parity.config import ConfigError, load
 from parity.continuous import cells
 from parity.continuous.decoders.cspd import cspd
 from parity.continuous.models import Networks
 from parity.continuous.protocol import Start, draw_order
-from parity.continuous.published import config_of, convert, read
+from parity.continuous.published import config_of, convert
 from parity.continuous.steps import run
 from parity.models.kl import KL, KLConfig, published_names
 from parity.models.mar import MARConfig, MARNet
 from parity.models.xar import XARConfig, XARNet
 from parity.noise import counted_noise
+from parity.storage import sums
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
     "mar_base": (768, 12, 12, 1024, 6, 208),
@@ -141,16 +144,21 @@ def test_released_files_become_an_experiment(released, tmp_path, model):
     with pytest.raises(ConfigError, match=f"at most the {pair.target.length} tokens"):
         load({"methods": {"ar": [{}]}, "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}}})
     file = tmp_path / "w" / f"{model}.safetensors"
-    assert cells.sums(tmp_path / "w")[model] == hashlib.sha256(file.read_bytes()).hexdigest()
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert sums(tmp_path / "w")[f"{model}.safetensors"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + b"x")
     with pytest.raises(ConfigError, match="SHA-256"):
         Networks(model, folder=tmp_path / "w").network("")
+    save_file({"x": torch.zeros(1)}, file)  # nobody's header
+    cells._header.cache_clear()
+    with pytest.raises(ConfigError, match="says nothing of its sizes"):
+        load({"methods": {"ar": [{}]}, "continuous": section})
 
 
 def test_sizes_are_read_off_the_shapes(released):
     folder, nets = released
     for model in SMALL:
-        state = read(folder / f"{model}.pth")
+        state = unpickle(folder / f"{model}.pth")
         assert asdict(config_of(model, state, folder)) == asdict(nets[model, ""].config)
 
 
@@ -168,7 +176,7 @@ def test_what_is_no_checkpoint_is_one_line(released, tmp_path):
     torch.save({"model": Harmful()}, tmp_path / "harmful.pth")
     (tmp_path / "text.pth").write_text("hello")
     torch.save({"model": {"z_proj.weight": torch.zeros(7, 3)}}, tmp_path / "other.pth")
-    part = read(folder / "mar.pth")
+    part = unpickle(folder / "mar.pth")
     part.pop("mask_token")
     torch.save(part, tmp_path / "part.pth")
     wrong = {

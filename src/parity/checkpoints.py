@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 import time
+import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from parity.config import COMPANIONS, EMBEDDED, ConfigError, ModelSpec, check_companion, embedded_files, embedded_sums
+from parity.config import COMPANIONS, EMBEDDED, ConfigError, ModelSpec, check_companion, embedded_files
 from parity.models.eagle import EagleDrafter, FeatureDrafter
 from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, read_config
 from parity.models.vq import VQ, VQConfig
-from parity.storage import publish, write_json
+from parity.storage import publish, sums, write_json
 
 
 def sha256(path: Path) -> str:
@@ -65,39 +66,45 @@ def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
     )
 
 
-def unpickle(path: Path, out: Path) -> None:
-    """A published .pt to safetensors: tensors only are loaded, the weights are looked for where such files keep them."""
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    for key in ("model", "module", "state_dict"):
-        if key in state:
-            state = state[key]
+def unpickle(file: Path) -> dict[str, Tensor]:
+    """The tensors of a published pickle, of its moving average if it has one. Nothing in it is executed; what it does not need stays on disk."""
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
+            found: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file") from None
+    except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, UnpicklingError, ...
+        raise ConfigError(f"{file}: not a checkpoint that can be read safely: {repr(error).splitlines()[0][:200]}") from None
+    for key in ("model_ema", "model", "module", "state_dict"):
+        if key in found:
+            found = found[key]
             break
-    publish(out, save({k: v.contiguous() for k, v in state.items() if isinstance(v, Tensor)}))
+    return {k: v for k, v in found.items() if isinstance(v, Tensor)}
 
 
 def get(name: str, spec: ModelSpec, folder: Path) -> dict:
     """Bring every file of a model to hand, verified; the manifest names where each is."""
     files: dict[str, str] = {}
     if spec.source == "embedded":
-        sums, parts = embedded_sums(), embedded_files(spec)
-        parts |= {part: f"{part}.safetensors" for part in COMPANIONS if spec.grid == 16 and f"{part}.safetensors" in sums}
+        known, parts = sums(EMBEDDED), embedded_files(spec)
+        parts |= {part: f"{part}.safetensors" for part in COMPANIONS if spec.grid == 16 and f"{part}.safetensors" in known}
         for file in parts.values():
-            if file not in sums:
+            if file not in known:
                 raise ConfigError(f"models.{name}: SHA256SUMS does not name {file}; run `snakemake train_embedded`, which does")
-            check(EMBEDDED / file, sums[file], f"models.{name}")
+            check(EMBEDDED / file, known[file], f"models.{name}")
         return {
             "family": spec.family,
             "source": "embedded",
             "files": {part: str(EMBEDDED / file) for part, file in parts.items()},
-            "sha256": {file: sums[file] for file in parts.values()},
+            "sha256": {file: known[file] for file in parts.values()},
             "network": {},
         }
     for part, file in spec.files.items():
         local = download(spec.repo, spec.revision, file) if spec.source == "hub" and part != "text" else Path(file)
         check(local, spec.sha256[part], f"models.{name}.files.{part}")
         if local.suffix in (".pt", ".pth", ".bin"):
-            unpickle(local, folder / f"{part}.safetensors")
-            local = folder / f"{part}.safetensors"
+            state, local = unpickle(local), folder / f"{part}.safetensors"
+            publish(local, save({k: v.contiguous() for k, v in state.items()}))
         files[part] = str(local)
     for companion in COMPANIONS:
         if companion in files:

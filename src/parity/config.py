@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from parity import study
-from parity.storage import canonical, digest
+from parity.storage import canonical, digest, sums
 
 DECODERS = Path(__file__).parent / "decoders"
 TEXT_DECODERS = Path(__file__).parent / "anysubset" / "decoders"
@@ -397,12 +397,6 @@ def embedded_files(spec: ModelSpec) -> dict[str, str]:
     return {part: f"{transformer if part == 'llamagen' else part}.safetensors" for part in ("vq", "t5", "llamagen", "clip")}
 
 
-def embedded_sums() -> dict[str, str]:
-    """File name to SHA-256 of the weights that ship with the package; {} before they were trained."""
-    lock = EMBEDDED / "SHA256SUMS"
-    return {name: total for total, name in (line.split() for line in lock.read_text().splitlines())} if lock.exists() else {}
-
-
 @cache
 def _header(file: Path) -> dict[str, Any]:
     """The configuration in the header of a safetensors file; {} if there is none, or no file."""
@@ -442,7 +436,7 @@ def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     found, network = _header(file), _network(spec)
     wanted = {"vocab": network["vocab"], "grid": network["grid"]}
     if part == "drafter":
-        wanted["target"] = embedded_sums().get("llamagen.safetensors") if spec.source == "embedded" else spec.sha256.get("transformer")
+        wanted["target"] = sums(EMBEDDED).get("llamagen.safetensors") if spec.source == "embedded" else spec.sha256.get("transformer")
     for key, value in wanted.items():
         if found.get(key) != value:
             what = "the SHA-256 of its target" if key == "target" else f"its {key}"
@@ -668,7 +662,7 @@ def cells(config: Config, prompts: list[str]) -> list[dict[str, Any]]:
         }
         for method, variants in config.methods.items():
             part = needs(method)  # the files of a published model are all in its revision
-            companion = {part: embedded_sums().get(f"{part}.safetensors", "")[:16]} if part and model.source == "embedded" else {}
+            companion = {part: sums(EMBEDDED).get(f"{part}.safetensors", "")[:16]} if part and model.source == "embedded" else {}
             for variant in variants:
                 chosen = options(method, variant)
                 roles = [("method", config.seeds.methods)]

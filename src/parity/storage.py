@@ -39,6 +39,12 @@ def publish(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def sums(folder: Path) -> dict[str, str]:
+    """File name to SHA-256 of a folder's weights, from its SHA256SUMS; {} where there is none yet."""
+    lock = folder / "SHA256SUMS"
+    return {name: total for total, name in (line.split() for line in lock.read_text().splitlines())} if lock.exists() else {}
+
+
 def canonical(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)

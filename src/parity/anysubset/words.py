@@ -15,6 +15,7 @@ from parity.anysubset.causal import Causal
 from parity.anysubset.xlnet import CachedXLNet, XLNet
 from parity.config import EMBEDDED, ConfigError
 from parity.embedded import stories
+from parity.storage import sums
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
@@ -128,13 +129,12 @@ def fit(net: torch.nn.Module, weights: dict[str, Tensor], what: str) -> None:
 
 def embedded_file(name: str) -> Path:
     """A file of the embedded text models, its digest checked against the list that ships with it."""
-    lock = WEIGHTS / "SHA256SUMS"
-    if not lock.exists():
-        raise ConfigError(f"text.model: {lock} is missing; run `snakemake train_words`, which writes it")
-    sums = {file: total for total, file in (line.split() for line in lock.read_text().splitlines())}
+    known = sums(WEIGHTS)
+    if not known:
+        raise ConfigError(f"text.model: {WEIGHTS / 'SHA256SUMS'} is missing; run `snakemake train_words`, which writes it")
     found = hashlib.sha256((WEIGHTS / name).read_bytes()).hexdigest()
-    if found != sums[name]:
-        raise ConfigError(f"text.model: {name} has SHA-256 {found[:16]}..., expected {sums[name][:16]}...; get the file again")
+    if found != known[name]:
+        raise ConfigError(f"text.model: {name} has SHA-256 {found[:16]}..., expected {known[name][:16]}...; get the file again")
     return WEIGHTS / name
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.config import Config, ConfigError, ContinuousSamplingSpec, ContinuousSpec, _header, continuous_methods, needs, options
-from parity.storage import canonical, digest
+from parity.storage import canonical, digest, sums
 
 WEIGHTS = Path(__file__).parents[1] / "embedded/weights/continuous"
 SCHEDULES = {"mar": ("linear", "constant"), "xar": ("linear",), "harmon": ("constant",), "gmm": ()}
@@ -100,6 +100,8 @@ def check_pair(model: str, draft: bool, weights: Path) -> None:
         if not file.exists():
             made = "make it with `snakemake train_continuous`" if weights == WEIGHTS else f"allowed: what {weights} holds"
             raise ConfigError(f"continuous.models: {file.name} is missing; {made}")
+        if "grid" not in _header(file):
+            raise ConfigError(f"continuous.models: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote")
     found = [_header(f) for f in files]
     for key, what in (("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")):
         values = [h.get(key) for h in found]
@@ -109,16 +111,10 @@ def check_pair(model: str, draft: bool, weights: Path) -> None:
             )
 
 
-def sums(weights: Path) -> dict[str, str]:
-    """Name of a part to the SHA-256 of its file."""
-    lines = (weights / "SHA256SUMS").read_text().splitlines()
-    return {name.removesuffix(".safetensors"): total for total, name in (line.split() for line in lines)}
-
-
 def weights_digest(model: str, weights: Path) -> str:
     """Of every file a model's cells depend on."""
     known = sums(weights)
-    return digest([known.get(name) for name in ("kl", model, f"{model}-draft")])
+    return digest([known.get(f"{name}.safetensors") for name in ("kl", model, f"{model}-draft")])
 
 
 def continuous_cells(config: Config) -> list[dict[str, Any]]:

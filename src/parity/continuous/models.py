@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from parity.checkpoints import check, load_weights
-from parity.continuous.cells import WEIGHTS, sums
+from parity.continuous.cells import WEIGHTS
 from parity.continuous.guided import MAR
 from parity.continuous.protocol import ContinuousModel, Pair
 from parity.continuous.steps import Clocked
@@ -19,6 +19,7 @@ from parity.models.diffusion import Sampling
 from parity.models.kl import KL, LATENTS, KLConfig
 from parity.models.llamagen import read_config
 from parity.models.vq import to_uint8
+from parity.storage import sums
 
 
 def load_kl(file: Path) -> KL:
@@ -67,7 +68,7 @@ class Networks:
     def checked(self, part: str) -> Path:
         """A part's file, of the SHA-256 that its folder says; ConfigError if not."""
         file = self.folder / f"{part}.safetensors"
-        check(file, sums(self.folder).get(part, "none"), "continuous.weights")
+        check(file, sums(self.folder).get(file.name, "none"), "continuous.weights")
         return file
 
     @cached_property

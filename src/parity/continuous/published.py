@@ -4,12 +4,9 @@ Source: the released files, mar_{base,large,huge}/checkpoint-last.pth, xAR-{B,L,
 say its sizes; only the number of attention heads does not show in them.
 """
 
-import argparse
-import hashlib
 import json
 import os
 import re
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from parity.checkpoints import check_fit
+from parity.checkpoints import check_fit, sha256, unpickle
 from parity.config import ConfigError
 from parity.continuous.models import build
 from parity.models import kl
@@ -29,22 +26,6 @@ from parity.storage import publish
 HEADS = {768: 12, 1024: 16, 1280: 16}  # by width: base, large, huge of both families
 CELL = 8  # tokens a side of a released xAR's cell
 COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # xAR's buffers, which its network here computes
-
-
-def read(file: Path) -> dict[str, Tensor]:
-    """The tensors of a pickled checkpoint, of its moving average if it has one. Nothing in it is executed; what it does not need stays on disk."""
-    try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # MAR's keeps the training run's arguments
-            found: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file") from None
-    except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, UnpicklingError, ...
-        raise ConfigError(f"{file}: not a checkpoint that can be read safely: {repr(error).splitlines()[0][:200]}") from None
-    for key in ("model_ema", "model", "state_dict"):
-        if key in found:
-            found = found[key]
-            break
-    return {k: v for k, v in found.items() if isinstance(v, Tensor)}
 
 
 def blocks(state: dict[str, Tensor], prefix: str) -> int:
@@ -76,18 +57,17 @@ def write(state: dict[str, Tensor], file: Path, config: dict[str, Any]) -> str:
     part = file.with_name(f".{file.name}.part")
     save_file({k: v.contiguous() for k, v in state.items()}, part, metadata={"config": json.dumps(config, sort_keys=True)})
     os.replace(part, file)
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return sha256(file)
 
 
 def convert(model: str, target: Path, draft: Path, autoencoder: Path, out: Path) -> None:
     """Write `out`: the pair, its autoencoder and SHA256SUMS. ConfigError for a file that does not fit its network."""
-    state = kl.published_names(read(autoencoder))
+    state = kl.published_names(unpickle(autoencoder))
     with torch.device("meta"):
         check_fit(kl.KL(kl.KLConfig()), state, autoencoder)
     sums = {"kl": write(state, out / "kl.safetensors", asdict(kl.KLConfig()))}
     for name, file in ((model, target), (f"{model}-draft", draft)):
-        state = {k: v for k, v in read(file).items() if not COMPUTED.fullmatch(k)}
+        state = {k: v for k, v in unpickle(file).items() if not COMPUTED.fullmatch(k)}
         config = asdict(config_of(model, state, file))
         with torch.device("meta"):
             check_fit(build(model, config), state, file)

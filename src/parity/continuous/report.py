@@ -62,7 +62,7 @@ def settings_of(spec: dict[str, Any]) -> str:
 
 
 def summary(settings: Config, records: pd.DataFrame, figures: dict[str, Any]) -> pd.DataFrame:
-    """A row per cell: means and standard errors over images, and the time against the target alone of the same settings."""
+    """A row per cell: means and standard errors over images, and the speed against the target alone timed beside them."""
     cells, found = continuous_cells(settings), []
     for cell in cells:
         spec, own = cell["spec"], records[records["cell"] == cell["cell"]]
