@@ -10,13 +10,13 @@ import math
 
 import torch
 
-from parity.continuous.decoders.mar import mar
-from parity.continuous.models import CLASSES, WEIGHTS, Networks, labels_of
-from parity.continuous.protocol import Start, draw_order
-from parity.continuous.steps import run
-from parity.embedded import classifier
-from parity.embedded.training import to_pictures
-from parity.noise import batch_noise
+from parity.base.noise import batch_noise
+from parity.decode.continuous import run
+from parity.decoders.continuous.mar import mar
+from parity.metrics.networks import classifier
+from parity.models.continuous.load import CLASSES, WEIGHTS, Networks, labels_of
+from parity.models.continuous.protocol import Start, draw_order
+from parity.training.loop import to_pictures
 
 
 def main() -> None:
@@ -32,7 +32,13 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     networks, net = Networks(a.model), classifier.load(WEIGHTS / "classifier.safetensors")
     schedule = "constant" if a.model == "harmon" else "linear"
-    settings = {"steps": a.steps, "guidance": a.guidance, "guidance_schedule": schedule, "temperature": a.temperature, "clip": 4.0}
+    settings = {
+        "steps": a.steps,
+        "guidance": a.guidance,
+        "guidance_schedule": schedule,
+        "temperature": a.temperature,
+        "clip": 4.0,
+    }
     rows = range(a.images)
     pair, noise = networks.pair(rows, settings, False), batch_noise(a.seed, [str(i) for i in rows])
     order = draw_order(noise, a.images, pair.target.length, pair.target.raster)

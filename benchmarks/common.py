@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from parity import checkpoints
-from parity.config import ModelSpec
-from parity.encode import encode
+from parity.experiment.config import ModelSpec
+from parity.inputs.captions import encode
+from parity.models import checkpoints
 
 
 def scenes(images: int) -> tuple[dict, dict[str, np.ndarray]]:
@@ -15,7 +15,12 @@ def scenes(images: int) -> tuple[dict, dict[str, np.ndarray]]:
     manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
     captions = Path("prompts/scenes.txt").read_text().splitlines()[:images]
     embeddings, valid = encode(manifest, captions, "cpu")
-    return manifest, {"ids": np.array(captions), "captions": np.array(captions), "embeddings": embeddings, "valid": valid}
+    return manifest, {
+        "ids": np.array(captions),
+        "captions": np.array(captions),
+        "embeddings": embeddings,
+        "valid": valid,
+    }
 
 
 def sampling(guidance: float) -> dict[str, float]:

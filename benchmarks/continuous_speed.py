@@ -11,13 +11,13 @@ import argparse
 import numpy as np
 import torch
 
-from parity.continuous.decoders.cspd import cspd
-from parity.continuous.decoders.mar import mar
-from parity.continuous.models import Networks
-from parity.continuous.protocol import Start, draw_order
-from parity.continuous.report import RELEASED
-from parity.continuous.steps import run
-from parity.noise import batch_noise
+from parity.base.noise import batch_noise
+from parity.decode.continuous import run
+from parity.decoders.continuous.cspd import cspd
+from parity.decoders.continuous.mar import mar
+from parity.models.continuous.load import Networks
+from parity.models.continuous.protocol import Start, draw_order
+from parity.report.continuous import RELEASED
 
 CAUSAL = ("xar", "gmm")  # their released options, and methods, are fewer: a causal target cannot judge blindly
 
@@ -29,7 +29,9 @@ def methods(model: str) -> dict[str, tuple]:
     found: dict[str, tuple] = {"target alone": (mar, {})}
     if model not in CAUSAL:
         found |= {f"{n} iterations": (mar, {"iterations": n}) for n in (32, 16)}
-    return found | {f"cspd{' as released' if own else ''}, gamma {g}": (cspd, {"gamma": g, **own}) for g in (4, 8, 16, 32)}
+    return found | {
+        f"cspd{' as released' if own else ''}, gamma {g}": (cspd, {"gamma": g, **own}) for g in (4, 8, 16, 32)
+    }
 
 
 def main() -> None:
@@ -50,14 +52,25 @@ def main() -> None:
         for turn in range(a.rounds + 1):  # the first warms up
             for name in rng.permutation(list(tried)):
                 method, options = tried[name]
-                pair, noise = networks.pair(rows, settings, method is cspd), batch_noise(turn, [str(i) for i in rows], a.device)
+                pair, noise = (
+                    networks.pair(rows, settings, method is cspd),
+                    batch_noise(turn, [str(i) for i in rows], a.device),
+                )
                 order = draw_order(noise, batch, pair.target.length, pair.target.raster)
-                seconds[name].append(run(order, pair.target.dim, method(pair, Start(order), noise=noise, **options)).seconds)
+                seconds[name].append(
+                    run(order, pair.target.dim, method(pair, Start(order), noise=noise, **options)).seconds
+                )
         base = np.array(seconds["target alone"][1:])
-        print(f"{a.model}, batch {batch}: target alone {np.median(base) / batch:.2f} s an image, {a.rounds} rounds", flush=True)
+        print(
+            f"{a.model}, batch {batch}: target alone {np.median(base) / batch:.2f} s an image, {a.rounds} rounds",
+            flush=True,
+        )
         for name, spent in seconds.items():
             ratio = base / np.array(spent[1:])
-            print(f"  {name:28s} {np.median(ratio):5.2f} times faster  ({ratio.min():.2f} to {ratio.max():.2f})", flush=True)
+            print(
+                f"  {name:28s} {np.median(ratio):5.2f} times faster  ({ratio.min():.2f} to {ratio.max():.2f})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from common import sampling, scenes, variant
 
-from parity import checkpoints, config
-from parity.generate import DTYPES, generate
+from parity.decode.generate import DTYPES, generate
+from parity.experiment import config
+from parity.models import checkpoints
 
 DEFAULT = [
     "jacobi: {window: 16, coupling: shared}",

@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 import yaml
 
-from parity import checkpoints, config
-from parity.config import ModelSpec
-from parity.decode import decode
-from parity.encode import encode
-from parity.noise import batch_noise
-from parity.sampling import Sampled, Sampling
+from parity.base.noise import batch_noise
+from parity.decode.discrete import decode
+from parity.experiment import config
+from parity.experiment.config import ModelSpec
+from parity.inputs.captions import encode
+from parity.models import checkpoints
+from parity.models.discrete.sampling import Sampled, Sampling
 
 DEFAULT = ["sjd_coupled: {window: 32, warm: true}", "mtj", "mtj: {branches: 96, ranks: 6, depth: 12}"]
 SHOWN = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -40,7 +41,9 @@ def main() -> None:
         given = yaml.safe_load(text)
         method, options = next(iter(given.items())) if isinstance(given, dict) else (given, {})
         if not config.coupled(method, config.options(method, options)):
-            raise SystemExit(f"{text}: not coupled to plain sampling; allowed: variants whose result does not depend on their drafts")
+            raise SystemExit(
+                f"{text}: not coupled to plain sampling; allowed: variants whose result does not depend on their drafts"
+            )
         model = Sampled(loaded.decodable(embeddings, valid, True), Sampling(guidance=1.8))
         decoder = getattr(importlib.import_module(f"parity.decoders.{method}"), method)
         start = torch.zeros(len(captions), dtype=torch.int64)

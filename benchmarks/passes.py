@@ -11,10 +11,17 @@ import numpy as np
 import torch
 from common import sampling, scenes, variant
 
-from parity import checkpoints, config
-from parity.generate import generate
+from parity.decode.generate import generate
+from parity.experiment import config
+from parity.models import checkpoints
 
-DEFAULT = ["sjd", "sjd_coupled: {window: 64, warm: true}", "sjd_pac: {window: 50}", "mtj", "mtj: {branches: 96, ranks: 6, depth: 12}"]
+DEFAULT = [
+    "sjd",
+    "sjd_coupled: {window: 64, warm: true}",
+    "sjd_pac: {window: 50}",
+    "mtj",
+    "mtj: {branches: 96, ranks: 6, depth: 12}",
+]
 
 
 def main() -> None:

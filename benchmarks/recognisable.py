@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity import checkpoints
-from parity.config import ModelSpec
+from parity.decode.generate import generate
 from parity.embedded.scenes import ground_truth
-from parity.encode import encode
-from parity.generate import generate
+from parity.experiment.config import ModelSpec
+from parity.inputs.captions import encode
 from parity.metrics.features import cell_features
-from parity.render import render
+from parity.metrics.render import render
+from parity.models import checkpoints
 
 
 def main() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from parity import checkpoints
-from parity.config import ModelSpec
 from parity.embedded.scenes import SIZE, ground_truth, reduced
-from parity.embedded.training import to_pictures
+from parity.experiment.config import ModelSpec
 from parity.metrics.features import cell_features
-from parity.models.vq import VQ
-from parity.render import render
+from parity.metrics.render import render
+from parity.models import checkpoints
+from parity.models.discrete.vq import VQ
+from parity.training.loop import to_pictures
 
 
 def rebuilt(vq: VQ, pixels: np.ndarray, batch: int = 32) -> np.ndarray:
@@ -46,7 +46,9 @@ def main() -> None:
         for name, shown in {"as drawn": pixels, "as drawn, bilinear": bilinear(pixels), "tokenizer": made}.items():
             score = cell_features(names, names, shown, clip)["cosine"].mean()
             print(f"{side}x{side} {name:18s} cosine {score:.3f}", flush=True)
-        print(f"{side}x{side} tokenizer: mean absolute error {np.abs(made / 255 - pixels / 255).mean():.3f}", flush=True)
+        print(
+            f"{side}x{side} tokenizer: mean absolute error {np.abs(made / 255 - pixels / 255).mean():.3f}", flush=True
+        )
 
 
 if __name__ == "__main__":

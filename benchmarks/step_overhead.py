@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from parity import checkpoints
-from parity.config import COMPANIONS, ModelSpec, methods, needs, options
-from parity.decode import decode
-from parity.encode import encode
-from parity.noise import batch_noise
-from parity.sampling import Sampled, Sampling
+from parity.base.noise import batch_noise
+from parity.decode.discrete import decode
+from parity.experiment.config import COMPANIONS, ModelSpec, methods, needs, options
+from parity.inputs.captions import encode
+from parity.models import checkpoints
+from parity.models.discrete.sampling import Sampled, Sampling
 
 
 class Timed:
@@ -29,8 +29,15 @@ class Timed:
     def __init__(self, model):
         self.model, self.seconds, self.calls = model, 0.0, 0
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
-        self.codebook, self.raw_codebook, self.embeddings, self.keep = model.codebook, model.raw_codebook, model.embeddings, model.keep
-        self.drafter, self.draft = (companion and TimedCompanion(companion, self) for companion in (model.drafter, model.draft))
+        self.codebook, self.raw_codebook, self.embeddings, self.keep = (
+            model.codebook,
+            model.raw_codebook,
+            model.embeddings,
+            model.keep,
+        )
+        self.drafter, self.draft = (
+            companion and TimedCompanion(companion, self) for companion in (model.drafter, model.draft)
+        )
 
     def timed(self, call, *inputs):
         begin = time.perf_counter()
@@ -79,10 +86,14 @@ def main() -> None:
             timed = Timed(loaded[needs(method)].decodable(*encode(manifest, captions, "cpu"), True))
             decoder = getattr(importlib.import_module(f"parity.decoders.{method}"), method)
             noise = batch_noise(0, captions)
-            steps = decoder(Sampled(timed, sampling), torch.zeros(a.batch, dtype=torch.int64), noise=noise, **options(method, {}))
+            steps = decoder(
+                Sampled(timed, sampling), torch.zeros(a.batch, dtype=torch.int64), noise=noise, **options(method, {})
+            )
             done = decode(timed, steps, a.batch)
             if round_:  # the first warms up
-                found.setdefault(method, []).append((1 - timed.seconds / done.seconds, 1000 * done.seconds / timed.calls))
+                found.setdefault(method, []).append(
+                    (1 - timed.seconds / done.seconds, 1000 * done.seconds / timed.calls)
+                )
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
     for method, rows in found.items():
         print(

@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from parity.anysubset import statistics, tasks
-from parity.anysubset.decoders.assd import assd
-from parity.anysubset.decoders.assd_ngram import assd_ngram
-from parity.anysubset.decoders.sequential import sequential
-from parity.anysubset.infilling import Infilling, infilling
-from parity.anysubset.steps import fill
-from parity.anysubset.words import TextModels
-from parity.command import provenance
-from parity.noise import batch_noise
-from parity.storage import write_json
+from parity.base.command import provenance
+from parity.base.files import write_json
+from parity.base.noise import batch_noise
+from parity.decode.anysubset import fill
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_ngram import assd_ngram
+from parity.decoders.anysubset.sequential import sequential
+from parity.inputs import tasks
+from parity.metrics import statistics
+from parity.models.anysubset.load import TextModels
+from parity.models.anysubset.protocol import Infilling, infilling
 
 
 def starts(models: TextModels, rows: int, length: int, masked: float) -> tuple[Infilling, list[str]]:
@@ -37,7 +38,7 @@ def rows_of(start: Infilling, part: slice) -> Infilling:
 
 
 def passes(models: TextModels, rows: int) -> dict:
-    from parity.anysubset.score import perplexities
+    from parity.metrics.score import perplexities
 
     start, ids = starts(models, rows, 128, 0.95)
     model, found, base = models.subset(True), {}, {}
@@ -49,7 +50,8 @@ def passes(models: TextModels, rows: int) -> dict:
     ):
         done = [
             fill(
-                rows_of(start, slice(i, i + 64)), decoder(model, rows_of(start, slice(i, i + 64)), noise=batch_noise(seed, ids[i : i + 64]))
+                rows_of(start, slice(i, i + 64)),
+                decoder(model, rows_of(start, slice(i, i + 64)), noise=batch_noise(seed, ids[i : i + 64])),
             )
             for i in range(0, rows, 64)
         ]
@@ -58,10 +60,16 @@ def passes(models: TextModels, rows: int) -> dict:
         figures = {"perplexity": ppl, "entropy": np.array([statistics.entropy(t) for t in tokens.numpy()])}
         base = base or figures
         per_token, error = statistics.mean_error((nfe / (start.end - start.begin)).numpy())
-        found[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error, "seconds_per_row": sum(d.seconds for d in done) / rows}
+        found[name] = {
+            "nfe_per_token": per_token,
+            "nfe_per_token_se": error,
+            "seconds_per_row": sum(d.seconds for d in done) / rows,
+        }
         for key, values in figures.items():
             mean, se = statistics.mean_error(values)
-            found[name] |= {key: mean, f"{key}_se": se} | {f"{key}_{k}": v for k, v in statistics.compare(values, base[key]).items()}
+            found[name] |= {key: mean, f"{key}_se": se} | {
+                f"{key}_{k}": v for k, v in statistics.compare(values, base[key]).items()
+            }
         print(name, {k: round(v, 4) for k, v in found[name].items()}, flush=True)
     return found
 
@@ -72,7 +80,10 @@ def batch(models: TextModels, alone: int) -> dict:
     fill(rows_of(start, slice(1)), assd(model, rows_of(start, slice(1)), noise=batch_noise(2, ids[:1]), k=5))  # warm
     together = fill(start, assd(model, start, noise=noise, k=5))
     one_by_one = [
-        fill(rows_of(start, slice(i, i + 1)), assd(model, rows_of(start, slice(i, i + 1)), noise=batch_noise(2, ids[i : i + 1]), k=5))
+        fill(
+            rows_of(start, slice(i, i + 1)),
+            assd(model, rows_of(start, slice(i, i + 1)), noise=batch_noise(2, ids[i : i + 1]), k=5),
+        )
         for i in range(alone)
     ]
     same = all(torch.equal(d.tokens[0], together.tokens[i]) for i, d in enumerate(one_by_one))
@@ -98,11 +109,15 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(1)
     models = TextModels()
-    found = {"passes": lambda: passes(models, a.rows), "batch": lambda: batch(models, a.alone), "cache": lambda: cache(models, a.rows)}[
-        a.what
-    ]()
+    found = {
+        "passes": lambda: passes(models, a.rows),
+        "batch": lambda: batch(models, a.alone),
+        "cache": lambda: cache(models, a.rows),
+    }[a.what]()
     print(found)
-    write_json(Path(__file__).parent / f"text-{a.what}.json", {"found": found, "provenance": provenance("cpu", "float32", 1)})
+    write_json(
+        Path(__file__).parent / f"text-{a.what}.json", {"found": found, "provenance": provenance("cpu", "float32", 1)}
+    )
 
 
 if __name__ == "__main__":

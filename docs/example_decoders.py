@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from parity.steps import Step
-from parity.verification import race, residual
+from parity.decoders.steps import Step
+from parity.decoders.verification import race, residual
 
 
 def _two_at_a_time(model, start: Tensor, noise, correct: bool) -> Iterator[Step]:

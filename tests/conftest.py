@@ -17,10 +17,11 @@ torch.set_num_threads(1)
 def all_weights(tmp_path, monkeypatch):
     """The package's weights as after `recipe install`, those of the draft model and of the 8x8 grid small and random: a folder, and its digests
     without these two and the drafter."""
-    from parity import checkpoints, config
-    from parity.embedded.train_llamagen import CONFIGS
-    from parity.embedded.training import publish
-    from parity.models.llamagen import LlamaGenConfig, Transformer
+    from parity.experiment import config
+    from parity.models import checkpoints
+    from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
+    from parity.training.llamagen import CONFIGS
+    from parity.training.loop import publish
 
     folder, trained, sums, drafter = tmp_path / "weights", config.EMBEDDED, [], []
     folder.mkdir()

@@ -2,17 +2,19 @@
 
 import torch
 
-from parity.decode import Decoded, decode
-from parity.models.tabular import TabularModel, nodes, random_table
-from parity.noise import Noise, counted_noise
-from parity.sampling import Sampled, Sampling
+from parity.base.noise import Noise, counted_noise
+from parity.decode.discrete import Decoded, decode
+from parity.models.discrete.sampling import Sampled, Sampling
+from parity.models.discrete.tabular import TabularModel, nodes, random_table
 
 
 def table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: float = 1.5) -> torch.Tensor:
     return random_table(vocab, length, torch.Generator().manual_seed(seed), scale, pair)
 
 
-def run(decoder, logits, length, rows, *, width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, **options) -> Decoded:
+def run(
+    decoder, logits, length, rows, *, width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, **options
+) -> Decoded:
     """Decode `rows` sequences of a tabular model, row b with the noise of number b."""
     model = TabularModel(logits, length, rows, width=width, forced=forced)
     if sampling is not None or forced is not None:

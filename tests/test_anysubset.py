@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from parity.anysubset.decoders.assd import assd
-from parity.anysubset.decoders.assd_ngram import assd_ngram, bigram_laws
-from parity.anysubset.decoders.diffusion import diffusion
-from parity.anysubset.decoders.gpt2 import gpt2
-from parity.anysubset.decoders.sequential import sequential
-from parity.anysubset.decoders.sigma_gpt import sigma_gpt
-from parity.anysubset.infilling import infilling, lattice, write
-from parity.anysubset.steps import fill
-from parity.anysubset.tabular import TabularAnySubset, random_table
+from parity.base.noise import Noise, counted_noise
+from parity.decode.anysubset import fill
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_ngram import assd_ngram, bigram_laws
+from parity.decoders.anysubset.diffusion import diffusion
+from parity.decoders.anysubset.gpt2 import gpt2
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
 from parity.equality import anyorder, verdict
-from parity.noise import Noise, counted_noise
+from parity.models.anysubset.protocol import infilling, lattice, write
+from parity.models.anysubset.tabular import TabularAnySubset, random_table
 
 DECODERS = {
     "sequential": sequential,
@@ -35,9 +35,15 @@ def ragged(model: TabularAnySubset, rows: int, seed: int = 0):
     """Rows of unequal length with random prompts of at least one token, and something to fill in."""
     rng = np.random.default_rng(seed)
     end = torch.from_numpy(rng.integers(2, model.length + 1, rows))
-    order = torch.from_numpy(rng.random((rows, model.length))).masked_fill(torch.arange(model.length) >= end[:, None], 2).argsort(1)
+    order = (
+        torch.from_numpy(rng.random((rows, model.length)))
+        .masked_fill(torch.arange(model.length) >= end[:, None], 2)
+        .argsort(1)
+    )
     count = torch.from_numpy(1 + (rng.random(rows) * (end.numpy() - 1)).astype(np.int64))
-    known = torch.zeros(rows, model.length, dtype=torch.bool).scatter_(1, order, torch.arange(model.length) < count[:, None])
+    known = torch.zeros(rows, model.length, dtype=torch.bool).scatter_(
+        1, order, torch.arange(model.length) < count[:, None]
+    )
     tokens = torch.from_numpy(rng.integers(0, model.words, (rows, model.length)))
     return infilling(tokens, known, model.mask, model.vocab, end)
 
@@ -77,13 +83,16 @@ def test_write_leaves_slots_past_the_end_alone():
 
 @pytest.mark.parametrize("name", ["sequential", "assd", "assd_ngram"])
 def test_lossless_decoders_are_certified(name):
-    rows = anyorder.exact(DECODERS[name], method=name, n=40_000, names=["random 3x5", "random 2x6", "consistent 3x4"], draws=999)
+    rows = anyorder.exact(
+        DECODERS[name], method=name, n=40_000, names=["random 3x5", "random 2x6", "consistent 3x4"], draws=999
+    )
     found = verdict.verdicts(rows, {name: "lossless"}, margin=0.03)[0]
     assert found["verdict"] == "certified lossless", found
 
 
 @pytest.mark.parametrize(
-    ("name", "decoder"), [("assd", partial(assd, k=3, tolerance=0.1)), ("sigma_gpt", sigma_gpt), ("diffusion", DECODERS["diffusion"])]
+    ("name", "decoder"),
+    [("assd", partial(assd, k=3, tolerance=0.1)), ("sigma_gpt", sigma_gpt), ("diffusion", DECODERS["diffusion"])],
 )
 def test_lossy_decoders_are_rejected_with_their_distance(name, decoder):
     rows = anyorder.exact(decoder, method=name, n=20_000, names=["random 3x5", "consistent 3x4"], draws=999)
@@ -159,7 +168,9 @@ def test_first_draft_is_always_accepted():
     for step in assd(model, start, noise=noise, k=4):
         line, ranks, _, p = next(c for c in reversed(model.calls) if (c[1].shape[1] == 4))
         alive = ranks[:, 0] < start.order.shape[1]
-        again = model.model.laws(line, start.order, start.begin, ranks[:, :1], ranks[:, :1].clamp(max=5))  # its joint-density term
+        again = model.model.laws(
+            line, start.order, start.begin, ranks[:, :1], ranks[:, :1].clamp(max=5)
+        )  # its joint-density term
         assert torch.equal(again[alive, 0], p[alive, 0])
         u = noise.uniform("accept", ranks[:, :1])
         own = p[:, 0].gather(-1, step.tokens[:, :1])
@@ -222,7 +233,11 @@ def test_prompts_stand_and_everything_else_is_filled(name):
     inside = torch.arange(6) < start.end[:, None]
     given = start.tokens != model.mask
     assert torch.equal(done.tokens[given], start.tokens[given])
-    assert (done.tokens[inside] < model.words).all() and (done.loop[given] == 0).all() and (done.loop[inside & ~given] > 0).all()
+    assert (
+        (done.tokens[inside] < model.words).all()
+        and (done.loop[given] == 0).all()
+        and (done.loop[inside & ~given] > 0).all()
+    )
 
 
 def test_a_decoder_that_stops_early_is_an_error():

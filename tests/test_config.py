@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parity import config, layout
+from parity.experiment import config
+from parity.experiment import paths as layout
 
 ROOT = Path(__file__).parent.parent
 GOOD = {"methods": {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}}
@@ -15,9 +16,15 @@ BAD = {
     "unknown key": ({"foo": 1}, ["foo = 1", "unknown key", "prompts"]),
     "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
     "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["methods.sjdd", "allowed", "jacobi, "]),
-    "unknown option": ({"methods": {"ar": [{}], "sjd": [{"windows": 3}]}}, ["methods.sjd.0.windows = 3", "window, init, refine"]),
+    "unknown option": (
+        {"methods": {"ar": [{}], "sjd": [{"windows": 3}]}},
+        ["methods.sjd.0.windows = 3", "window, init, refine"],
+    ),
     "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["methods.ar.0.window = 4", "no options"]),
-    "option out of range": ({"methods": {"ar": [{}], "sjd": [{"window": 0}]}}, ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
+    "option out of range": (
+        {"methods": {"ar": [{}], "sjd": [{"window": 0}]}},
+        ["methods.sjd.0.window = 0", "greater than or equal to 1"],
+    ),
     "window longer than the sequence": (
         {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
         ["methods.sjd.0.window = 257", "at most 256 with models.scenes"],
@@ -26,9 +33,18 @@ BAD = {
         {"methods": {"ar": [{}], "zipar": [{"ahead": 17}]}},
         ["methods.zipar.0.ahead = 17", "at most 16 with models.scenes"],
     ),
-    "group larger than the codebook": ({"methods": {"ar": [{}], "gsd": [{"group": 1025}]}}, ["methods.gsd.0.group = 1025", "at most 1024"]),
-    "option not a choice": ({"methods": {"ar": [{}], "sjd": [{"init": "up"}]}}, ["methods.sjd.0.init = 'up'", "repeat_above"]),
-    "text for a number": (yaml.safe_load("sampling: {temperature: 1e-4}"), ["sampling.temperature = '1e-4'", "1.0e-04"]),
+    "group larger than the codebook": (
+        {"methods": {"ar": [{}], "gsd": [{"group": 1025}]}},
+        ["methods.gsd.0.group = 1025", "at most 1024"],
+    ),
+    "option not a choice": (
+        {"methods": {"ar": [{}], "sjd": [{"init": "up"}]}},
+        ["methods.sjd.0.init = 'up'", "repeat_above"],
+    ),
+    "text for a number": (
+        yaml.safe_load("sampling: {temperature: 1e-4}"),
+        ["sampling.temperature = '1e-4'", "1.0e-04"],
+    ),
     "text for a whole number": ({"batch": "8"}, ["batch = '8'", "whole number"]),
     "out of range": ({"sampling": {"top_p": 2.0}}, ["sampling.top_p = 2.0", "less than or equal to 1"]),
     "same variant twice": (
@@ -43,7 +59,10 @@ BAD = {
         {"study": [{"title": "t", "x": "windows", "y": ["nfe"]}]},
         ["study.0.x = 'windows'", "init", "step_compression"],
     ),
-    "figure of no measure": ({"study": [{"title": "t", "x": "init", "y": ["FID"]}]}, ["study.0.y = 'FID'", "allowed", "fid"]),
+    "figure of no measure": (
+        {"study": [{"title": "t", "x": "init", "y": ["FID"]}]},
+        ["study.0.y = 'FID'", "allowed", "fid"],
+    ),
     "lines by no setting": (
         {"study": [{"title": "t", "x": "init", "y": ["fid"], "by": ["delta"]}]},
         ["study.0.by = 'delta'", "method, model, sampling.guidance"],
@@ -60,9 +79,15 @@ BAD = {
         {"study": [{"title": "A b", "x": "init", "y": ["fid"]}, {"title": "a B", "x": "init", "y": ["nfe"]}]},
         ["study.1.title = 'a B'", "twice"],
     ),
-    "unknown key of a figure": ({"study": [{"title": "t", "x": "init", "y": ["fid"], "z": 1}]}, ["study.0.z = 1", "unknown key", "where"]),
+    "unknown key of a figure": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "z": 1}]},
+        ["study.0.z = 1", "unknown key", "where"],
+    ),
     "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
-    "moving revision": ({"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}}, ["models.m.revision = 'main'", "allowed"]),
+    "moving revision": (
+        {"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}},
+        ["models.m.revision = 'main'", "allowed"],
+    ),
     "no such grid": ({"models": {"m": {"grid": 12}}}, ["models.m.grid = 12", "allowed: 8 or 16"]),
     "grid of published files": (
         {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
@@ -97,7 +122,9 @@ def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(config.ConfigError) as error:
         config.read_prompts(config.PromptSpec(file="p.txt", **spec), tmp_path)
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["prompts.", *parts]), str(error.value)
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["prompts.", *parts]), str(
+        error.value
+    )
 
 
 def keys(change):
@@ -123,7 +150,9 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
 def test_adding_an_option_value_adds_one_cell_and_taking_it_back_changes_nothing():
     more = {"methods": {**GOOD["methods"], "sjd": [*GOOD["methods"]["sjd"], {"window": 17}]}}
     assert len(keys(more) - keys({})) == 1 and keys({}) < keys(more)
-    assert keys({"methods": {**GOOD["methods"], "jacobi": [{"window": 16}]}}) == keys({})  # a default written out is the same cell
+    assert keys({"methods": {**GOOD["methods"], "jacobi": [{"window": 16}]}}) == keys(
+        {}
+    )  # a default written out is the same cell
 
 
 def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own():
@@ -142,7 +171,9 @@ def test_defaults_of_the_code_are_what_the_options_say():
     }
     assert config.claim("sjd") == "lossless" == config.claim("sjd", {"window": 4, "tolerance": 0.0})
     assert config.claim("sjd", {"tolerance": 0.1}) == config.claim("sjd_coupled", {"store": "q"}) == "lossy"
-    assert config.coupled("mtj", {}) and config.coupled("jacobi", {"coupling": "shared"}) and not config.coupled("sjd", {})
+    assert (
+        config.coupled("mtj", {}) and config.coupled("jacobi", {"coupling": "shared"}) and not config.coupled("sjd", {})
+    )
     assert not config.coupled("sjd_coupled", {"coupling": "maximal"})
 
 
@@ -155,7 +186,9 @@ def test_schema_file_is_the_schema():
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 
 
-@pytest.mark.parametrize("file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name
+)
 def test_every_configuration_we_ship_is_valid(file, all_weights):
     raw = yaml.safe_load(file.read_text())
     loaded = config.load(raw)
@@ -174,8 +207,12 @@ def test_a_figure_of_an_unknown_paper_or_table_is_one_clear_line(paper, parts):
     figure = {"title": "t", "x": "init", "y": ["fid"], "paper": paper}
     with pytest.raises(config.ConfigError) as error:
         config.check_sources(config.load({**GOOD, "study": [figure]}), PUBLISHED)
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in [f"study.0.paper = {paper!r}", *parts])
-    config.check_sources(config.load({**GOOD, "study": [{**figure, "paper": "Teng et al. 2024 (SJD), Fig. 8, Table 9"}]}), PUBLISHED)
+    assert "\n" not in str(error.value) and all(
+        part in str(error.value) for part in [f"study.0.paper = {paper!r}", *parts]
+    )
+    config.check_sources(
+        config.load({**GOOD, "study": [{**figure, "paper": "Teng et al. 2024 (SJD), Fig. 8, Table 9"}]}), PUBLISHED
+    )
 
 
 def test_a_study_is_no_part_of_a_key():
@@ -217,7 +254,9 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, me
         config._header.cache_clear()
         config.load({"methods": {"ar": [{}], method: [{}]}})
         if method != "eagle":
-            with pytest.raises(config.ConfigError, match=f"methods.{method}.0.k = 1024: allowed: at most 1023 with models.scenes"):
+            with pytest.raises(
+                config.ConfigError, match=f"methods.{method}.0.k = 1024: allowed: at most 1023 with models.scenes"
+            ):
                 config.load({"methods": {"ar": [{}], method: [{"k": 1024}]}})
     finally:
         config._header.cache_clear()
@@ -264,7 +303,9 @@ def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
         (folder / f"{file}.safetensors").unlink()
         with pytest.raises(config.ConfigError) as error:
             config.load(raw)
-        assert "\n" not in str(error.value) and all(part in str(error.value) for part in [*parts, f"{file}.safetensors"])
+        assert "\n" not in str(error.value) and all(
+            part in str(error.value) for part in [*parts, f"{file}.safetensors"]
+        )
     assert config.load({"methods": {"ar": [{}], "sjd": [{}]}})
     with pytest.raises(config.ConfigError, match="needs a draft trained for this model"):
         config.load({**spec, "models": {"m": {"source": "files"}}})

@@ -8,22 +8,26 @@ import pandas as pd
 import pytest
 import torch
 
-from parity.config import ConfigError, ContinuousSpec, continuous_methods, load, options
-from parity.continuous import cells
-from parity.continuous.decoders.cspd import cspd, residual
-from parity.continuous.decoders.mar import known_after, mar
-from parity.continuous.forced import draw, rows
-from parity.continuous.guided import MAR
-from parity.continuous.protocol import Pair, Start, draw_order, path_noise
-from parity.continuous.report import likeness
-from parity.continuous.steps import Clocked, Draw, run
-from parity.equality import continuous
-from parity.models.diffusion import Sampling, Steps, Trajectory, single_path_log_ratio, walk
-from parity.models.gmm import TabularMixture
-from parity.models.mar import MARConfig, MARNet
-from parity.noise import batch_noise, counted_noise
+from parity.base.errors import ConfigError
+from parity.base.noise import batch_noise, counted_noise
+from parity.decode.continuous import Clocked, run
+from parity.decoders.continuous.cspd import cspd, residual
+from parity.decoders.continuous.mar import known_after, mar
+from parity.decoders.steps import Draw
+from parity.equality import mixtures as continuous
+from parity.equality.one_token import draw, rows
+from parity.experiment import continuous as cells
+from parity.experiment.config import ContinuousSpec, continuous_methods, load, options
+from parity.models.continuous.diffusion import Sampling, Steps, Trajectory, single_path_log_ratio, walk
+from parity.models.continuous.gmm import TabularMixture
+from parity.models.continuous.guided import MAR
+from parity.models.continuous.mar import MARConfig, MARNet
+from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
+from parity.report.continuous import likeness
 
-CONFIG = MARConfig(classes=6, grid=4, dim=4, width=32, encoder=1, decoder=1, heads=2, buffer=2, head_width=32, head_depth=1)
+CONFIG = MARConfig(
+    classes=6, grid=4, dim=4, width=32, encoder=1, decoder=1, heads=2, buffer=2, head_width=32, head_depth=1
+)
 SAMPLING = Sampling(steps=5, guidance=2.0)
 RELEASED = {
     "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False, "give_up": "zero",
@@ -94,14 +98,19 @@ def test_on_a_mixture_it_is_exact_and_a_sampler_that_gives_up_is_not():
 def laws(n: int, seed: int, std: float) -> Trajectory:
     rng = torch.Generator().manual_seed(seed)
     return Trajectory(
-        torch.randn(n, 3, generator=rng).double(), std * torch.rand(n, 3, generator=rng).double() + 0.2, torch.zeros(n).double()
+        torch.randn(n, 3, generator=rng).double(),
+        std * torch.rand(n, 3, generator=rng).double() + 0.2,
+        torch.zeros(n).double(),
     )
 
 
 @pytest.mark.parametrize("aligned", [True, False])
 def test_theorem_1_shared_noise_lowers_the_squared_distance_by_twice_the_trace(aligned):
     n = 200_000
-    p, q = (Trajectory(*(x[:1].expand(n, -1) if x.ndim == 2 else x for x in laws(n, s, 1.0)[:2]), torch.zeros(n)) for s in (1, 2))
+    p, q = (
+        Trajectory(*(x[:1].expand(n, -1) if x.ndim == 2 else x for x in laws(n, s, 1.0)[:2]), torch.zeros(n))
+        for s in (1, 2)
+    )
     noise = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(3)).double()
     far = [((q.sample(lambda _: noise[0]) - p.sample(lambda _, k=k: noise[k])) ** 2).sum(-1) for k in (0, 1)]
     lowered, error = far[1].mean() - far[0].mean(), (far[1] - far[0]).std() / math.sqrt(n)
@@ -118,7 +127,7 @@ class Gentle(torch.nn.Module):
 
     def run(self, x, t, condition):
         clean = 0.3 + self.tilt * condition[:, :4]
-        from parity.models.diffusion import TRAINED, schedule
+        from parity.models.continuous.diffusion import TRAINED, schedule
 
         ab = schedule(TRAINED).alpha_bar[t][:, None]
         return torch.cat([(x - ab.sqrt() * clean) / (1 - ab).sqrt(), torch.tanh(self.tilt * 20 + condition[:, :4])], -1)
@@ -163,12 +172,16 @@ def test_the_residual_is_the_positive_part_and_says_when_it_gives_up():
     q = Trajectory(torch.full((n, 1), 0.8).double(), torch.ones(n, 1).double(), torch.zeros(n).double())
     x, made, none = residual(p, q, torch.zeros(n), noise, torch.zeros(n, dtype=torch.int64), 1, 200, 1.0)
     grid = torch.linspace(-5, 3, 4001).double()
-    density = (torch.distributions.Normal(0, 1).log_prob(grid).exp() - torch.distributions.Normal(0.8, 1).log_prob(grid).exp()).clamp(min=0)
+    density = (
+        torch.distributions.Normal(0, 1).log_prob(grid).exp() - torch.distributions.Normal(0.8, 1).log_prob(grid).exp()
+    ).clamp(min=0)
     mean = (grid * density).sum() / density.sum()
     assert not none.any() and made.min() >= 1
     assert abs(x.mean() - mean) < 4 * x.std() / math.sqrt(n)
     assert abs(float(mean)) > 0.3  # and not the target's own mean
-    _, made, none = residual(p, p, torch.zeros(n), noise, torch.zeros(n, dtype=torch.int64), 1, 3, 1.0)  # p = q: nothing is left
+    _, made, none = residual(
+        p, p, torch.zeros(n), noise, torch.zeros(n, dtype=torch.int64), 1, 3, 1.0
+    )  # p = q: nothing is left
     assert none.all() and (made == 3).all()
 
 
@@ -188,7 +201,8 @@ def test_giving_up_is_an_error_or_counted(give_up):
 
 
 @pytest.mark.parametrize(
-    "iterations, schedule", [(0, "cosine"), (16, "constant"), (4, "constant"), (5, "cosine"), (16, "cosine"), (1, "cosine")]
+    "iterations, schedule",
+    [(0, "cosine"), (16, "constant"), (4, "constant"), (5, "cosine"), (16, "cosine"), (1, "cosine")],
 )
 def test_parallel_sampling_fills_the_image_once(iterations, schedule):
     known = known_after(iterations, schedule, 16)
@@ -209,10 +223,22 @@ def test_the_law_of_one_token_tells_a_draft_from_its_target():
         return mar(Pair(models.draft), begin, noise=noise)
 
     for method, hit in ((mar, False), (as_drafted, True)):
-        found = rows([(models, image), (models, (*image[:2], 5))], method, {}, 128, (11, 13), model="mar", method="m", key="k", seed=0)
+        found = rows(
+            [(models, image), (models, (*image[:2], 5))],
+            method,
+            {},
+            128,
+            (11, 13),
+            model="mar",
+            method="m",
+            key="k",
+            seed=0,
+        )
         tests = [r for r in found if r["decides"]]
         assert any(r["verdict"] == "rejected" for r in tests) == hit
-        assert len(tests) == 4 * (1 + hit) and all(r["p_holm"] >= r["p_value"] for r in tests)  # one family; repeated if it rejects
+        assert len(tests) == 4 * (1 + hit) and all(
+            r["p_holm"] >= r["p_value"] for r in tests
+        )  # one family; repeated if it rejects
         assert (
             max(r["p_holm"] / r["p_value"] for r in tests) > 2
         )  # its correction is over places too: two tests of one place give 2 at most
@@ -279,7 +305,8 @@ def test_a_wrong_section_is_one_line(section, words):
 
 
 @pytest.mark.parametrize(
-    "key, words", [("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")]
+    "key, words",
+    [("grid", "tokens a side"), ("dim", "numbers a token"), ("classes", "classes"), ("latents", "latents")],
 )
 def test_a_draft_of_another_kind_is_refused(tmp_path, key, words):
     from safetensors.torch import save_file

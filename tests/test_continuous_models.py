@@ -10,20 +10,24 @@ import pytest
 import torch
 from scipy import stats
 
-from parity.checkpoints import load_weights
-from parity.continuous.protocol import path_noise
-from parity.embedded import train_gmm, train_harmon, train_mar, train_xar, training
-from parity.embedded.training import publish
-from parity.equality.continuous import random_mixture
-from parity.models import gmm, xar
-from parity.models.diffusion import Sampling
-from parity.models.gmm import GMM, GMMConfig, GMMNet, MixtureLaw, TabularMixture
-from parity.models.harmon import Harmon, HarmonConfig, HarmonNet
-from parity.models.kl import KL, LATENTS, KLConfig
-from parity.models.llamagen import read_config
-from parity.models.mar import MARConfig, MARNet
-from parity.models.xar import XAR, XARConfig, XARNet, fold, unfold
-from parity.noise import Noise, counted_noise
+from parity.base.noise import Noise, counted_noise
+from parity.equality.mixtures import random_mixture
+from parity.models.checkpoints import load_weights
+from parity.models.continuous import gmm, xar
+from parity.models.continuous.diffusion import Sampling
+from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet, MixtureLaw, TabularMixture
+from parity.models.continuous.harmon import Harmon, HarmonConfig, HarmonNet
+from parity.models.continuous.kl import KL, LATENTS, KLConfig
+from parity.models.continuous.mar import MARConfig, MARNet
+from parity.models.continuous.protocol import path_noise
+from parity.models.continuous.xar import XAR, XARConfig, XARNet, fold, unfold
+from parity.models.discrete.llamagen import read_config
+from parity.training import gmm as train_gmm
+from parity.training import harmon as train_harmon
+from parity.training import loop as training
+from parity.training import mar as train_mar
+from parity.training import xar as train_xar
+from parity.training.loop import publish
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}
 XAR_SMALL = XARConfig(**SMALL, classes=5, cell=1, encoder=1, decoder=1)
@@ -104,7 +108,9 @@ def test_a_row_alone_is_the_row_in_a_batch(name):
     whole = token(m, tokens, order, places)
     for i in range(len(tokens)):
         at = torch.tensor([i])
-        assert torch.allclose(token(m.take(at), tokens[at], order[at], places[at], keys=at)[0], whole[i], atol=1e-5, rtol=1e-5)
+        assert torch.allclose(
+            token(m.take(at), tokens[at], order[at], places[at], keys=at)[0], whole[i], atol=1e-5, rtol=1e-5
+        )
     assert not torch.allclose(
         token(m.take(torch.tensor([1, 1, 2, 3])), tokens, order, places)[0], whole[0], atol=1e-3
     )  # what it is conditioned on
@@ -184,7 +190,11 @@ def test_harmon_prompts_padding_and_none():
 
 def test_harmon_has_the_published_names():
     names = set(HarmonNet(HARMON_SMALL).state_dict())
-    assert {"llm.model.embed_tokens.weight", "llm.model.layers.0.self_attn.q_proj.bias", "llm.model.norm.weight"} <= names
+    assert {
+        "llm.model.embed_tokens.weight",
+        "llm.model.layers.0.self_attn.q_proj.bias",
+        "llm.model.norm.weight",
+    } <= names
     assert {"mar.fake_latent", "mar.diffloss.net.cond_embed.weight", "proj_in.2.weight", "proj_out.0.bias"} <= names
 
 
@@ -203,11 +213,18 @@ def test_xar_has_the_published_names_and_shapes():
     """xAR-B as released: 1,001 classes, no parameters in the norms of a block."""
     with torch.device("meta"):
         state = {k: tuple(v.shape) for k, v in XARNet(XARConfig()).state_dict().items()}
-    block = {"attn.qkv.weight": (2304, 768), "attn.qkv.bias": (2304,), "attn.proj.weight": (768, 768), "attn.proj.bias": (768,)}
+    block = {
+        "attn.qkv.weight": (2304, 768),
+        "attn.qkv.bias": (2304,),
+        "attn.proj.weight": (768, 768),
+        "attn.proj.bias": (768,),
+    }
     block |= {"mlp.fc1_g.weight": (2048, 768), "mlp.fc1_x.weight": (2048, 768), "mlp.fc2.weight": (768, 2048)}
     block |= {"mlp.fc1_g.bias": (2048,), "mlp.fc1_x.bias": (2048,), "mlp.fc2.bias": (768,)}
     block |= {"ada_lin.1.weight": (4608, 768), "ada_lin.1.bias": (4608,)}
-    assert {k.removeprefix("encoder_blocks.7."): v for k, v in state.items() if k.startswith("encoder_blocks.7.")} == block
+    assert {
+        k.removeprefix("encoder_blocks.7."): v for k, v in state.items() if k.startswith("encoder_blocks.7.")
+    } == block
     rest = {k: v for k, v in state.items() if "_blocks." not in k}
     linear = {
         "z_proj": (768, 16),
@@ -217,7 +234,9 @@ def test_xar_has_the_published_names_and_shapes():
         "time_embed.mlp.2": (768, 768),
     }
     expected = {f"{k}.weight": v for k, v in linear.items()} | {f"{k}.bias": v[:1] for k, v in linear.items()}
-    expected |= {f"{k}.weight": (768,) for k in ("z_proj_ln", "encoder_norm", "decoder_norm")} | {"class_emb.weight": (1001, 768)}
+    expected |= {f"{k}.weight": (768,) for k in ("z_proj_ln", "encoder_norm", "decoder_norm")} | {
+        "class_emb.weight": (1001, 768)
+    }
     assert rest == expected | {f"{k}_pos_embed_learned": (1, 256, 768) for k in ("encoder", "decoder")}
 
 
@@ -257,9 +276,13 @@ def test_xar_walk_is_euler_maruyama():
         law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), places, places, places), path)
         x = law.sample(path)
         assert abs(float(x.mean()) - m) < 0.03 and abs(float(x.std()) - spread) < 0.03
-        assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5) and (law.sample(path) == law.mean).all() == (last == "mean")
+        assert float(law.std.max()) == pytest.approx(0.04 * 2**0.5) and (law.sample(path) == law.mean).all() == (
+            last == "mean"
+        )
         times = [*np.linspace(1, 0.04, 100)]
-        assert float(law.log_sigma[0]) == pytest.approx(sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times)), rel=1e-5)
+        assert float(law.log_sigma[0]) == pytest.approx(
+            sum(0.5 * np.log(2 * a * (a - b)) for a, b in pairwise(times)), rel=1e-5
+        )
 
 
 def test_xar_guidance_grows_with_the_place():
@@ -267,7 +290,8 @@ def test_xar_guidance_grows_with_the_place():
     m = model("xar1")
     tokens, order, _ = question(m)
     plain, constant = (
-        replace(m, sampling=Sampling(steps=4, guidance=g, guidance_schedule=s)) for g, s in ((1.0, "linear"), (2.0, "constant"))
+        replace(m, sampling=Sampling(steps=4, guidance=g, guidance_schedule=s))
+        for g, s in ((1.0, "linear"), (2.0, "constant"))
     )
     ends = torch.tensor([[0, 15]]).expand(4, -1)
     linear = token(m, tokens, order, ends)
@@ -286,7 +310,11 @@ def test_bad_settings_of_xar_have_one_line():
 
 
 def mixture_law(rows):
-    one = MixtureLaw(torch.tensor([[0.2, 0.5, 0.3]]).log(), torch.tensor([[[-2.0], [0.5], [1.0]]]), torch.tensor([[[0.3], [1.0], [0.1]]]))
+    one = MixtureLaw(
+        torch.tensor([[0.2, 0.5, 0.3]]).log(),
+        torch.tensor([[[-2.0], [0.5], [1.0]]]),
+        torch.tensor([[[0.3], [1.0], [0.1]]]),
+    )
     return one.rows(torch.zeros(rows, dtype=torch.int64))
 
 
@@ -301,7 +329,9 @@ def test_a_mixture_law_has_the_density_of_its_samples():
     uniform = np.interp(sample, x[:, 0].numpy(), cumulative)
     assert stats.kstest(uniform, "uniform").pvalue > 1e-3
     narrow = mixture_law(n)._replace(scales=0.9 * mixture_law(n).scales)
-    assert stats.kstest(np.interp(narrow.sample(path)[:, 0].numpy(), x[:, 0].numpy(), cumulative), "uniform").pvalue < 1e-3
+    assert (
+        stats.kstest(np.interp(narrow.sample(path)[:, 0].numpy(), x[:, 0].numpy(), cumulative), "uniform").pvalue < 1e-3
+    )
     assert (mixture_law(3).log_sigma == 0).all()
 
 
@@ -369,7 +399,17 @@ RECIPES = {
     "xar": (train_xar, replace(XAR_SMALL, classes=60, grid=8, dim=16, cell=2), lambda c: XARNet(XARConfig(**c))),
     "harmon": (
         train_harmon,
-        replace(train_harmon.CONFIG, width=16, heads=2, encoder=1, decoder=1, head_width=32, head_depth=1, hidden=16, intermediate=16),
+        replace(
+            train_harmon.CONFIG,
+            width=16,
+            heads=2,
+            encoder=1,
+            decoder=1,
+            head_width=32,
+            head_depth=1,
+            hidden=16,
+            intermediate=16,
+        ),
         lambda c: HarmonNet(HarmonConfig(**c)),
     ),
 }

@@ -9,19 +9,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parity.checkpoints import unpickle
-from parity.config import ConfigError, load
-from parity.continuous import cells
-from parity.continuous.decoders.cspd import cspd
-from parity.continuous.models import Networks
-from parity.continuous.protocol import Start, draw_order
-from parity.continuous.published import config_of, convert
-from parity.continuous.steps import run
-from parity.models.kl import KL, KLConfig, published_names
-from parity.models.mar import MARConfig, MARNet
-from parity.models.xar import XARConfig, XARNet
-from parity.noise import counted_noise
-from parity.storage import sums
+from parity.base.errors import ConfigError
+from parity.base.files import sums
+from parity.base.noise import counted_noise
+from parity.decode.continuous import run
+from parity.decoders.continuous.cspd import cspd
+from parity.experiment import continuous as cells
+from parity.experiment.config import load
+from parity.models.checkpoints import unpickle
+from parity.models.continuous.kl import KL, KLConfig, published_names
+from parity.models.continuous.load import Networks
+from parity.models.continuous.mar import MARConfig, MARNet
+from parity.models.continuous.protocol import Start, draw_order
+from parity.models.continuous.published import config_of, convert
+from parity.models.continuous.xar import XARConfig, XARNet
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
     "mar_base": (768, 12, 12, 1024, 6, 208),
@@ -33,12 +34,18 @@ SIZES = {  # width, blocks each way, heads, head width and depth, million parame
 @pytest.mark.parametrize("name", SIZES)
 def test_mar_has_the_published_sizes(name):
     width, blocks, heads, head_width, depth, million = SIZES[name]
-    config = MARConfig(width=width, encoder=blocks, decoder=blocks, heads=heads, head_width=head_width, head_depth=depth)
+    config = MARConfig(
+        width=width, encoder=blocks, decoder=blocks, heads=heads, head_width=head_width, head_depth=depth
+    )
     with torch.device("meta"):
         net = MARNet(config)
     assert round(sum(p.numel() for p in net.parameters()) / 1e6) == million
     shapes = {k: tuple(v.shape) for k, v in net.state_dict().items()}
-    assert shapes["encoder_pos_embed_learned"] == (1, 320, width) and shapes["diffusion_pos_embed_learned"] == (1, 256, width)
+    assert shapes["encoder_pos_embed_learned"] == (1, 320, width) and shapes["diffusion_pos_embed_learned"] == (
+        1,
+        256,
+        width,
+    )
     assert shapes["class_emb.weight"] == (1000, width) and shapes["fake_latent"] == (1, width)
     assert shapes["diffloss.net.final_layer.linear.weight"] == (32, head_width)
     for key in (
@@ -65,7 +72,9 @@ def kl16_names() -> list[str]:
     mult, found = (1, 1, 2, 2, 4), leaf("quant_conv", "post_quant_conv")
     for side in ("encoder", "decoder"):
         found += leaf(f"{side}.conv_in", f"{side}.norm_out", f"{side}.conv_out")
-        found += block(f"{side}.mid.block_1", False) + attention(f"{side}.mid.attn_1") + block(f"{side}.mid.block_2", False)
+        found += (
+            block(f"{side}.mid.block_1", False) + attention(f"{side}.mid.attn_1") + block(f"{side}.mid.block_2", False)
+        )
     for i in range(5):
         before = mult[i - 1] if i else 1
         for j in range(2):
@@ -89,7 +98,9 @@ def test_kl16_has_the_published_names():
 
 SMALL = {  # released widths, everything else small
     "mar": lambda blocks: MARNet(
-        MARConfig(classes=5, grid=4, width=768, encoder=blocks, decoder=1, heads=12, buffer=2, head_width=32, head_depth=2)
+        MARConfig(
+            classes=5, grid=4, width=768, encoder=blocks, decoder=1, heads=12, buffer=2, head_width=32, head_depth=2
+        )
     ),
     "xar": lambda blocks: XARNet(XARConfig(classes=5, grid=16, width=768, encoder=blocks, decoder=1, heads=12)),
 }
@@ -111,7 +122,9 @@ def released(tmp_path_factory):
         torch.save(kept, folder / f"{model}{part}.pth")
     ours = KL(KLConfig()).state_dict()
     names = {published: next(iter(published_names({published: torch.empty(0)}))) for published in kl16_names()}
-    torch.save({"model": {**{p: ours[o] for p, o in names.items()}, "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt")
+    torch.save(
+        {"model": {**{p: ours[o] for p, o in names.items()}, "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt"
+    )
     return folder, nets
 
 
@@ -132,7 +145,9 @@ def test_released_files_become_an_experiment(released, tmp_path, model):
     networks = Networks(model, folder=tmp_path / "w")
     for part in ("", "-draft"):
         loaded = networks.network(part).state_dict()
-        assert all(torch.equal(v, loaded[k]) for k, v in nets[model, part].state_dict().items())  # the moving average, not the zeros
+        assert all(
+            torch.equal(v, loaded[k]) for k, v in nets[model, part].state_dict().items()
+        )  # the moving average, not the zeros
     pair = networks.pair(range(2), {**found[0]["spec"]["sampling"], "steps": 3}, True)
     noise = counted_noise(0, range(2), torch.float32)
     order = draw_order(noise, 2, pair.target.length, pair.target.raster)
@@ -142,7 +157,12 @@ def test_released_files_become_an_experiment(released, tmp_path, model):
     assert pixels.shape == (2, side, side, 3) and pixels.dtype == np.uint8
     assert cells.length(model, tmp_path / "w") == pair.target.length and networks.class_of(3) == str(21 % 5)
     with pytest.raises(ConfigError, match=f"at most the {pair.target.length} tokens"):
-        load({"methods": {"ar": [{}]}, "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}}})
+        load(
+            {
+                "methods": {"ar": [{}]},
+                "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}},
+            }
+        )
     file = tmp_path / "w" / f"{model}.safetensors"
     assert sums(tmp_path / "w")[f"{model}.safetensors"] == hashlib.sha256(file.read_bytes()).hexdigest()
     whole = file.read_bytes()

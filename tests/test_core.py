@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from parity.noise import Noise, batch_noise, counted_noise, row_key
-from parity.sampling import top_k_filter, top_p_filter
-from parity.verification import match, race, residual, slide, verify
+from parity.base.noise import Noise, batch_noise, counted_noise, row_key
+from parity.decoders.verification import match, race, residual, slide, verify
+from parity.models.discrete.sampling import top_k_filter, top_p_filter
 
 
 def laws(*rows):
@@ -22,13 +22,34 @@ NO = torch.zeros(1, 2, dtype=torch.bool)
     ("p", "q", "draft", "u", "tokens", "kept"),
     [
         # p = q: everything is accepted whatever u
-        (laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]), laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]), [0, 2], [0.999, 0.999], [0, 2], 2),
+        (
+            laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]),
+            laws([0.2, 0.3, 0.5], [0.6, 0.3, 0.1]),
+            [0, 2],
+            [0.999, 0.999],
+            [0, 2],
+            2,
+        ),
         # first draft impossible under p: rejected even at u = 0, corrected from the residual (token 2 alone), the rest fresh
         (laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1]), [0, 0], [0.0, 0.0], [2, 1], 1),
         # ratio 0.25 / 0.5 = 0.5: u just below accepts, then a rejection at the second slot
-        (laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]), [0, 0], [0.499, 0.5], [0, 2], 2),
+        (
+            laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]),
+            laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]),
+            [0, 0],
+            [0.499, 0.5],
+            [0, 2],
+            2,
+        ),
         # u at the ratio rejects: the residual of the first row is token 1 alone
-        (laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]), [0, 0], [0.5, 0.5], [1, 2], 1),
+        (
+            laws([0.25, 0.75, 0.0], [0.0, 0.4, 0.6]),
+            laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0]),
+            [0, 0],
+            [0.5, 0.5],
+            [1, 2],
+            1,
+        ),
     ],
 )
 def test_accept_reject_table(p, q, draft, u, tokens, kept):
@@ -40,7 +61,14 @@ def test_rows_of_a_batch_stop_independently():
     p = laws([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]).expand(3, -1, -1)
     draft = torch.tensor([[0, 1], [2, 1], [0, 2]])
     q = torch.nn.functional.one_hot(draft, 3).double()
-    out = verify(p, q, draft, torch.zeros(3, 2, dtype=torch.bool), torch.full((3, 2), 0.5, dtype=torch.float64), ONES.expand(3, -1, -1))
+    out = verify(
+        p,
+        q,
+        draft,
+        torch.zeros(3, 2, dtype=torch.bool),
+        torch.full((3, 2), 0.5, dtype=torch.float64),
+        ONES.expand(3, -1, -1),
+    )
     assert out.kept.tolist() == [2, 1, 2] and out.tokens[:, 0].tolist() == [0, 0, 0]
 
 
@@ -64,7 +92,11 @@ def test_point_draft_is_plain_sampling():
 @pytest.mark.parametrize("point", [False, True])
 def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
     """One slot, 10^6 rows: the law of the kept token is p. Must fail: correcting from p instead of the residual."""
-    n, p, q = 1_000_000, torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    n, p, q = (
+        1_000_000,
+        torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64),
+        torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64),
+    )
     noise, zero = counted_noise(7, range(n)), torch.zeros(1, 1, dtype=torch.int64)
     draft = race(q, noise.exponential("draft", zero, 3))
     P, Q = p.expand(n, 1, 3), q.expand(n, 1, 3)
@@ -72,13 +104,19 @@ def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
     out = verify(P, Q, draft, torch.full((n, 1), point), u, e)
     assert stats.chisquare(torch.bincount(out.tokens[:, 0], minlength=3), n * p).pvalue > 1e-4
     if not point:
-        wrong = torch.where(u * Q.gather(-1, draft[..., None])[..., 0] < P.gather(-1, draft[..., None])[..., 0], draft, race(P, e))
+        wrong = torch.where(
+            u * Q.gather(-1, draft[..., None])[..., 0] < P.gather(-1, draft[..., None])[..., 0], draft, race(P, e)
+        )
         assert stats.chisquare(torch.bincount(wrong[:, 0], minlength=3), n * p).pvalue < 1e-12
 
 
 def test_acceptance_is_one_minus_total_variation():
     """GSD supplement, Proposition 1."""
-    n, p, q = 400_000, torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64), torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    n, p, q = (
+        400_000,
+        torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64),
+        torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64),
+    )
     noise, zero = counted_noise(8, range(n)), torch.zeros(1, 1, dtype=torch.int64)
     draft = race(q.expand(n, 1, 3), noise.exponential("draft", zero, 3))
     accepted = noise.uniform("accept", zero)[:, 0] * q[draft[:, 0]] < p[draft[:, 0]]
@@ -97,7 +135,9 @@ def test_noise_of_a_row_does_not_depend_on_its_batch():
     together = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
     alone = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
     assert torch.equal(together, torch.cat(alone))
-    assert torch.equal(together[..., :3], batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3))  # shorter is a prefix
+    assert torch.equal(
+        together[..., :3], batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
+    )  # shorter is a prefix
 
 
 def test_noise_streams_differ():
@@ -136,4 +176,7 @@ def test_top_k_and_top_p():
     assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
     assert torch.isfinite(top_k_filter(logits, 99)).all()
     mass = logits.softmax(-1)[0].cumsum(0)
-    assert torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2 and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
+    assert (
+        torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
+        and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
+    )

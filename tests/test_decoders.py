@@ -7,40 +7,56 @@ import pytest
 import torch
 from scipy import stats
 
-from parity.candidates import dynamic
-from parity.decode import decode
-from parity.decoders.ar import ar
-from parity.decoders.eagle import eagle
-from parity.decoders.gsd import groups, gsd
-from parity.decoders.jacobi import jacobi
-from parity.decoders.lantern import lantern
-from parity.decoders.lantern_pp import lantern_pp
-from parity.decoders.mtj import mtj
-from parity.decoders.sjd import sjd
-from parity.decoders.sjd_coupled import sjd_coupled
-from parity.decoders.sjd_pac import sjd_pac
-from parity.decoders.spec import spec
-from parity.decoders.vvs import similarity, vvs
-from parity.decoders.zipar import zipar
-from parity.models.tabular import TabularDrafter, TabularModel, joint
-from parity.noise import counted_noise
-from parity.sampling import Sampled, Sampling
-from parity.steps import Step
-from parity.verification import descend, look_alikes, race, verify
+from parity.base.noise import counted_noise
+from parity.decode.discrete import decode
+from parity.decoders.candidates import dynamic
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.eagle import eagle
+from parity.decoders.discrete.gsd import groups, gsd
+from parity.decoders.discrete.jacobi import jacobi
+from parity.decoders.discrete.lantern import lantern
+from parity.decoders.discrete.lantern_pp import lantern_pp
+from parity.decoders.discrete.mtj import mtj
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.sjd_coupled import sjd_coupled
+from parity.decoders.discrete.sjd_pac import sjd_pac
+from parity.decoders.discrete.spec import spec
+from parity.decoders.discrete.vvs import similarity, vvs
+from parity.decoders.discrete.zipar import zipar
+from parity.decoders.steps import Step
+from parity.decoders.verification import descend, look_alikes, race, verify
+from parity.models.discrete.sampling import Sampled, Sampling
+from parity.models.discrete.tabular import TabularDrafter, TabularModel, joint
 from tests.tables import counts, run, table
 
 INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
 CASES = [(ar, {}), (jacobi, {"window": 3}), (jacobi, {"window": 3, "coupling": "shared"})]
 CASES += [(sjd, {"window": w, "init": i}) for w in (3, 4) for i in INITS]
 CASES += [(sjd, {"window": 3, "init": i, "refine": False}) for i in ("random", "sample_above")]
-CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w, "coupling": "maximal"}) for i in INITS for w in (False, True)]
-CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random", "sample_above") for w in (False, True)]
-CASES += [(gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")]
-CASES += [(gsd, {"window": 3, "group": 1})]
-TREES = [{"window": 3, "branches": 2, "depth": 2}, {"window": 4, "branches": 5, "depth": 1}, {"window": 2, "branches": 2}, {"window": 1}]
-PAC = [{"window": 4, "branches": 2}, {"window": 3, "branches": 3}, {"window": 5, "branches": 2, "depth": 3}, {"window": 2, "depth": 1}]
 CASES += [
-    (sjd_pac, {**t, "init": i, "warm": w}) for t in PAC for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
+    (sjd_coupled, {"window": 4, "init": i, "warm": w, "coupling": "maximal"}) for i in INITS for w in (False, True)
+]
+CASES += [(sjd_coupled, {"window": 4, "init": i, "warm": w}) for i in ("random", "sample_above") for w in (False, True)]
+CASES += [
+    (gsd, {"window": 3, "group": g, "resample": "group", "init": i}) for g in (2, 3) for i in ("random", "sample_above")
+]
+CASES += [(gsd, {"window": 3, "group": 1})]
+TREES = [
+    {"window": 3, "branches": 2, "depth": 2},
+    {"window": 4, "branches": 5, "depth": 1},
+    {"window": 2, "branches": 2},
+    {"window": 1},
+]
+PAC = [
+    {"window": 4, "branches": 2},
+    {"window": 3, "branches": 3},
+    {"window": 5, "branches": 2, "depth": 3},
+    {"window": 2, "depth": 1},
+]
+CASES += [
+    (sjd_pac, {**t, "init": i, "warm": w})
+    for t in PAC
+    for i, w in (("random", False), ("sample_above", True), ("repeat_left", False))
 ]
 CASES += [(spec, {"gamma": g}) for g in (1, 2, 4, 9)]
 CASES += [(mtj, {**t, "warm": w}) for t in TREES for w in (False, True)]
@@ -90,7 +106,8 @@ def test_exact_on_an_enumerable_model(decoder, options):
 def test_a_biased_decoder_is_noticed():
     """The must-fail case beside it: SJD whose correction is drawn from p instead of the residual."""
     import parity.decoders.sjd as module
-    from parity.verification import race
+
+    from parity.decoders.verification import race
 
     V, L, n = 3, 5, 60_000
     logits = table(V, L)
@@ -98,7 +115,9 @@ def test_a_biased_decoder_is_noticed():
     original = module.verify
 
     def wrong(p, q, draft, point, u, exponential, tolerance):
-        accepted = torch.where(point, False, u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0])
+        accepted = torch.where(
+            point, False, u * q.gather(-1, draft[..., None])[..., 0] < p.gather(-1, draft[..., None])[..., 0]
+        )
         n = accepted.long().cumprod(-1).sum(-1)
         fresh = race(p, exponential)
         tokens = torch.where(torch.arange(draft.shape[1]) < n[:, None], draft, fresh)
@@ -180,7 +199,10 @@ def test_refinement_is_what_accelerates():
     """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the past."""
     V, L = 4, 6
     weak = table(V, 1, seed=3, scale=2.0)[:1].expand(sum(V**i for i in range(L)), -1) + 0.2 * table(V, L)
-    assert run(sjd, weak, L, 2000, window=6).nfe.float().mean() < run(sjd, weak, L, 2000, window=6, refine=False).nfe.float().mean() - 0.5
+    assert (
+        run(sjd, weak, L, 2000, window=6).nfe.float().mean()
+        < run(sjd, weak, L, 2000, window=6, refine=False).nfe.float().mean() - 0.5
+    )
 
 
 def test_reductions_hold_token_for_token():
@@ -205,10 +227,14 @@ def test_reductions_hold_token_for_token():
         assert torch.equal(chain, tokens(sjd_pac, window=4, branches=1, init=init, warm=warm))
     assert torch.equal(tokens(ar), tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
     for tree in DRAFTS:
-        assert torch.equal(tokens(ar), tokens(eagle, **tree)) and torch.equal(tokens(ar), tokens(lantern, delta=0.0, **tree))
+        assert torch.equal(tokens(ar), tokens(eagle, **tree)) and torch.equal(
+            tokens(ar), tokens(lantern, delta=0.0, **tree)
+        )
         for delta in (0.0, 0.3):
             assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
-    assert torch.equal(tokens(ar), tokens(vvs, delta=0.0, schedule="off", s1=2))  # older features make worse drafts, not other tokens
+    assert torch.equal(
+        tokens(ar), tokens(vvs, delta=0.0, schedule="off", s1=2)
+    )  # older features make worse drafts, not other tokens
     assert not torch.equal(tokens(vvs, schedule="off"), tokens(vvs, interval=2))
 
 
@@ -226,8 +252,19 @@ def test_a_good_drafter_saves_passes_and_skipping_saves_more():
     own = TabularModel(logits, L, 500)
     own.drafter = TabularDrafter(TabularModel(logits, L, 500))
     nfe = {}
-    for name, decoder, options in (("eagle", eagle, {}), ("vvs", vvs, {"delta": 0.0, "interval": 2, "truncate": False})):
-        steps = decoder(own, torch.zeros(500, dtype=torch.int64), noise=counted_noise(1, range(500)), total=12, depth=2, top_k=3, **options)
+    for name, decoder, options in (
+        ("eagle", eagle, {}),
+        ("vvs", vvs, {"delta": 0.0, "interval": 2, "truncate": False}),
+    ):
+        steps = decoder(
+            own,
+            torch.zeros(500, dtype=torch.int64),
+            noise=counted_noise(1, range(500)),
+            total=12,
+            depth=2,
+            top_k=3,
+            **options,
+        )
         nfe[name] = decode(own, steps, 500).nfe
     assert (nfe["eagle"] == 4).all()  # 1, then twice two candidates and the draw behind them, then the last two
     assert (nfe["vvs"] == 3).all()  # 1, 2 + 2 + 1, 2 + 1
@@ -249,8 +286,14 @@ def test_rejected_candidates_take_their_look_alikes_with_them():
     near = look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)  # 0 -> 1, 1 -> 0, 2 -> 1, 3 -> 2
     noise, where = counted_noise(0, range(n)), torch.arange(2).expand(n, 2)
     tokens, parents = torch.tensor([[0, 0]]).expand(n, -1), torch.tensor([[-1, 0]]).expand(n, -1)
-    begin, e, u = torch.zeros(n, dtype=torch.int64), noise.exponential("sample", where, V), noise.uniform("accept", where[:, :1, None])
-    counted, everything = (descend(p, tokens, parents, begin, e, u, near, delta, r) for delta, r in ((0.2, "counted"), (0.1, "all")))
+    begin, e, u = (
+        torch.zeros(n, dtype=torch.int64),
+        noise.exponential("sample", where, V),
+        noise.uniform("accept", where[:, :1, None]),
+    )
+    counted, everything = (
+        descend(p, tokens, parents, begin, e, u, near, delta, r) for delta, r in ((0.2, "counted"), (0.1, "all"))
+    )
     accepted = counted.path[:, 1] >= 0
     assert abs(accepted.double().mean().item() - 0.3) < 4 * (0.3 * 0.7 / n) ** 0.5  # 0.1 and its look-alike's 0.2
     assert not (counted.tokens[~accepted, 0] < 2).any()
@@ -266,7 +309,9 @@ def test_similarity_of_candidate_sequences_is_the_papers_sum(stride):
     logits, V, depth = table(6, 4), 6, 3
     model = TabularModel(logits, 4, 5)
     codes = torch.randn(V, 2, generator=generator, dtype=torch.float64)
-    law = model.drafter.logits(torch.zeros(5, 1, dtype=torch.int64), torch.full((5, 1), -1), torch.full((5, 1), -1))[:, -1]
+    law = model.drafter.logits(torch.zeros(5, 1, dtype=torch.int64), torch.full((5, 1), -1), torch.full((5, 1), -1))[
+        :, -1
+    ]
     tree = dynamic(model.drafter, law + torch.rand(5, V, generator=generator), torch.full((5,), -1), 12, depth, 4)
     found = similarity(tree, codes, depth, 0.9, stride)
     unit = codes / codes.norm(dim=1, keepdim=True)
@@ -321,7 +366,13 @@ def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variati
     noise, one = counted_noise(0, range(n)), torch.zeros(n, 1, dtype=torch.int64)
     draft = race(q, noise.exponential("draft", one, V))
     wide = (law.expand(n, 1, V) for law in (p, q))
-    done = verify(*wide, draft, torch.zeros(n, 1, dtype=torch.bool), noise.uniform("accept", one), noise.exponential("sample", one, V))
+    done = verify(
+        *wide,
+        draft,
+        torch.zeros(n, 1, dtype=torch.bool),
+        noise.uniform("accept", one),
+        noise.exponential("sample", one, V),
+    )
     rate, expected = (done.tokens == draft).double().mean().item(), 1 - 0.5 * (p - q).abs().sum().item()
     assert abs(rate - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
 
@@ -329,7 +380,9 @@ def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variati
 def test_branches_lower_the_passes_and_none_is_the_chain():
     """On a table whose law changes with every token no draft fits for long: here the alternatives are what helps."""
     logits = table(4, 6)
-    chain, bare = (run(d, logits, 6, 3000, window=4, warm=True, **o) for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0})))
+    chain, bare = (
+        run(d, logits, 6, 3000, window=4, warm=True, **o) for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0}))
+    )
     assert torch.equal(chain.tokens, bare.tokens)
     tree = run(mtj, logits, 6, 3000, window=4, branches=8)
     assert tree.nfe.float().mean() < min(chain.nfe.float().mean(), bare.nfe.float().mean()) - 0.3
@@ -346,7 +399,9 @@ def test_siblings_against_the_whole_q_are_noticed(monkeypatch):
             v = candidates[:, k : k + 1]
             accepted = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
             rank = torch.where(accepted & valid[:, k] & ~point & (rank < 0), k, rank)
-        token = torch.where(rank < 0, race(module.residual(p, q), exponential), candidates.gather(1, rank.clamp(min=0)[:, None])[:, 0])
+        token = torch.where(
+            rank < 0, race(module.residual(p, q), exponential), candidates.gather(1, rank.clamp(min=0)[:, None])[:, 0]
+        )
         return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
 
     V, L, n = 3, 5, 60_000
@@ -362,7 +417,10 @@ def test_groups_are_those_of_the_papers_loop(G, border):
     generator = torch.Generator().manual_seed(G)
     V, delta, d = 12, 0.08, 0.9
     p = torch.rand(3, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
-    draft, vectors = torch.randint(V, (3, 4), generator=generator), torch.rand(V, 2, generator=generator, dtype=torch.float64)
+    draft, vectors = (
+        torch.randint(V, (3, 4), generator=generator),
+        torch.rand(V, 2, generator=generator, dtype=torch.float64),
+    )
     members, counts = groups(p, draft, G, delta, d, vectors, border)
     for b in range(3):
         for w in range(4):
@@ -409,13 +467,18 @@ class Watched(TabularModel):
     """Keeps what it was fed: a dictionary of position to tokens [B], pass by pass."""
 
     def logits(self, tokens, positions):
-        self.seen = [*getattr(self, "seen", []), dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True))]
+        self.seen = [
+            *getattr(self, "seen", []),
+            dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True)),
+        ]
         return super().logits(tokens, positions)
 
 
 def test_zipar_lets_the_last_token_above_stand_in_until_the_true_one_is_there():
     model = Watched(table(4, 9), 9, 50, width=3)
-    done = decode(model, zipar(model, torch.zeros(50, dtype=torch.int64), noise=counted_noise(0, range(50)), ahead=1), 50)
+    done = decode(
+        model, zipar(model, torch.zeros(50, dtype=torch.int64), noise=counted_noise(0, range(50)), ahead=1), 50
+    )
     assert [sorted(fed) for fed in model.seen] == [[-1], [0, 2], [1, 3, 5], [2, 4, 6], [5, 7]]
     assert torch.equal(model.seen[1][2], done.tokens[:, 0]) and torch.equal(model.seen[2][5], done.tokens[:, 3])
     assert all(torch.equal(fed[i], done.tokens[:, i]) for fed in model.seen[3:] for i in fed)
@@ -428,7 +491,11 @@ def test_a_step_may_say_where_each_token_stands():
     consecutive = [Step(torch.tensor([[3, 1], [2, 2]]), torch.tensor([1, 2]), torch.tensor([0, 0]))]
     consecutive += [Step(torch.tensor([[1, 2, 3, 0], [1, 0, 3, 9]]), torch.tensor([4, 3]), 1 + first)]
     spread = [Step(torch.tensor([[9, 3], [2, 2]]), torch.tensor([1, 2]), torch.tensor([[7, 0], [1, 0]]))]
-    spread += [Step(torch.tensor([[0, 3, 2, 1], [9, 3, 0, 1]]), torch.tensor([4, 3]), torch.tensor([[4, 3, 2, 1], [5, 4, 3, 2]]))]
+    spread += [
+        Step(
+            torch.tensor([[0, 3, 2, 1], [9, 3, 0, 1]]), torch.tensor([4, 3]), torch.tensor([[4, 3, 2, 1], [5, 4, 3, 2]])
+        )
+    ]
     a, b = decode(model, iter(consecutive), 2), decode(model, iter(spread), 2)
     assert a.tokens.tolist() == [[3, 1, 2, 3, 0], [2, 2, 1, 0, 3]]
     assert all(torch.equal(getattr(a, x), getattr(b, x)) for x in ("tokens", "step", "nfe", "kept"))
@@ -439,7 +506,9 @@ def drafted(target, drafts, gamma, rows=2000, sampling=None, length=6):
     """Speculative sampling of a table with another as its draft model."""
     model = TabularModel(target, length, rows, width=2, drafts=drafts)
     model = model if sampling is None else Sampled(model, sampling)
-    return decode(model, spec(model, torch.zeros(rows, dtype=torch.int64), noise=counted_noise(1, range(rows)), gamma=gamma), rows)
+    return decode(
+        model, spec(model, torch.zeros(rows, dtype=torch.int64), noise=counted_noise(1, range(rows)), gamma=gamma), rows
+    )
 
 
 @pytest.mark.parametrize("sampling", [None, Sampling(guidance=2.0, temperature=0.8, top_k=3)])
@@ -459,7 +528,10 @@ def test_speculative_sampling_accepts_one_minus_the_total_variation():
     p, q = (table(4, 1, seed=s)[0] for s in (1, 2))
     laws = [x.expand(sum(4**i for i in range(6)), -1) for x in (p, q)]
     d = drafted(*laws, gamma=1, rows=20_000)
-    rate, expected = (d.kept[:, 0] == 2).double().mean().item(), 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
+    rate, expected = (
+        (d.kept[:, 0] == 2).double().mean().item(),
+        1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item(),
+    )
     assert abs(rate - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5
 
 
@@ -467,7 +539,8 @@ def test_speculative_sampling_accepts_one_minus_the_total_variation():
 def test_faults_of_speculative_sampling_are_noticed(monkeypatch, fault):
     """The must-fail cases beside it."""
     import parity.decoders.spec as module
-    from parity.verification import finish
+
+    from parity.decoders.verification import finish
 
     def wrong(p, q, draft, point, accepted, fresh, exponential):
         if fault == "corrected from p":
@@ -489,5 +562,7 @@ def test_speculative_sampling_needs_a_draft_model():
 
     with pytest.raises(ValueError, match="no draft model"):
         decode(
-            Bare(table(3, 4), 4, 2), spec(Bare(table(3, 4), 4, 2), torch.zeros(2, dtype=torch.int64), noise=counted_noise(0, range(2))), 2
+            Bare(table(3, 4), 4, 2),
+            spec(Bare(table(3, 4), 4, 2), torch.zeros(2, dtype=torch.int64), noise=counted_noise(0, range(2))),
+            2,
         )

@@ -10,12 +10,14 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import GofChisquarePower
 from statsmodels.stats.weightstats import ttost_paired
 
-from parity.decoders.ar import ar
-from parity.decoders.jacobi import jacobi
-from parity.decoders.sjd import sjd
-from parity.equality import discrete, exact, mutants, paired, pathwise, rows, sequential, teacher_forced, verdict
-from parity.models.tabular import TabularModel, joint, random_table
-from parity.steps import Step
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.jacobi import jacobi
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.steps import Step
+from parity.equality import counts as discrete
+from parity.equality import exact, paired, pathwise, rows, sequential, teacher_forced, verdict
+from parity.equality import faults as mutants
+from parity.models.discrete.tabular import TabularModel, joint, random_table
 
 torch.set_num_threads(1)
 TARGETS = exact.targets()
@@ -37,7 +39,9 @@ def test_tost_and_power_are_those_of_statsmodels():
     """Both are a few lines of scipy in the package, for statsmodels brings pandas to every job."""
     x, y = np.random.default_rng(0).normal(size=(2, 50))
     assert np.isclose(paired.tost_p(x, y, 0.3), ttost_paired(x, y, -0.3, 0.3)[0])
-    power = GofChisquarePower().power(teacher_forced.detectable_w() / 100, nobs=10_000, alpha=rows.ALPHA, n_bins=teacher_forced.BINS)
+    power = GofChisquarePower().power(
+        teacher_forced.detectable_w() / 100, nobs=10_000, alpha=rows.ALPHA, n_bins=teacher_forced.BINS
+    )
     assert np.isclose(power, rows.POWER, atol=1e-6)
 
 
@@ -129,7 +133,9 @@ def test_bug_that_marginals_cannot_see_is_rejected(law):
 
 
 def test_too_few_samples_are_said_so_and_give_no_number(law):
-    found = discrete.joint_rows("exact", np.bincount([0] * 100, minlength=243), law, 3, 5, rng=np.random.default_rng(0), draws=99)
+    found = discrete.joint_rows(
+        "exact", np.bincount([0] * 100, minlength=243), law, 3, 5, rng=np.random.default_rng(0), draws=99
+    )
     four = next(r for r in found if r["test"] == "all four")
     assert four["p_value"] is None and four["statistic"] is None and four["note"] == "not run: needs n >= 243"
 
@@ -202,9 +208,15 @@ def test_at_least_ten_faults_are_planted():
 
 def test_impossible_token_is_an_error_that_names_its_place():
     def stubborn(model, start, *, noise):
-        yield Step(torch.zeros(len(start), model.length, dtype=torch.int64), torch.full_like(start, model.length), torch.zeros_like(start))
+        yield Step(
+            torch.zeros(len(start), model.length, dtype=torch.int64),
+            torch.full_like(start, model.length),
+            torch.zeros_like(start),
+        )
 
-    with pytest.raises(ValueError, match=r"model forced 3x4, position 1, row 0: token 0 of probability zero was sampled"):
+    with pytest.raises(
+        ValueError, match=r"model forced 3x4, position 1, row 0: token 0 of probability zero was sampled"
+    ):
         exact.exact(stubborn, n=1_000, models=[named("forced 3x4")], draws=99)
     found = exact.exact(stubborn, n=1_000, models=[named("forced 3x4")], draws=99, claim="lossy")
     four = next(r for r in found if r["test"] == "all four")
@@ -265,11 +277,15 @@ def test_e_process_finds_a_fault_and_shards_come_in_any_order(law):
 
 
 def fake(method, p, repeat=0, **values):
-    return rows.row("teacher-forced", "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values)
+    return rows.row(
+        "teacher-forced", "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values
+    )
 
 
 def test_rejection_that_does_not_repeat_is_inconclusive():
-    out = verdict.verdicts([fake("a", 1e-5), fake("a", 0.5, 1), fake("b", 1e-5), fake("b", 1e-3, 1), fake("c", 0.4)], {}, 0.01)
+    out = verdict.verdicts(
+        [fake("a", 1e-5), fake("a", 0.5, 1), fake("b", 1e-5), fake("b", 1e-3, 1), fake("c", 0.4)], {}, 0.01
+    )
     assert [v["verdict"] for v in out] == ["inconclusive", "lossy: TV not measured", "consistent"]
     once = verdict.verdicts([fake("d", 1e-5)], {}, 0.01)[0]
     assert once["verdict"] == "inconclusive" and "once" in once["note"]
@@ -278,17 +294,28 @@ def test_rejection_that_does_not_repeat_is_inconclusive():
 def test_holm_runs_over_decoders():
     alone = verdict.verdicts([fake("a", 0.02)], {}, 0.01)[0]
     among = verdict.verdicts([fake("a", 0.02), *(fake(f"m{k}", 0.5) for k in range(9))], {}, 0.01)[0]
-    assert alone["rejected_by"] and not among["rejected_by"] and among["p_decoders"]["teacher-forced"] == pytest.approx(0.2)
+    assert (
+        alone["rejected_by"]
+        and not among["rejected_by"]
+        and among["p_decoders"]["teacher-forced"] == pytest.approx(0.2)
+    )
 
 
 def test_rows_without_holm_are_a_family_of_their_own():
     made = [rows.row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate((0.02, 0.5, 0.6))]
     found = verdict.verdicts(made, {}, 0.01)[0]
-    assert found["verdict"] == "consistent" and made[0]["p_holm"] == pytest.approx(0.06) and made[0]["verdict"] == "not rejected"
+    assert (
+        found["verdict"] == "consistent"
+        and made[0]["p_holm"] == pytest.approx(0.06)
+        and made[0]["verdict"] == "not rejected"
+    )
 
 
 def test_nothing_tested_is_inconclusive():
-    assert verdict.verdicts([rows.not_run("paired", "t", 3, "n >= 10 prompts", method="a")], {}, 0.01)[0]["verdict"] == "inconclusive"
+    assert (
+        verdict.verdicts([rows.not_run("paired", "t", 3, "n >= 10 prompts", method="a")], {}, 0.01)[0]["verdict"]
+        == "inconclusive"
+    )
 
 
 @pytest.mark.slow

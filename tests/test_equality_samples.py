@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from parity.anysubset import tabular
-from parity.anysubset.infilling import Infilling
-from parity.decode import decode
-from parity.decoders.ar import ar
-from parity.decoders.sjd import sjd
+from parity.base.noise import counted_noise
+from parity.decode.discrete import decode
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.sjd import sjd
 from parity.equality import __main__ as main
-from parity.equality import anyorder, calibration, certify, continuous, mutants, paired, teacher_forced
+from parity.equality import anyorder, calibration, certify, paired, teacher_forced
+from parity.equality import faults as mutants
+from parity.equality import mixtures as continuous
 from parity.equality.exact import Target
 from parity.metrics import fid
-from parity.models.tabular import random_table
-from parity.noise import counted_noise
+from parity.models.anysubset import tabular
+from parity.models.anysubset.protocol import Infilling
+from parity.models.discrete.tabular import random_table
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
@@ -31,7 +33,9 @@ TARGET = Target("six codes", random_table(6, 5, torch.Generator().manual_seed(0)
 def sample(decoder, n, seed=0, **options):
     """Tokens and steps [n, L], and the laws [n, L, V] that the target gives at these tokens."""
     model = TARGET.model(n)
-    done = decode(model, decoder(model, torch.zeros(n, dtype=torch.int64), noise=counted_noise(seed, range(n)), **options), n)
+    done = decode(
+        model, decoder(model, torch.zeros(n, dtype=torch.int64), noise=counted_noise(seed, range(n)), **options), n
+    )
     inputs = torch.cat([torch.zeros(n, 1, dtype=torch.int64), done.tokens[:, :-1]], 1)
     p = TARGET.model(n).logits(inputs, torch.arange(-1, 4).expand(n, -1)).softmax(-1)
     return done.tokens.numpy(), done.step.numpy(), p
@@ -51,7 +55,14 @@ def battery(tokens, p, seed=0, **values):
 def test_battery_passes_a_lossless_decoder_and_rejects_a_stale_law():
     tokens, step, p = sample(sjd, 5_000, window=3)
     good = battery(tokens, p, slot=teacher_forced.slots(step), groups=np.arange(6) % 3, chunk=1000)
-    assert {r["test"] for r in good} >= {"log p", "top-1 hit", "top-5 hit", "rank PIT, row 2", "equals upper, slot 1", "group 2"}
+    assert {r["test"] for r in good} >= {
+        "log p",
+        "top-1 hit",
+        "top-5 hit",
+        "rank PIT, row 2",
+        "equals upper, slot 1",
+        "group 2",
+    }
     assert smallest(good) > 0.05
     tokens, _, p = sample(mutants.jacobi, 5_000, fault="stored q")
     assert smallest(battery(tokens, p)) < 1e-4
@@ -60,7 +71,9 @@ def test_battery_passes_a_lossless_decoder_and_rejects_a_stale_law():
 def test_battery_does_not_depend_on_chunks_but_for_the_randomised_pit():
     tokens, _, p = sample(ar, 500)
     a, b = battery(tokens, p, chunk=500), battery(tokens, p, chunk=77)
-    assert [r["statistic"] for r in a if "PIT" not in r["test"]] == pytest.approx([r["statistic"] for r in b if "PIT" not in r["test"]])
+    assert [r["statistic"] for r in a if "PIT" not in r["test"]] == pytest.approx(
+        [r["statistic"] for r in b if "PIT" not in r["test"]]
+    )
     assert [r["n"] for r in a] == [r["n"] for r in b]
 
 
@@ -91,7 +104,10 @@ def test_certain_laws_are_not_run():
     [
         (lambda p, x: p[7, 2].fill_(float("nan")), "model m, position 2, row 7: p is not a law"),
         (lambda p, x: p[7, 2].mul_(1.1), "model m, position 2, row 7: p is not a law"),
-        (lambda p, x: p[7, 2].scatter_(0, torch.tensor(x[7, 2]), 0).div_(p[7, 2].sum()), "position 2, row 7: token . of probability zero"),
+        (
+            lambda p, x: p[7, 2].scatter_(0, torch.tensor(x[7, 2]), 0).div_(p[7, 2].sum()),
+            "position 2, row 7: token . of probability zero",
+        ),
     ],
 )
 def test_bad_laws_are_errors_that_name_their_place(spoil, message):
@@ -141,23 +157,33 @@ def test_order_of_images_does_not_matter_and_repeats_are_averaged():
     turn = np.random.default_rng(0).permutation(100)
     a = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1, resamples=99)
     b = paired.scalar_rows(x[turn, 0], y[:, 0], [ids[i] for i in turn], ids, name="s", margin=0.1, resamples=99)
-    assert [r["p_value"] for r in a] == pytest.approx([r["p_value"] for r in b], nan_ok=True) or a[0]["p_value"] == b[0]["p_value"]
+    assert [r["p_value"] for r in a] == pytest.approx([r["p_value"] for r in b], nan_ok=True) or a[0]["p_value"] == b[
+        0
+    ]["p_value"]
     twice = [f"p{i // 2}/{i % 2}" for i in range(100)]
     assert paired.scalar_rows(x[:, 0], y[:, 0], twice, twice, name="s", margin=0.1, resamples=99)[0]["n"] == 50
 
 
 def test_unequal_prompt_sets_are_listed():
     x, y, ids = pairs(20)
-    with pytest.raises(ValueError, match="prompt sets differ; only on the first side: p19/0; only on the second side: other/0"):
+    with pytest.raises(
+        ValueError, match="prompt sets differ; only on the first side: p19/0; only on the second side: other/0"
+    ):
         paired.scalar_rows(x[:, 0], y[:, 0], ids, [*ids[:-1], "other/0"], name="s", margin=0.1)
 
 
 def test_few_prompts_and_equal_sides_are_not_run():
     x, y, ids = pairs(5)
-    assert paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)[0]["note"] == "not run: needs n >= 10 prompts"
+    assert (
+        paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)[0]["note"]
+        == "not run: needs n >= 10 prompts"
+    )
     x, y, ids = pairs(20)
     assert paired.scalar_rows(x[:, 0], x[:, 0], ids, ids, name="s", margin=0.1)[0]["verdict"] == "not run"
-    assert paired.fid_row(np.eye(30), np.zeros((20, 30)), np.zeros((20, 30)), ids, ids)["note"] == "not run: needs n >= 31 images"
+    assert (
+        paired.fid_row(np.eye(30), np.zeros((20, 30)), np.zeros((20, 30)), ids, ids)["note"]
+        == "not run: needs n >= 31 images"
+    )
 
 
 def clean_fid(a, b):
@@ -209,14 +235,19 @@ def test_sample_that_is_not_finite_is_an_error():
     samples[5, 1] = np.inf
     with pytest.raises(ValueError, match="position 1, row 5: sample is not finite"):
         continuous.continuous_rows(samples, model, rng=np.random.default_rng(0))
-    assert continuous.continuous_rows(samples[:5], model, rng=np.random.default_rng(0))[0]["note"] == "not run: needs n >= 1000"
+    assert (
+        continuous.continuous_rows(samples[:5], model, rng=np.random.default_rng(0))[0]["note"]
+        == "not run: needs n >= 1000"
+    )
 
 
 def test_any_subset_conditionals_are_those_of_the_joint():
     """A consistent table's sequential law is the same whatever the order; a random table's is not, so the order is part of the law."""
     for table, same in ((tabular.consistent_table, True), (tabular.random_table, False)):
         model = tabular.TabularAnySubset(table(3, 3, torch.Generator().manual_seed(0)))
-        start = Infilling(torch.full((1, 3), 3), torch.arange(3)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([3]))
+        start = Infilling(
+            torch.full((1, 3), 3), torch.arange(3)[None], torch.zeros(1, dtype=torch.int64), torch.tensor([3])
+        )
         ahead = tabular.joint_law(model, start).reshape(3, 3, 3)
         back = tabular.joint_law(model, start._replace(order=start.order.flip(1))).reshape(3, 3, 3)
         assert ahead.sum() == pytest.approx(1) and np.allclose(ahead, back.transpose(2, 1, 0)) == same
@@ -254,8 +285,19 @@ def test_sizes_of_all_tests_are_nominal():
 
 def test_users_decoders_get_their_verdicts():
     """The documented example: the correct one through the command, the subtly wrong one through the call."""
-    arguments = ["certify", "docs/example_decoders.py:lookahead", "--models", "small", "--n", "5000", "--margin", "0.08"]
-    good = subprocess.run([sys.executable, "-m", "parity.equality", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    arguments = [
+        "certify",
+        "docs/example_decoders.py:lookahead",
+        "--models",
+        "small",
+        "--n",
+        "5000",
+        "--margin",
+        "0.08",
+    ]
+    good = subprocess.run(
+        [sys.executable, "-m", "parity.equality", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert good.returncode == 0 and good.stdout.startswith("lookahead: certified lossless"), good.stdout + good.stderr
     bad = certify(main.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=5_000, models="small")
     assert bad.verdict["verdict"].startswith("lossy: TV = 0.1") and bad.verdict["mismatch"]
@@ -277,8 +319,25 @@ def test_unreadable_name_is_an_error(name, message):
 
 def test_rows_file_is_json_without_nan(tmp_path):
     out = tmp_path / "rows.json"
-    options = ["--options", '{"window": 2, "coupling": "shared"}', "--n", "2000", "--models", "small", "--draws", "199", "--pathwise"]
+    options = [
+        "--options",
+        '{"window": 2, "coupling": "shared"}',
+        "--n",
+        "2000",
+        "--models",
+        "small",
+        "--draws",
+        "199",
+        "--pathwise",
+    ]
     main.run(main.parser().parse_args(["exact", "--method", "jacobi", *options, "--out", str(out)]))
     found = json.loads(out.read_text(), parse_constant=lambda c: pytest.fail(c))
-    assert {r["test"] for r in found["rows"]} >= {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "TV certificate"}
+    assert {r["test"] for r in found["rows"]} >= {
+        "joint G",
+        "Valiant-Valiant",
+        "pairs",
+        "conditionals",
+        "all four",
+        "TV certificate",
+    }
     assert {r["verdict"] for r in found["rows"] if r["test"] == "same tokens, float64"} == {"identical"}

@@ -11,28 +11,30 @@ import torch
 from safetensors.torch import save_file
 from transformers import T5EncoderModel
 
-from parity import checkpoints, drafting_study
-from parity.config import ConfigError, ModelSpec
-from parity.decode import decode
-from parity.decoders.ar import ar
-from parity.decoders.eagle import eagle
-from parity.decoders.jacobi import jacobi
-from parity.decoders.sjd import sjd
-from parity.decoders.spec import spec
-from parity.decoders.vvs import vvs
-from parity.decoders.zipar import zipar
+from parity.base.errors import ConfigError
+from parity.base.noise import batch_noise
+from parity.decode.discrete import decode
+from parity.decode.generate import generate
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.eagle import eagle
+from parity.decoders.discrete.jacobi import jacobi
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.spec import spec
+from parity.decoders.discrete.vvs import vvs
+from parity.decoders.discrete.zipar import zipar
 from parity.embedded.scenes import reduced
-from parity.embedded.text import PREFIX, encode, t5_encoder, token_ids
-from parity.encode import encode as encode_captions
-from parity.generate import generate
+from parity.experiment.config import ModelSpec
+from parity.inputs.captions import encode as encode_captions
+from parity.metrics import drafted_trees as drafting_study
 from parity.metrics.features import cell_features
-from parity.models.eagle import EagleDrafter, FeatureDrafter
-from parity.models.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
-from parity.models.vq import VQ, VQConfig
-from parity.noise import batch_noise
-from parity.reference import renderings
-from parity.render import render
-from parity.sampling import Sampled, Sampling
+from parity.metrics.reference import renderings
+from parity.metrics.render import render
+from parity.models import checkpoints
+from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
+from parity.models.discrete.sampling import Sampled, Sampling
+from parity.models.discrete.text import PREFIX, encode, t5_encoder, token_ids
+from parity.models.discrete.vq import VQ, VQConfig
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
 CAPTIONS = [
@@ -65,11 +67,21 @@ def test_names_and_shapes_are_the_published_ones():
     with torch.device("meta"):
         state, vq = Transformer(LlamaGenConfig()).state_dict(), VQ(VQConfig()).state_dict()
     shapes = {k: list(v.shape) for k, v in state.items()}
-    assert shapes["cls_embedding.cap_proj.fc1.weight"] == [1280, 2048] and shapes["cls_embedding.uncond_embedding"] == [120, 2048]
-    assert shapes["layers.35.attention.wqkv.weight"] == [3840, 1280] and shapes["layers.0.feed_forward.w2.weight"] == [1280, 3584]
+    assert shapes["cls_embedding.cap_proj.fc1.weight"] == [1280, 2048] and shapes["cls_embedding.uncond_embedding"] == [
+        120,
+        2048,
+    ]
+    assert shapes["layers.35.attention.wqkv.weight"] == [3840, 1280] and shapes["layers.0.feed_forward.w2.weight"] == [
+        1280,
+        3584,
+    ]
     assert shapes["output.weight"] == shapes["tok_embeddings.weight"] == [16384, 1280]
-    assert len(shapes) == 3 + 1 + 36 * 7 + 2 and sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
-    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(vq["encoder.conv_blocks.4.attn.1.q.weight"].shape) == [
+    assert len(shapes) == 3 + 1 + 36 * 7 + 2 and sum(v.numel() for v in state.values()) == pytest.approx(
+        775e6, rel=0.05
+    )
+    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(
+        vq["encoder.conv_blocks.4.attn.1.q.weight"].shape
+    ) == [
         512,
         512,
         1,
@@ -80,7 +92,9 @@ def test_names_and_shapes_are_the_published_ones():
         and "encoder.conv_blocks.0.downsample.conv.weight" in vq
     )
     with torch.device("meta"):
-        c2i = Transformer(LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)).state_dict()
+        c2i = Transformer(
+            LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
+        ).state_dict()
     assert list(c2i["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
 
 
@@ -140,7 +154,9 @@ def test_rows_that_are_done_leave_and_the_others_stay_what_they_were(net, condit
         laws, left = model.logits(line.gather(1, at + 1), at), (at < L - 1).any(1)
         assert model.going.sort().values.tolist() == left.nonzero()[:, 0].tolist()
         for b in left.nonzero()[:, 0].tolist():
-            assert torch.allclose(laws[b], alone[b].logits(line[b : b + 1].gather(1, at[b : b + 1] + 1), at[b : b + 1])[0], atol=1e-9)
+            assert torch.allclose(
+                laws[b], alone[b].logits(line[b : b + 1].gather(1, at[b : b + 1] + 1), at[b : b + 1])[0], atol=1e-9
+            )
         assert (laws[~left] == 0).all()
     with pytest.raises(ValueError, match="was done in an earlier pass"):
         model.logits(line[:, :1], torch.full((rows, 1), -1))
@@ -175,7 +191,11 @@ def test_reductions_hold_on_the_real_network(net, condition, decoder, options):
 
 def test_weights_must_fit(tmp_path):
     state = {k: v.contiguous() for k, v in Transformer(SMALL).state_dict().items()}
-    for change, part in (("missing", "missing norm.weight"), ("unexpected", "unexpected extra"), ("shape", "norm.weight has shape (3,)")):
+    for change, part in (
+        ("missing", "missing norm.weight"),
+        ("unexpected", "unexpected extra"),
+        ("shape", "norm.weight has shape (3,)"),
+    ):
         wrong = dict(state)
         if change == "missing":
             del wrong["norm.weight"]
@@ -274,14 +294,19 @@ def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condi
         law = model.drafter.logits(final.gather(1, read), read, read - 1)[:, -1]
     picked = torch.randint(64, (3, 4), generator=generator)  # two of the first level, then one below each
     level1 = model.drafter.tree(picked[:, :2], end + 1 + torch.zeros(3, 2, dtype=torch.int64), torch.full((3, 2), -1))
-    level2 = model.drafter.tree(picked[:, 2:], end + 2 + torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 0]]).expand(3, -1))
+    level2 = model.drafter.tree(
+        picked[:, 2:], end + 2 + torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 0]]).expand(3, -1)
+    )
     with torch.inference_mode():
         for b, n in enumerate(last):
             for way, (one, two) in ((0, (1, 2)), (1, (0, 3))):  # node 2 follows node 1, node 3 node 0
                 tokens = torch.cat([final[b, : n + 1], picked[b, [one, two]]])[None]
                 features, S = truth[b : b + 1, : n + 1], n + 3
                 for upto in range(n + 1, S + 1):  # a drafted token stands beside the feature that was predicted for it
-                    table, mask = net.table[SMALL.prefix :][:upto], torch.ones(upto, upto, dtype=torch.bool).tril()[None, None]
+                    table, mask = (
+                        net.table[SMALL.prefix :][:upto],
+                        torch.ones(upto, upto, dtype=torch.bool).tril()[None, None],
+                    )
                     found = drafter(net.tok_embeddings(tokens[:, :upto]), features[:, :upto], table[None], mask)
                     features = torch.cat([features, found[:, -1:]], 1)
                 laws = net.output(features[0, -3:])
@@ -289,7 +314,9 @@ def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condi
                     assert torch.allclose(cached, plain, atol=1e-9)
 
 
-@pytest.mark.parametrize("options", [{"interval": 2}, {"schedule": "dynamic", "threshold": -1.0, "select": "confidence"}, {"replace": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"interval": 2}, {"schedule": "dynamic", "threshold": -1.0, "select": "confidence"}, {"replace": 1.0}]
+)
 def test_post_verification_restores_the_exact_cache(net, drafter, condition, options):
     """After every pass of vvs, tokens taken unverified included, keys, values and features are those of a fresh prefill of the same tokens."""
     embeddings, valid = condition
@@ -297,10 +324,16 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
     sampled = Sampled(model, Sampling(guidance=2.0))
     noise = batch_noise(0, ["a", "b", "c"], dtype=torch.float64)
     line, skipped = torch.zeros(3, L + 12, dtype=torch.int64), 0
-    for step in vvs(sampled, torch.zeros(3, dtype=torch.int64), noise=noise, k=8, delta=0.5, total=12, depth=3, top_k=3, **options):
+    for step in vvs(
+        sampled, torch.zeros(3, dtype=torch.int64), noise=noise, k=8, delta=0.5, total=12, depth=3, top_k=3, **options
+    ):
         at = step.positions + step.kept
         where = step.positions[:, None] + torch.arange(step.tokens.shape[1])
-        line.scatter_(1, where.clamp(max=L + 11), torch.where(where < at[:, None], step.tokens, line.gather(1, where.clamp(max=L + 11))))
+        line.scatter_(
+            1,
+            where.clamp(max=L + 11),
+            torch.where(where < at[:, None], step.tokens, line.gather(1, where.clamp(max=L + 11))),
+        )
         skipped += int((step.kept > 4).sum())
         known = int(at.min())  # tokens before here are fed, but for the last one
         fresh = with_drafter(net, drafter, embeddings, valid, True)
@@ -309,7 +342,9 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
         end = SMALL.prefix + known - 1
         with torch.inference_mode():
             for held, truth in zip(model.cache, fresh.cache, strict=True):
-                for mine, theirs in zip(held, truth, strict=True):  # keys, values, of the rows whose pictures are not done
+                for mine, theirs in zip(
+                    held, truth, strict=True
+                ):  # keys, values, of the rows whose pictures are not done
                     assert torch.allclose(mine[:, :end], theirs[model.going, :end], atol=1e-9)
         assert torch.allclose(model.features[:, :known], fresh.features[:, :known], atol=1e-9)
     assert skipped > 0
@@ -380,7 +415,9 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
     ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
 
     def run(draft, rows=(0, 1, 2), **o):
-        inner, inner_draft = (LlamaGen(n, *(x[list(rows)] for x in condition), True, returns=n is draft) for n in (net, draft))
+        inner, inner_draft = (
+            LlamaGen(n, *(x[list(rows)] for x in condition), True, returns=n is draft) for n in (net, draft)
+        )
         inner.draft = inner_draft
         model = Sampled(inner, sampling)
         noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
@@ -397,14 +434,24 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
 def test_the_small_grid_runs_from_its_file_to_its_pictures(all_weights, tmp_path):
     """Random weights: files, captions, tokens, pictures of 32x32 pixels, their features, and references reduced alike."""
     manifest = checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
-    assert manifest["files"]["llamagen"].endswith("llamagen8.safetensors") and list(manifest["files"]) == ["vq", "t5", "llamagen", "clip"]
+    assert manifest["files"]["llamagen"].endswith("llamagen8.safetensors") and list(manifest["files"]) == [
+        "vq",
+        "t5",
+        "llamagen",
+        "clip",
+    ]
     assert checkpoints.side(manifest) == 32 and checkpoints.side(checkpoints.get("scenes", ModelSpec(), tmp_path)) == 64
     embeddings, valid = encode_captions(manifest, CAPTIONS, "cpu")
     names = np.array(CAPTIONS)
     encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
     sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     loaded = checkpoints.load(manifest)
-    shard = generate(loaded, {"method": "sjd", "options": {"window": 8}, "sampling": sampling, "seed": 0, "dtype": "float32"}, encoded, 2)
+    shard = generate(
+        loaded,
+        {"method": "sjd", "options": {"window": 8}, "sampling": sampling, "seed": 0, "dtype": "float32"},
+        encoded,
+        2,
+    )
     assert shard.tokens.shape == (3, 64)
     pixels, clip = render(loaded.vq, shard.tokens, "cpu"), checkpoints.load_clip(manifest)
     assert pixels.shape == (3, 32, 32, 3) and cell_features(names, names, pixels, clip)["features"].shape == (3, 128)
@@ -430,6 +477,8 @@ def test_what_verification_skipping_rests_on_is_observed(net, drafter, condition
     assert (single == 1).all() and (alike < 1).all()
     with torch.inference_mode():
         truth = net.features(*condition, torch.zeros(3, dtype=torch.bool), tokens)[:, :16].float()
-    assert torch.allclose(cosines[:, 0], torch.cosine_similarity(truth[:, 1:], truth[:, :-1], dim=-1).mean(1), atol=1e-6)
+    assert torch.allclose(
+        cosines[:, 0], torch.cosine_similarity(truth[:, 1:], truth[:, :-1], dim=-1).mean(1), atol=1e-6
+    )
     shown = drafting_study.figures(alike.numpy(), cosines.numpy(), "m", 4)
     assert len(shown[0]["data"]) == 9 and [r["x"] for r in shown[1]["data"]] == [1, 2, 3, 4, 5]

@@ -7,10 +7,11 @@ from cleanfid.fid import frechet_distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.decode import decode
-from parity.decoders.ar import ar
-from parity.decoders.sjd import sjd
-from parity.embedded import clip as embedded_clip
+from parity.base.files import Shard
+from parity.base.noise import batch_noise
+from parity.decode.discrete import decode
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.sjd import sjd
 from parity.embedded import scenes
 from parity.metrics import features, spread
 from parity.metrics.cell import cell_metrics
@@ -19,10 +20,9 @@ from parity.metrics.fid import fid_and_error, frechet, reference_half
 from parity.metrics.kid import kid_and_error
 from parity.metrics.likelihood import likelihood, token_log_probabilities
 from parity.metrics.manifold import precision_recall, precision_recall_errors
+from parity.metrics.networks import clip as embedded_clip
 from parity.metrics.speed import batches, speed, step_compression
-from parity.models.tabular import TabularModel, joint, random_table
-from parity.noise import batch_noise
-from parity.storage import Shard
+from parity.models.discrete.tabular import TabularModel, joint, random_table
 
 
 def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -76,7 +76,9 @@ def shard(rows: int = 6, batch: int = 4, method: str = "sjd") -> Shard:
 @given(n=st.integers(20, 60), d=st.integers(2, 12), shift=st.floats(-1, 1), scale=st.floats(0.3, 3))
 def test_frechet_is_that_of_clean_fid(n, d, shift, scale):
     x, y = gaussian(n, d, 1, shift, scale), gaussian(70, d, 2)
-    theirs = frechet_distance(x.mean(0), np.atleast_2d(np.cov(x, rowvar=False)), y.mean(0), np.atleast_2d(np.cov(y, rowvar=False)))
+    theirs = frechet_distance(
+        x.mean(0), np.atleast_2d(np.cov(x, rowvar=False)), y.mean(0), np.atleast_2d(np.cov(y, rowvar=False))
+    )
     assert frechet(x, reference_half(y)) == pytest.approx(theirs, abs=1e-8)
 
 
@@ -117,7 +119,9 @@ def test_precision_is_of_the_generated_and_recall_of_the_reference():
 def test_precision_and_recall_errors_are_near_the_spread_over_seeds():
     y = gaussian(150, 16, 99)
     values = np.std([precision_recall(gaussian(64, 16, s, scale=1.3), y) for s in range(80)], 0)
-    errors = np.mean([precision_recall_errors(gaussian(64, 16, s, scale=1.3), y, np.arange(64), count=60) for s in range(5)], 0)
+    errors = np.mean(
+        [precision_recall_errors(gaussian(64, 16, s, scale=1.3), y, np.arange(64), count=60) for s in range(5)], 0
+    )
     assert (errors / values > 0.5).all() and (errors / values < 2).all()
 
 
@@ -197,7 +201,9 @@ def test_bootstrap_interval_covers():
     """Nominal 95%; under 85% of 200 has probability below 1e-6 at 95%."""
     hits = 0
     for s in range(200):
-        low, high = spread.bootstrap_interval(np.random.default_rng(s).standard_normal(40), np.arange(40), count=400, seed=s)
+        low, high = spread.bootstrap_interval(
+            np.random.default_rng(s).standard_normal(40), np.arange(40), count=400, seed=s
+        )
         hits += low <= 0 <= high
     assert hits >= 170
 

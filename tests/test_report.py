@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.config import FigureSpec
 from parity.embedded import scenes
-from parity.report import figures, words
-from parity.report.build import Report, baseline_of, build, mismatch, with_certificates, write
+from parity.experiment.config import FigureSpec
+from parity.report import figures
+from parity.report import format as words
 from parity.report.figures import Acceptance
-from parity.report.studies import Extra
+from parity.report.page import Report, baseline_of, build, mismatch, with_certificates, write
+from parity.report.sweeps import Extra
 from parity.report.thumbnails import Column, thumbnail, worst_first
 
 HOSTILE = [
@@ -25,7 +26,17 @@ HOSTILE = [
     "</style><style>*{display:none}",
     "$\\frac$",
 ]
-SECTIONS = ["verdicts", "study", "speed-quality", "published", "equality", "acceptance", "pictures", "latency", "environment"]
+SECTIONS = [
+    "verdicts",
+    "study",
+    "speed-quality",
+    "published",
+    "equality",
+    "acceptance",
+    "pictures",
+    "latency",
+    "environment",
+]
 
 
 def steps(rng: np.random.Generator, n: int, speed: float, length: int = 256) -> np.ndarray:
@@ -50,7 +61,9 @@ def synthetic(n: int = 24, captions: list[str] | None = None) -> Report:
     rows, acceptance, equality = [], {}, []
     for i, (method, options, seed, claim, verdict, speed) in enumerate(plan):
         key = f"{i:08x}"
-        acceptance[key] = Acceptance(np.tile(np.arange(1, 257, dtype=np.int16), (n, 1)) if method == "ar" else steps(rng, n, speed), 16)
+        acceptance[key] = Acceptance(
+            np.tile(np.arange(1, 257, dtype=np.int16), (n, 1)) if method == "ar" else steps(rng, n, speed), 16
+        )
         nfe = acceptance[key].step.max(1)
         gsd, n_root = method == "gsd", n**0.5
         row = {
@@ -70,22 +83,58 @@ def synthetic(n: int = 24, captions: list[str] | None = None) -> Report:
         if gsd:
             row |= {"recall": None, "recall_se": None, "perplexity": np.nan}
         rows.append(row)
-        shared = {"model": "random-0 3x5", "method": method, "key": key, "seed": 11, "repeat": 0, "note": "", "n": 200_000}
+        shared = {
+            "model": "random-0 3x5",
+            "method": method,
+            "key": key,
+            "seed": 11,
+            "repeat": 0,
+            "note": "",
+            "n": 200_000,
+        }
         shared |= {"statistic": 0.0041, "effect": 0.0041, "minimum_detectable_effect": 0.0028}
         p = {"different": 1e-300, "baseline": None}.get(verdict, float(rng.uniform(0.05, 1)))
         said = "not run" if p is None else "rejected" if p < 0.05 else "not rejected"
         equality += [
-            shared | {"layer": "exact", "test": "all four", "p_value": p, "p_holm": p, "verdict": said, "decides": True},
-            shared | {"layer": "exact", "test": "TV certificate", "effect": 0.012, "verdict": "TV <= 0.0120 (95 %)", "decides": False},
             shared
-            | {"layer": "pictures", "model": "scenes", "test": "MMD, swaps within prompts", "n": n, "p_value": 0.002, "p_holm": 0.004}
-            | {"minimum_detectable_effect": None, "verdict": "rejected", "decides": True, "repeat": i % 2, "note": "a note" * (i == 1)},
+            | {"layer": "exact", "test": "all four", "p_value": p, "p_holm": p, "verdict": said, "decides": True},
+            shared
+            | {
+                "layer": "exact",
+                "test": "TV certificate",
+                "effect": 0.012,
+                "verdict": "TV <= 0.0120 (95 %)",
+                "decides": False,
+            },
+            shared
+            | {
+                "layer": "pictures",
+                "model": "scenes",
+                "test": "MMD, swaps within prompts",
+                "n": n,
+                "p_value": 0.002,
+                "p_holm": 0.004,
+            }
+            | {
+                "minimum_detectable_effect": None,
+                "verdict": "rejected",
+                "decides": True,
+                "repeat": i % 2,
+                "note": "a note" * (i == 1),
+            },
         ]
     drawn = [scenes.example(seed) for seed in range(n)]
     captions = captions or [c for c, _ in drawn]
     columns = [
-        Column(label, np.stack([scenes.ground_truth(c, k) for c, _ in drawn]), 0.7 + 0.05 * rng.standard_normal(n), baseline=k < 2)
-        for k, label in enumerate(["ar, seed 0", "ar, seed 1", "jacobi", "sjd init=random", "sjd init=sample_above", "gsd"])
+        Column(
+            label,
+            np.stack([scenes.ground_truth(c, k) for c, _ in drawn]),
+            0.7 + 0.05 * rng.standard_normal(n),
+            baseline=k < 2,
+        )
+        for k, label in enumerate(
+            ["ar, seed 0", "ar, seed 1", "jacobi", "sjd init=random", "sjd init=sample_above", "gsd"]
+        )
     ]
     published = pd.DataFrame(
         [
@@ -108,8 +157,18 @@ def synthetic(n: int = 24, captions: list[str] | None = None) -> Report:
         {"options": json.dumps({"init": i}), "metric": m, "value": v}
         for i, m, v in (("random", "step_compression", 1.63), ("random", "fid", 29.0))
     ]
-    study = {"title": "By initialisation", "x": "init", "y": ["step_compression", "fid", "clip_score"], "paper": "SJD, Table 1"}
-    measures = {"title": "Recall against speed", "x": "step_compression", "y": ["recall"], "reading": "Further right is faster."}
+    study = {
+        "title": "By initialisation",
+        "x": "init",
+        "y": ["step_compression", "fid", "clip_score"],
+        "paper": "SJD, Table 1",
+    }
+    measures = {
+        "title": "Recall against speed",
+        "x": "step_compression",
+        "y": ["recall"],
+        "reading": "Further right is faster.",
+    }
     extra = pd.DataFrame({"value": rng.random(200), "label": np.repeat(["fresh", "stale"], 100)})
     return Report(
         experiment="synthetic",
@@ -179,7 +238,16 @@ def test_the_page_is_self_contained_and_runs_nothing(built):
 def test_every_figure_has_its_data(built):
     html, data = built
     names = set(re.findall(r"figures/([a-z0-9-]+)\.csv", html))
-    wanted = {"summary", "equality", "speed-quality", "qq", "acceptance", "step-compression", "accepted-by-pass", "pictures"}
+    wanted = {
+        "summary",
+        "equality",
+        "speed-quality",
+        "qq",
+        "acceptance",
+        "step-compression",
+        "accepted-by-pass",
+        "pictures",
+    }
     wanted |= {"study-by-initialisation", "study-recall-against-speed", "path-similarity", "top-1", "top-1-share"}
     assert names == set(data) >= wanted
     assert all(len(frame) for frame in data.values())
@@ -193,7 +261,11 @@ def test_nothing_is_blank_and_no_p_is_nought(built):
     html = built[0]
     cells = re.findall(r"<td[^>]*>(?:<span>)?(.*?)(?:</span>|</td>)", html)
     assert len(cells) > 100 and all(c.strip() for c in cells)
-    assert "not run" in html and "nan" not in " ".join(Page(html).text).lower().split() and "None" not in "".join(Page(html).text)
+    assert (
+        "not run" in html
+        and "nan" not in " ".join(Page(html).text).lower().split()
+        and "None" not in "".join(Page(html).text)
+    )
     assert "&lt; 1e-300" in html
 
 
@@ -294,15 +366,41 @@ def test_certificates_come_from_the_worst_enumerable_model():
 def test_tests_of_the_tests_have_tables_of_their_own():
     """Rows of the layers "mutants" and "calibration" are summed up, and are no decoder's tests."""
     report = synthetic()
-    shared = {"model": "random-0 3x4", "method": "speculative", "key": "bonus from q", "n": 2000, "effect": 0.049, "decides": True}
+    shared = {
+        "model": "random-0 3x4",
+        "method": "speculative",
+        "key": "bonus from q",
+        "n": 2000,
+        "effect": 0.049,
+        "decides": True,
+    }
     shared |= {"layer": "mutants", "test": "all four", "verdict": "rejected"}
-    size = {"layer": "calibration", "test": "joint G", "n": 400, "effect": 0.052, "low": 0.03, "high": 0.08, "verdict": "size ok"}
-    extra = [shared | {"p_value": 0.001, "repeat": 0}, shared | {"p_value": 0.2, "repeat": 1}, size | {"decides": False}]
+    size = {
+        "layer": "calibration",
+        "test": "joint G",
+        "n": 400,
+        "effect": 0.052,
+        "low": 0.03,
+        "high": 0.08,
+        "verdict": "size ok",
+    }
+    extra = [
+        shared | {"p_value": 0.001, "repeat": 0},
+        shared | {"p_value": 0.2, "repeat": 1},
+        size | {"decides": False},
+    ]
     report.equality = pd.concat([report.equality, pd.DataFrame(extra)], ignore_index=True)
     report.mutants = pd.DataFrame()
     html, data = build(report)
     assert data["mutants"].to_dict("records") == [
-        {"fault": "bonus from q", "decoder": "speculative", "n": 2000, "total_variation": 0.049, "caught": "1 of 2", "largest_p": 0.2}
+        {
+            "fault": "bonus from q",
+            "decoder": "speculative",
+            "n": 2000,
+            "total_variation": 0.049,
+            "caught": "1 of 2",
+            "largest_p": 0.2,
+        }
     ]
     assert data["sizes"]["rejection_rate"].tolist() == [0.052]
     assert html.count("bonus from q") == 1 and html.count("joint G") == 1
@@ -335,7 +433,10 @@ def test_a_p_value_never_reads_as_nought(p):
     assert float(text.lstrip("< ")) > 0
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12), st.floats(min_value=1e-9, max_value=1e6))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12),
+    st.floats(min_value=1e-9, max_value=1e6),
+)
 def test_a_figure_is_never_rounded_by_more_than_its_error(value, error):
     shown = float(words.plus_minus(value, error).text.replace(",", ""))
     assert abs(shown - value) <= 0.06 * error + 1e-8 + abs(value) * 1e-15

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from parity.anysubset import sandbox
+from parity.metrics import sandbox
 
 TESTS = "assert repr(f(1)) == '2'\nassert repr(f(-4)) == '-3'\n"
 GOOD = "def f(x):\n    return x + 1\n"
@@ -42,7 +42,8 @@ def hostile(machine) -> dict[str, str]:
         "reads a secret file": f"assert open({s!r}).read() == 's3cret'" + then,
         "reads a token": "import os\nassert os.environ['HF_TOKEN'] == 't0ken'" + then,
         "writes outside": f"open({c!r}, 'w').write('x')" + then,
-        "writes beside the interpreter": "import os\nopen(os.path.join(os.path.dirname(os.__file__), 'canary'), 'w').write('x')" + then,
+        "writes beside the interpreter": "import os\nopen(os.path.join(os.path.dirname(os.__file__), 'canary'), 'w').write('x')"
+        + then,
         "fills the disk": "f = open('/tmp/big', 'wb')\nfor _ in range(3000):\n    f.write(b'x' * 1_000_000)" + then,
         "opens a socket": f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)" + then,
         "calls the C library": f"import ctypes\nassert ctypes.CDLL(None).system(b'echo x > {c}') == 0" + then,

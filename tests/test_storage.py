@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity import storage
+from parity.base import files as storage
 
 
 def shard(n=3, L=4):
@@ -34,7 +34,9 @@ def test_a_shard_comes_back(tmp_path):
     storage.write_shard(tmp_path / "s.npz", shard())
     back = storage.read_shard(tmp_path / "s.npz")
     assert (
-        np.array_equal(back.tokens, shard().tokens) and back.provenance == shard().provenance and back.ids.tolist() == shard().ids.tolist()
+        np.array_equal(back.tokens, shard().tokens)
+        and back.provenance == shard().provenance
+        and back.ids.tolist() == shard().ids.tolist()
     )
 
 
@@ -79,7 +81,7 @@ def test_a_killed_writer_never_leaves_half_a_file(tmp_path):
 import sys
 sys.path.insert(0, {json.dumps(os.path.dirname(os.path.dirname(storage.__file__)))})
 from pathlib import Path
-from parity import storage
+from parity.base import files as storage
 storage.publish(Path({json.dumps(str(tmp_path / "f"))}), b"a" * 300_000)
 print("go", flush=True)
 while True:

@@ -9,14 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
-from parity import config, study
-from parity.config import FigureSpec
 from parity.embedded import captions, scenes
-from parity.gather import cut, ours, read_published
+from parity.experiment import config, study
+from parity.experiment.config import FigureSpec
 from parity.metrics.likelihood import likelihood, top_probabilities
-from parity.report import figures, studies
-from parity.report.build import to_compare
-from parity.report.studies import Extra
+from parity.report import figures
+from parity.report import sweeps as studies
+from parity.report.collect import cut, ours, read_published
+from parity.report.page import to_compare
+from parity.report.sweeps import Extra
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
@@ -25,7 +26,12 @@ SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 
 def row(method: str, options: dict, role: str = "method", top_k: int = 0, **measures) -> dict:
     """A row of summary.csv."""
-    name = {"model": "scenes", "method": method, "options": json.dumps(options), "sampling": json.dumps(SAMPLING | {"top_k": top_k})}
+    name = {
+        "model": "scenes",
+        "method": method,
+        "options": json.dumps(options),
+        "sampling": json.dumps(SAMPLING | {"top_k": top_k}),
+    }
     return {**name, "role": role, "key": f"{method}-{len(options)}", **measures}
 
 
@@ -36,14 +42,25 @@ def summary() -> pd.DataFrame:
         row("ar", {}, "control", step_compression=1.0, fid=11.0, fid_se=0.5, clip_score=0.7, seconds_per_image=2.0),
     ]
     for window, speed in ((16, 1.5), (4, 1.3), (64, 1.6)):
-        measured = {"step_compression": speed, "fid": 10.0 + window / 16, "fid_se": 0.5, "clip_score": 0.7, "seconds_per_image": 1.0}
-        rows.append(row("sjd", {"window": window, "init": "random", "refine": True, "tolerance": 0.0}, **(measured | low)))
+        measured = {
+            "step_compression": speed,
+            "fid": 10.0 + window / 16,
+            "fid_se": 0.5,
+            "clip_score": 0.7,
+            "seconds_per_image": 1.0,
+        }
+        rows.append(
+            row("sjd", {"window": window, "init": "random", "refine": True, "tolerance": 0.0}, **(measured | low))
+        )
     return pd.DataFrame(rows)
 
 
 def papers() -> pd.DataFrame:
     shared = {"paper": "P", "table": "Table 9", "model": "M", "method": "sjd", "conditions": "{}"}
-    rows = [shared | {"options": json.dumps({"window": w}), "metric": "clip_score", "value": v} for w, v in ((1, 0.31), (16, 0.32))]
+    rows = [
+        shared | {"options": json.dumps({"window": w}), "metric": "clip_score", "value": v}
+        for w, v in ((1, 0.31), (16, 0.32))
+    ]
     rows += [shared | {"options": json.dumps({"window": 16}), "metric": "step_compression", "value": 2.2}]
     rows += [shared | {"options": json.dumps({"window": 16}), "metric": "clip_score", "value": 0.9, "table": "Table 8"}]
     return pd.DataFrame([*rows, shared | {"method": "ar", "options": "{}", "metric": "clip_score", "value": 0.3}])
@@ -56,7 +73,12 @@ def test_a_figure_holds_our_cells_and_the_papers_points_of_its_tables_alone():
     _, data, silent = drawn
     mine, theirs = data[data["source"] == "ours"], data[data["source"] == "paper"]
     speed = mine[mine["measure"] == "step_compression"]
-    assert dict(zip(speed["x"], speed["value"], strict=True)) == {None: 1.0, 16: 1.5, 4: 1.3, 64: 1.6}  # ar once, without an x
+    assert dict(zip(speed["x"], speed["value"], strict=True)) == {
+        None: 1.0,
+        16: 1.5,
+        4: 1.3,
+        64: 1.6,
+    }  # ar once, without an x
     assert sorted(theirs["value"]) == [0.3, 0.31, 0.32, 2.2]  # not Table 8's
     assert silent == [study.MEASURES["fid"]]
     fid = mine[(mine["measure"] == "fid") & (mine["x"] == 16)].iloc[0]
@@ -70,7 +92,12 @@ def test_what_the_paper_shares_no_scale_with_has_a_panel_of_its_own():
     alone = studies.study(figure, summary(), papers().iloc[:0])
     assert drawn is not None and alone is not None
     titles = [ax.get_title() for ax in drawn[0].axes]
-    assert titles == ["measured here, and printed in the paper", "measured here", "printed in the paper", "measured here"]
+    assert titles == [
+        "measured here, and printed in the paper",
+        "measured here",
+        "printed in the paper",
+        "measured here",
+    ]
     assert [ax.get_title() for ax in alone[0].axes] == ["measured here"] * 3
     limits = drawn[0].axes[2].get_ylim()
     assert limits[1] < 0.5  # ours, at 0.7, do not stretch the paper's axis
@@ -81,7 +108,9 @@ def test_a_figure_over_a_measure_has_intervals_both_ways_and_the_control_too():
     data = studies.our_points(figure, summary())
     assert len(data) == 5 and (data["label"] == "ar").sum() == 2
     wide = data[data["label"] == "sjd"].iloc[0]
-    assert (wide["across_low"], wide["across_high"]) == pytest.approx((0.9, 1.5))  # an interval never ends on the wrong side
+    assert (wide["across_low"], wide["across_high"]) == pytest.approx(
+        (0.9, 1.5)
+    )  # an interval never ends on the wrong side
     assert wide["note"] == "window=16" and data[data["label"] == "ar"]["note"].tolist() == ["", ""]
 
 
@@ -95,7 +124,13 @@ def test_a_figure_is_limited_by_where_and_keeps_methods_without_the_option():
 def test_settings_stand_in_order_and_top_k_of_nought_is_all():
     by = FigureSpec(title="t", x="sampling.top_k", y=["fid"])
     assert studies.places(by, [100, 0, 1, 10, 1, None]) == [1, 10, 100, 0]
-    assert studies.places(FigureSpec(title="t", x="delta", y=["fid"]), [0.5, 0, 0.1, "off", True]) == [0, 0.1, 0.5, "off", True]
+    assert studies.places(FigureSpec(title="t", x="delta", y=["fid"]), [0.5, 0, 0.1, "off", True]) == [
+        0,
+        0.1,
+        0.5,
+        "off",
+        True,
+    ]
 
 
 EXTRAS = {
@@ -143,9 +178,13 @@ def test_top_1_maps_are_means_over_images_without_forced_places():
 def test_published_numbers_stand_beside_the_cells_they_are_of_and_no_others():
     found = ours(summary(), papers(), {"scenes": 1024})
     at = found[found["method"] == "sjd"]
-    assert set(at["our_options"].map(lambda o: json.loads(o)["window"])) == {16}  # no cell of window 1; 4 and 64 are in no table
+    assert set(at["our_options"].map(lambda o: json.loads(o)["window"])) == {
+        16
+    }  # no cell of window 1; 4 and 64 are in no table
     clip = at[(at["metric"] == "clip_score") & (at["table"] == "Table 9")].iloc[0]
-    assert clip["change"] == pytest.approx(0.02) and clip["our_change"] == 0 and clip["difference"] == pytest.approx(-0.02)
+    assert (
+        clip["change"] == pytest.approx(0.02) and clip["our_change"] == 0 and clip["difference"] == pytest.approx(-0.02)
+    )
     speed = at[at["metric"] == "step_compression"].iloc[0]
     assert speed["difference"] == pytest.approx(1.5 - 2.2) and pd.isna(speed["change"])
     assert len(found[found["method"] == "ar"]) == 1  # the reference, not the control
@@ -163,7 +202,9 @@ def test_top_k_beyond_the_codebook_is_no_top_k():
     assert cut(0, 1024) == cut(2000, 1024) == 1024 and cut(10, 1024) == 10
     said = papers().iloc[:1].assign(options="{}")
     for k, found in ((2000, 1), (10, 0)):
-        assert len(ours(summary(), said.assign(conditions=json.dumps({"sampling.top_k": k})), {"scenes": 1024})) == found
+        assert (
+            len(ours(summary(), said.assign(conditions=json.dumps({"sampling.top_k": k})), {"scenes": 1024})) == found
+        )
 
 
 def test_a_measure_we_do_not_take_is_left_open():
@@ -199,11 +240,23 @@ def test_numbers_of_the_papers_are_as_printed():
         ("Table 1", "sjd", {"init": "random"}, "step_compression", "Lumina-mGPT 7B", 2.22),
         ("Table 9", "sjd", {"window": 32}, "clip_score", "Lumina-mGPT 7B", 0.3155),
         ("Table 11", "ar", {}, "logp_sd_tokens", "Lumina-mGPT 7B", 2.3457),
-        ("Table 1", "vvs", {"schedule": "uniform", "interval": 2, "delta": 0.1}, "recall", "LlamaGen-XL stage 2", 0.4588),
+        (
+            "Table 1",
+            "vvs",
+            {"schedule": "uniform", "interval": 2, "delta": 0.1},
+            "recall",
+            "LlamaGen-XL stage 2",
+            0.4588,
+        ),
         ("Table 5", "vvs", {"schedule": "off", "s1": 2}, "fid", "LlamaGen-XL", 23.96),
     ]
     for table, method, options, metric, model, value in typed:
-        at = rows[(rows["table"] == table) & (rows["method"] == method) & (rows["metric"] == metric) & (rows["model"] == model)]
+        at = rows[
+            (rows["table"] == table)
+            & (rows["method"] == method)
+            & (rows["metric"] == metric)
+            & (rows["model"] == model)
+        ]
         assert at[at["options"].map(json.loads) == options]["value"].tolist() == [value], (table, metric)
 
 
@@ -220,9 +273,13 @@ def test_prompt_sets_are_held_out_distinct_and_of_their_kind(kind):
 
 def test_the_spread_of_all_tokens_and_its_error():
     rng = np.random.default_rng(0)
-    logp = rng.normal(-3, 1, (40, 64)) + rng.normal(0, 2, (40, 1))  # images that differ: wider over all tokens than within an image
+    logp = rng.normal(-3, 1, (40, 64)) + rng.normal(
+        0, 2, (40, 1)
+    )  # images that differ: wider over all tokens than within an image
     logp[:, 5] = np.nan
     found = likelihood(logp, np.arange(40))
-    assert found["logp_sd_tokens"] == pytest.approx(np.nanstd(logp)) and found["logp_sd"] < 1.1 < found["logp_sd_tokens"]
+    assert (
+        found["logp_sd_tokens"] == pytest.approx(np.nanstd(logp)) and found["logp_sd"] < 1.1 < found["logp_sd_tokens"]
+    )
     again = [np.nanstd(rng.normal(-3, 1, (40, 64)) + rng.normal(0, 2, (40, 1))) for _ in range(400)]
     assert found["logp_sd_tokens_se"] == pytest.approx(np.std(again), rel=0.35)

@@ -5,20 +5,23 @@ import pytest
 import torch
 
 from parity.anysubset import __main__ as commands
-from parity.anysubset import score, tasks
-from parity.anysubset.causal import Causal, log_probabilities
-from parity.anysubset.decoders.assd import assd
-from parity.anysubset.decoders.gpt2 import gpt2
-from parity.anysubset.decoders.sequential import sequential
-from parity.anysubset.decoders.sigma_gpt import sigma_gpt
-from parity.anysubset.infilling import Infilling, infilling
-from parity.anysubset.steps import fill
-from parity.anysubset.words import TextModels
-from parity.anysubset.xlnet import CachedXLNet, XLNet, xlnet
-from parity.config import ConfigError
-from parity.embedded import stories, train_anysubset, train_judge
-from parity.embedded.train_anysubset import Scheme, draw_order, joint_nats, masking_rates
-from parity.noise import batch_noise, counted_noise
+from parity.base.errors import ConfigError
+from parity.base.noise import batch_noise, counted_noise
+from parity.decode.anysubset import fill
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.gpt2 import gpt2
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.embedded import stories
+from parity.inputs import tasks
+from parity.metrics import score
+from parity.models.anysubset.causal import Causal, log_probabilities
+from parity.models.anysubset.load import TextModels
+from parity.models.anysubset.protocol import Infilling, infilling
+from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
+from parity.training import anysubset as train_anysubset
+from parity.training import judge as train_judge
+from parity.training.anysubset import Scheme, draw_order, joint_nats, masking_rates
 
 V, N, B = 40, 20, 5
 
@@ -97,7 +100,9 @@ def test_one_pass_gives_every_conditional(net, start):
         one = model.laws(alone, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
         torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-5, rtol=0)
     drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
-    torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0)  # the first draft's law is its verification's
+    torch.testing.assert_close(
+        drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0
+    )  # the first draft's law is its verification's
     assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2  # and no other's
 
 
@@ -125,11 +130,19 @@ def test_gpt2_with_a_cache_writes_what_it_writes_without():
         p.data.mul_(6 if p.ndim > 1 else 1)
     known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
     prefix = infilling(
-        torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4)), known, 0, V, torch.tensor([20, 20, 17, 14, 20])
+        torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4)),
+        known,
+        0,
+        V,
+        torch.tensor([20, 20, 17, 14, 20]),
     )
-    plain, kept = (fill(prefix, gpt2(Causal(judge, 0, 1, c), prefix, noise=counted_noise(0, range(B)))) for c in (False, True))
+    plain, kept = (
+        fill(prefix, gpt2(Causal(judge, 0, 1, c), prefix, noise=counted_noise(0, range(B)))) for c in (False, True)
+    )
     assert torch.equal(plain.tokens, kept.tokens)
-    p = Causal(judge, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, torch.full((B, 1), 6), torch.full((B, 1), 6))
+    p = Causal(judge, 0, 1, False).laws(
+        plain.tokens, prefix.order, prefix.begin, torch.full((B, 1), 6), torch.full((B, 1), 6)
+    )
     judged = log_probabilities(judge, plain.tokens, 0, 1)[:, 6]
     torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
 
@@ -164,16 +177,26 @@ def test_orders_are_the_lattices_unless_permuted():
         order, m = draw_order(Scheme(warmup=0, permutations=permutations), 0, (64, 32), np.random.default_rng(1))
         assert (order.sort(1).values == torch.arange(32)).all()
         ascending = [bool((o[k:].diff() > 0).all()) for o, k in zip(order, m.tolist(), strict=True)]
-        assert all(ascending) if not permutations else not any(a for a, k in zip(ascending, m.tolist(), strict=True) if k < 28)
+        assert (
+            all(ascending)
+            if not permutations
+            else not any(a for a, k in zip(ascending, m.tolist(), strict=True) if k < 28)
+        )
 
 
 @pytest.mark.parametrize("recipe", [train_anysubset, train_judge])
 def test_recipes_train_and_publish(recipe, tmp_path):
-    first = recipe.main(work=tmp_path, out=tmp_path / "a.safetensors", steps=12, batch=4, examples=8, seed=0, processes=1)
+    first = recipe.main(
+        work=tmp_path, out=tmp_path / "a.safetensors", steps=12, batch=4, examples=8, seed=0, processes=1
+    )
     assert first[0]["step"] == 12 and np.isfinite(first[0]["loss"])
     assert first[0]["loss"] < np.log(len(stories.vocabulary())) + 0.5
-    again = recipe.main(work=tmp_path, out=tmp_path / "b.safetensors", steps=12, batch=4, examples=8, seed=0, processes=1)
-    assert len(again) == 1 and (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()  # resumed at its end
+    again = recipe.main(
+        work=tmp_path, out=tmp_path / "b.safetensors", steps=12, batch=4, examples=8, seed=0, processes=1
+    )
+    assert (
+        len(again) == 1 and (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    )  # resumed at its end
 
 
 # --- the text
@@ -219,14 +242,20 @@ def folders(tmp_path):
         net.save_pretrained(tmp_path / name)
         raw = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="<unk>"))
         raw.pre_tokenizer = Whitespace()
-        words = PreTrainedTokenizerFast(tokenizer_object=raw, mask_token="<mask>", sep_token="<sep>", unk_token="<unk>", eos_token="<sep>")
+        words = PreTrainedTokenizerFast(
+            tokenizer_object=raw, mask_token="<mask>", sep_token="<sep>", unk_token="<unk>", eos_token="<sep>"
+        )
         words.save_pretrained(tmp_path / name)
     return TextModels(str(tmp_path / "xlnet"), str(tmp_path / "judge"))
 
 
 def test_published_folders_are_read_and_both_forwards_agree(tmp_path, start):
     models = folders(tmp_path)
-    assert models.words.encode("w0 w5") == [3, 8] and (models.words.mask, models.words.separator, models.words.vocab) == (0, 1, V)
+    assert models.words.encode("w0 w5") == [3, 8] and (
+        models.words.mask,
+        models.words.separator,
+        models.words.vocab,
+    ) == (0, 1, V)
     ranks = start.begin[:, None] + torch.arange(3)
     asked = (complete(start), start.order, start.begin, ranks, ranks)
     torch.testing.assert_close(models.subset(True).laws(*asked), models.subset(False).laws(*asked), atol=1e-5, rtol=0)
@@ -255,18 +284,25 @@ def test_embedded_models_load_and_assd_saves_passes():
     """Figures of docs/text.md: at 95 % masking assd with k = 5 needs at most 0.9 passes per word."""
     models = TextModels()
     assert models.one_vocabulary
-    task = tasks.build("infilling", {"rows": 16, "length": 128, "masked": 0.95, "prompt": "scattered", "data": ""}, models.words)
+    task = tasks.build(
+        "infilling", {"rows": 16, "length": 128, "masked": 0.95, "prompt": "scattered", "data": ""}, models.words
+    )
     begin = infilling(*(torch.from_numpy(x) for x in (task.tokens, task.known)), models.words.mask, models.words.vocab)
     done = fill(begin, assd(models.subset(True), begin, noise=batch_noise(2, task.ids), k=5))
     assert (done.nfe / (begin.end - begin.begin)).mean() <= 0.9
-    ppl = [score.perplexities(models.gpt2, t, begin.end, 0, 1).mean() for t in (done.tokens, torch.randint(2, 384, (16, 128)))]
+    ppl = [
+        score.perplexities(models.gpt2, t, begin.end, 0, 1).mean()
+        for t in (done.tokens, torch.randint(2, 384, (16, 128)))
+    ]
     assert ppl[0] < 30 < 300 < ppl[1]
 
 
 def test_conditionals_of_the_embedded_model_agree():
     """With its shipped weights: transformers' forward against the cache, and the first draft's law against its verification's, to 1e-5."""
     models = TextModels()
-    task = tasks.build("infilling", {"rows": 3, "length": 48, "masked": 0.9, "prompt": "scattered", "data": ""}, models.words)
+    task = tasks.build(
+        "infilling", {"rows": 3, "length": 48, "masked": 0.9, "prompt": "scattered", "data": ""}, models.words
+    )
     begin = infilling(*(torch.from_numpy(x) for x in (task.tokens, task.known)), models.words.mask, models.words.vocab)
     both = Both(models.subset(False), models.subset(True))
     done = fill(begin, assd(both, begin, noise=batch_noise(2, task.ids), k=5))

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from parity import config
-from parity.anysubset import readers, score, statistics, tasks
-from parity.anysubset.words import Words
-from parity.config import ConfigError
+from parity.base.errors import ConfigError
 from parity.embedded import stories
+from parity.experiment import config
+from parity.inputs import readers, tasks
+from parity.metrics import score, statistics
+from parity.models.anysubset.load import Words
 
 WORDS = Words(list(stories.vocabulary()))
 TEXT = {"methods": {"ar": [{}]}, "text": {"methods": {"sequential": [{}]}}}
@@ -28,7 +29,11 @@ def settings(**given):
 
 def test_infilling_hides_the_share_it_says():
     task = tasks.build("infilling", settings(rows=6, length=40), WORDS)
-    assert task.tokens.shape == (6, 40) and (task.known.sum(1) == 2).all() and len({tuple(k) for k in task.known.tolist()}) > 1
+    assert (
+        task.tokens.shape == (6, 40)
+        and (task.known.sum(1) == 2).all()
+        and len({tuple(k) for k in task.known.tolist()}) > 1
+    )
     prefix = tasks.build("infilling", settings(length=40, prompt="prefix"), WORDS)
     assert prefix.known[:, :2].all() and not prefix.known[:, 2:].any()
     assert np.array_equal(tasks.build("infilling", settings(rows=6, length=40), WORDS).known, task.known)
@@ -58,7 +63,10 @@ def test_code_task_hides_one_line_and_its_truth_passes():
 
 def test_every_attempt_is_a_row_of_its_own():
     task = tasks.build("code", settings(rows=2, attempts=3), WORDS)
-    assert task.ids == ["code-0/0", "code-0/1", "code-0/2", "code-1/0", "code-1/1", "code-1/2"] and len(task.extra) == len(task.end) == 6
+    assert (
+        task.ids == ["code-0/0", "code-0/1", "code-0/2", "code-1/0", "code-1/1", "code-1/2"]
+        and len(task.extra) == len(task.end) == 6
+    )
     assert np.array_equal(task.tokens[0], task.tokens[2]) and not np.array_equal(task.tokens[2], task.tokens[3])
 
 
@@ -113,13 +121,19 @@ def test_rocstories_both_layouts(tmp_path):
 
 def test_wikitext_lambada_hellaswag_and_humaneval(tmp_path):
     (tmp_path / "wiki.txt").write_text("anna was glad .\n\nben was sad and she was happy .\n" * 20)
-    assert tasks.build("infilling", settings(data=str(tmp_path / "wiki.txt"), rows=3, length=16), WORDS).tokens.shape == (3, 16)
+    assert tasks.build(
+        "infilling", settings(data=str(tmp_path / "wiki.txt"), rows=3, length=16), WORDS
+    ).tokens.shape == (3, 16)
     with pytest.raises(ConfigError, match="holds 17 texts of 16 tokens"):
         tasks.build("infilling", settings(data=str(tmp_path / "wiki.txt"), rows=99, length=16), WORDS)
     (tmp_path / "lambada.jsonl").write_text(json.dumps({"text": "anna found the ring"}) + "\n")
     task = tasks.build("last_word", settings(data=str(tmp_path / "lambada.jsonl")), WORDS)
     assert task.known.tolist() == [[True, True, True, False]]
-    row = {"ctx": "anna was sad .", "endings": ["ben came .", "she found it .", "they sang .", "it was late ."], "label": "1"}
+    row = {
+        "ctx": "anna was sad .",
+        "endings": ["ben came .", "she found it .", "they sang .", "it was late ."],
+        "label": "1",
+    }
     (tmp_path / "hella.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     task = tasks.build("choice", settings(data=str(tmp_path / "hella.jsonl.gz")), WORDS)
     assert task.extra == [[0, False, None], [0, True, None], [0, False, None], [0, False, None]]
@@ -142,7 +156,12 @@ CODE = b'{"prompt": "%s", "canonical_solution": "return", "suffix": "", "test": 
 @pytest.mark.parametrize(
     ("name", "content", "kind", "message"),
     [
-        ("a.csv", b"sentence1,sentence2\nx,y\n", "stories", "row 1 has no sentence3 or InputSentence3; its columns: sentence1, sentence2"),
+        (
+            "a.csv",
+            b"sentence1,sentence2\nx,y\n",
+            "stories",
+            "row 1 has no sentence3 or InputSentence3; its columns: sentence1, sentence2",
+        ),
         ("a.jsonl", b'{"ctx": "x"}\n', "choice", "row 1 has no endings; its columns: ctx"),
         ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
         ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
@@ -150,15 +169,40 @@ CODE = b'{"prompt": "%s", "canonical_solution": "return", "suffix": "", "test": 
         ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),
         ("a.jsonl", b"[1, 2]\n", "choice", "line 1 is no JSON object"),
         ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
-        ("a.jsonl", b'{"ctx": "x", "endings": "y", "label": 0}\n', "choice", "row 1: endings = 'y'; allowed: a list of two texts"),
-        ("a.jsonl", b'{"ctx": "x", "endings": ["y", "z"], "label": "2"}\n', "choice", "row 1: label = '2'; allowed: 0 to 1"),
-        ("a.csv", HEAD + b"a,b,,d,e\n", "stories", "row 1: sentence3 is empty; allowed: text"),  # nothing would be masked
+        (
+            "a.jsonl",
+            b'{"ctx": "x", "endings": "y", "label": 0}\n',
+            "choice",
+            "row 1: endings = 'y'; allowed: a list of two texts",
+        ),
+        (
+            "a.jsonl",
+            b'{"ctx": "x", "endings": ["y", "z"], "label": "2"}\n',
+            "choice",
+            "row 1: label = '2'; allowed: 0 to 1",
+        ),
+        (
+            "a.csv",
+            HEAD + b"a,b,,d,e\n",
+            "stories",
+            "row 1: sentence3 is empty; allowed: text",
+        ),  # nothing would be masked
         ("a.csv", HEAD + b"a,b\n", "stories", "row 1 has no sentence3"),
         ("a.csv", HEAD + b"a" * 200_000 + b",b,c,d,e\n", "stories", "is not CSV"),
-        ("a.jsonl", b'{"text": " anna "}\n', "last_word", "row 1: text = ' anna ': a single word"),  # everything would be masked
+        (
+            "a.jsonl",
+            b'{"text": " anna "}\n',
+            "last_word",
+            "row 1: text = ' anna ': a single word",
+        ),  # everything would be masked
         ("a.jsonl", CODE % b"", "code", "prompt and suffix are empty"),
         ("a.jsonl", CODE % b"zebra", "code", "row 1: the embedded model does not know 'zebra'"),
-        ("a.txt", b"anna was glad .\nanna was a zebra .\n", "infilling", "row 2: the embedded model does not know 'zebra'"),
+        (
+            "a.txt",
+            b"anna was glad .\nanna was a zebra .\n",
+            "infilling",
+            "row 2: the embedded model does not know 'zebra'",
+        ),
     ],
 )
 def test_bad_data_is_one_line(tmp_path, name, content, kind, message):
@@ -173,9 +217,14 @@ def test_the_datasets_library_is_used_if_it_is_there(monkeypatch):
     with pytest.raises(ConfigError, match="package `datasets` is not installed"):
         readers.rows("datasets:EleutherAI/lambada_openai:test", ["text"], 2)
     asked = []
-    library = SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or iter([{"text": "a b"}, {"text": "c d"}, {"text": "e"}]))
+    library = SimpleNamespace(
+        load_dataset=lambda *a, **k: asked.append((a, k)) or iter([{"text": "a b"}, {"text": "c d"}, {"text": "e"}])
+    )
     monkeypatch.setitem(sys.modules, "datasets", library)
-    assert readers.rows("datasets:Salesforce/wikitext/wikitext-2-raw-v1:test", ["text"], 2) == [{"text": "a b"}, {"text": "c d"}]
+    assert readers.rows("datasets:Salesforce/wikitext/wikitext-2-raw-v1:test", ["text"], 2) == [
+        {"text": "a b"},
+        {"text": "c d"},
+    ]
     assert asked == [(("Salesforce/wikitext", "wikitext-2-raw-v1"), {"split": "test"})]
 
 
@@ -186,7 +235,11 @@ def test_entropy_and_rouge():
     assert statistics.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
     assert statistics.entropy(np.array([5, 5, 5])) == 0
     found = score.rouge("she went to the market", "she went to the bakery")
-    assert found["rouge1"] == pytest.approx(0.8) and found["rouge2"] == pytest.approx(0.75) and found["rougeL"] == pytest.approx(0.8)
+    assert (
+        found["rouge1"] == pytest.approx(0.8)
+        and found["rouge2"] == pytest.approx(0.75)
+        and found["rougeL"] == pytest.approx(0.8)
+    )
 
 
 def test_perplexity_is_read_in_pieces_and_stops_at_the_rows_end():
@@ -221,13 +274,28 @@ def test_t_tests_see_a_difference_and_bear_constants():
     ("text", "message"),
     [
         ({"methods": {"assd": [{}]}}, r"text.methods = \['assd'\]: needs sequential"),
-        ({"methods": {"sequential": [{}], "assd": [{"k": 1}]}}, "text.methods.assd.0.k = 1: allowed: greater than or equal to 2"),
-        ({"methods": {"sequential": [{}], "sjd": [{}]}}, "text.methods.sjd: unknown method; allowed: assd, assd_ngram, diffusion"),
+        (
+            {"methods": {"sequential": [{}], "assd": [{"k": 1}]}},
+            "text.methods.assd.0.k = 1: allowed: greater than or equal to 2",
+        ),
+        (
+            {"methods": {"sequential": [{}], "sjd": [{}]}},
+            "text.methods.sjd: unknown method; allowed: assd, assd_ngram, diffusion",
+        ),
         ({"methods": {"sequential": [{}], "assd": []}}, r"text.methods.assd = \[\]: no variant"),
         ({"methods": {"sequential": [{}], "assd": [{}, {"k": 5}]}}, "the same variant as text.methods.assd.0"),
-        ({"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"masked": 0.999, "length": 16}]}}, "hides every position"),
-        ({"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"masked": 0.01, "length": 16}]}}, "hides no position"),
-        ({"methods": {"sequential": [{}]}, "tasks": {"stories": [{"missing": 2}]}}, "text.tasks.stories.0.missing = 2: allowed: 1 or 3"),
+        (
+            {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"masked": 0.999, "length": 16}]}},
+            "hides every position",
+        ),
+        (
+            {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"masked": 0.01, "length": 16}]}},
+            "hides no position",
+        ),
+        (
+            {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"missing": 2}]}},
+            "text.tasks.stories.0.missing = 2: allowed: 1 or 3",
+        ),
         (
             {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": "none.csv"}]}},
             "text.tasks.stories.0.data = 'none.csv': no such file",
@@ -249,7 +317,10 @@ def test_half_a_model_is_refused():
 
 
 def test_cells_of_the_text_section():
-    loaded = config.load(TEXT | {"text": {"methods": {"sequential": [{}], "assd": [{"k": 5}], "sigma_gpt": [{}]}, "cache": [True, False]}})
+    loaded = config.load(
+        TEXT
+        | {"text": {"methods": {"sequential": [{}], "assd": [{"k": 5}], "sigma_gpt": [{}]}, "cache": [True, False]}}
+    )
     found = config.text_cells(loaded)
     assert [(c["spec"]["method"], c["spec"]["cache"], c["role"]) for c in found] == [
         ("sequential", True, "reference"), ("sequential", True, "control"), ("sequential", False, "reference"),

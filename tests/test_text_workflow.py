@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 import yaml
 
-from parity import config, layout
 from parity.anysubset import __main__ as commands
-from parity.anysubset import report
+from parity.base.files import canonical, read_arrays, read_json, write_json
 from parity.equality import rows as R
-from parity.report.pages import environment
-from parity.storage import canonical, read_arrays, read_json, write_json
+from parity.experiment import config
+from parity.experiment import paths as layout
+from parity.report import anysubset as report
+from parity.report.environment import environment
 from tests.test_workflow import project, snakemake  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,18 @@ def results(tmp_path_factory):
             )  # fmt: skip
     files = [here / layout.text_cell(c) for c in cells]
     given = [here / layout.text_task(c["spec"]) for c in cells]
-    run("measure", "--cells", *files, "--tasks", *given, *model, "--equality", here / "forced.json", "--out", here / "records.parquet")
+    run(
+        "measure",
+        "--cells",
+        *files,
+        "--tasks",
+        *given,
+        *model,
+        "--equality",
+        here / "forced.json",
+        "--out",
+        here / "records.parquet",
+    )
     run(
         "report", "--config", settings.model_dump_json(exclude_unset=True), "--records", here / "records.parquet", "--equality",
         here / "forced.json", "--exact", *exact.values(), "--laws", *laws, "--published", ROOT / "workflow/published/text/assd.csv",
@@ -132,7 +144,10 @@ def verdict_with(tmp_path, repeat, p):
         write_json(file, {"rows": []})
         exact[file.name] = file
         values = p.pop(0) if spec["method"] == "assd" else [0.5]
-        rows += [R.row("teacher-forced", f"t{i}", 100, p_value=v, key=cell["key"], decides=True) for i, v in enumerate(values)]
+        rows += [
+            R.row("teacher-forced", f"t{i}", 100, p_value=v, key=cell["key"], decides=True)
+            for i, v in enumerate(values)
+        ]
     tests, found = report.judged(settings, list(exact.values()), {"rows": rows})
     return tests, next(v for v in found if v["method"] == "assd")
 
@@ -150,10 +165,20 @@ def test_a_teacher_forced_rejection_is_repeated_on_a_fresh_seed(tmp_path):
 def test_tests_of_all_tasks_are_one_family(tmp_path):
     """A p of 0.02 in one of two tasks is no rejection at 0.05 when there are four tests; it is one where it stands alone."""
     tests, found = verdict_with(tmp_path, False, [[0.02, 0.5], [0.6, 0.7]])
-    assert found["verdict"] == "consistent" and max(r["p_holm"] for r in tests if r["p_value"] == 0.02) == pytest.approx(0.08)
+    assert found["verdict"] == "consistent" and max(
+        r["p_holm"] for r in tests if r["p_value"] == 0.02
+    ) == pytest.approx(0.08)
 
 
-CELL = {"task": "infilling", "method": "assd", "cache": True, "role": "method", "key": "k5", "nfe_per_token": 0.7, "seconds_ratio": 1.2}
+CELL = {
+    "task": "infilling",
+    "method": "assd",
+    "cache": True,
+    "role": "method",
+    "key": "k5",
+    "nfe_per_token": 0.7,
+    "seconds_ratio": 1.2,
+}
 PLACE = {"length": 128, "masked": 0.95, "prompt": "scattered", "rows": 8}
 
 
@@ -161,7 +186,9 @@ def cells_of(*changes):
     made = []
     for change in changes:
         options = {"k": 5, "tolerance": 0.0} | change.pop("options", {})
-        made.append(CELL | {"settings": json.dumps(PLACE | change.pop("place", {})), "options": json.dumps(options)} | change)
+        made.append(
+            CELL | {"settings": json.dumps(PLACE | change.pop("place", {})), "options": json.dumps(options)} | change
+        )
     return pd.DataFrame(made)
 
 
@@ -172,7 +199,12 @@ def beside(table, laws=()):
 def test_published_figures_stand_beside_the_cell_they_are_of():
     found = beside(cells_of({}))
     one = found[(found["table"] == "Table 1") & (found["metric"] == "nfe_per_token")].iloc[0]
-    assert one["ours"] == 0.7 and one["value"] == 0.893 and "Table 9" not in set(found["table"]) and "Table 3" not in set(found["table"])
+    assert (
+        one["ours"] == 0.7
+        and one["value"] == 0.893
+        and "Table 9" not in set(found["table"])
+        and "Table 3" not in set(found["table"])
+    )
     assert set(found[found["table"] == "Table 5"]["options"]) == {'{"k": 5}'}  # other k were not run, and this one was
     both = beside(cells_of({"place": {"length": 32}, "key": "short"}, {"key": "long"}))
     assert set(both[both["table"] == "Table 1"]["our_cell"]) == {"long"}
@@ -182,7 +214,11 @@ def test_published_figures_stand_beside_the_cell_they_are_of():
     prefix = beside(cells_of({"place": {"prompt": "prefix", "masked": 0.75}}))
     assert set(prefix["table"]) == {"Table 9"}
     accuracy = beside(cells_of(), [{"kind": "choice", "accuracy": 0.7}])
-    assert set(accuracy["table"]) == {"Table 10"} and set(accuracy["ours"]) == {0.7} and set(accuracy["task"]) == {"choice"}
+    assert (
+        set(accuracy["table"]) == {"Table 10"}
+        and set(accuracy["ours"]) == {0.7}
+        and set(accuracy["task"]) == {"choice"}
+    )
 
 
 def test_every_published_row_can_be_run():
@@ -217,6 +253,12 @@ def test_rules_chain_and_bad_data_stops_before_any_job(project):  # noqa: F811
     done = dry_run(project, {k: v for k, v in SETTINGS.items() if k != "text"})
     assert done.returncode == 0 and "text_decode" not in done.stdout + done.stderr
     (project / "bad.csv").write_text("a,b\n1,2\n")
-    done = dry_run(project, {**SETTINGS, "text": {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": "bad.csv"}]}}})
+    done = dry_run(
+        project, {**SETTINGS, "text": {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": "bad.csv"}]}}}
+    )
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert done.returncode and len(errors) == 1 and "row 1 has no sentence1 or InputSentence1; its columns: a, b" in errors[0]
+    assert (
+        done.returncode
+        and len(errors) == 1
+        and "row 1 has no sentence1 or InputSentence1; its columns: a, b" in errors[0]
+    )

@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from parity import checkpoints, config
-from parity.config import EMBEDDED
-from parity.embedded import recipe, scenes, train_drafter, training
-from parity.embedded.train_llamagen import CONFIG, CONFIGS, load_vq, scene_tokens
-from parity.embedded.training import publish
-from parity.models.eagle import FeatureDrafter
-from parity.models.llamagen import LlamaGenConfig, Transformer, read_config
+from parity.embedded import scenes
+from parity.experiment import config
+from parity.experiment.config import EMBEDDED
+from parity.models import checkpoints
+from parity.models.discrete.eagle import FeatureDrafter
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, read_config
+from parity.training import drafter as train_drafter
+from parity.training import loop as training
+from parity.training import recipe
+from parity.training.llamagen import CONFIG, CONFIGS, load_vq, scene_tokens
+from parity.training.loop import publish
 
 
 def fit(checkpoint, stop=None, hidden=lambda name: name == "net.0.weight"):
@@ -27,7 +31,9 @@ def fit(checkpoint, stop=None, hidden=lambda name: name == "net.0.weight"):
         return (net(x) - x[:, :2]).square().mean(), {}
 
     rows, seen = (
-        training.train({"net": net}, loss, steps=8, peak=0.05, checkpoint=checkpoint, warmup=2, every=2, average=0.5, hidden=hidden),
+        training.train(
+            {"net": net}, loss, steps=8, peak=0.05, checkpoint=checkpoint, warmup=2, every=2, average=0.5, hidden=hidden
+        ),
         [],
     )
     for row in rows:
@@ -77,7 +83,10 @@ def test_a_grid_of_half_the_size_is_made_of_pictures_reduced_by_means(tmp_path):
 
 def test_a_drafter_names_the_target_it_was_trained_on(tmp_path):
     """A few steps on eight pictures: its file loads beside its target and beside no other."""
-    files = {k: config.EMBEDDED / f"{f}.safetensors" for k, f in (("vq_file", "vq"), ("target_file", "llamagen"), ("t5_file", "t5"))}
+    files = {
+        k: config.EMBEDDED / f"{f}.safetensors"
+        for k, f in (("vq_file", "vq"), ("target_file", "llamagen"), ("t5_file", "t5"))
+    }
     settings = {"batch": 2, "examples": 8, "seed": 0, "processes": 1}
     out = tmp_path / "drafter.safetensors"
     log = train_drafter.main(work=tmp_path, out=out, steps=8, **files, **settings)

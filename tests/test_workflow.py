@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from parity import config
-from parity.storage import read_shard
+from parity.base.files import read_shard
+from parity.experiment import config
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "prompts", "envs")
@@ -52,12 +52,17 @@ def snakemake(project, *arguments, config="tiny.yaml", **more):
         ("sampling: {temperature: 1e-4}", ["sampling.temperature = '1e-4'", "a number"]),
         ("prompts: {file: prompts/none.txt}", ["prompts.file = 'prompts/none.txt'", "no such file"]),
         ("methods: {ar: [{}], sjd: [{window: 0}]}", ["methods.sjd.0.window = 0", "greater than or equal to 1"]),
-        ("study: [{title: t, x: window, y: [nfe], paper: Nobody}]", ["study.0.paper = 'Nobody'", "a paper of workflow/published"]),
+        (
+            "study: [{title: t, x: window, y: [nfe], paper: Nobody}]",
+            ["study.0.paper = 'Nobody'", "a paper of workflow/published"],
+        ),
     ],
 )
 def test_bad_configuration_stops_before_any_job_with_one_line(project, change, parts):
     key = change.split(":")[0]
-    lines = [line for line in TINY.splitlines() if not line.startswith((f"{key}:", "  ") if key == "methods" else f"{key}:")]
+    lines = [
+        line for line in TINY.splitlines() if not line.startswith((f"{key}:", "  ") if key == "methods" else f"{key}:")
+    ]
     (project / "bad.yaml").write_text("\n".join([*lines, change]))
     done = snakemake(project, config="bad.yaml")
     errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
@@ -127,7 +132,9 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
         "tiny.yaml",
     ]
     for _ in range(3):
-        run = subprocess.Popen([*command, *goal], cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        run = subprocess.Popen(
+            [*command, *goal], cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         time.sleep(rng.uniform(6, 20))
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)

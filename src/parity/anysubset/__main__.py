@@ -19,17 +19,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.anysubset import statistics, tasks, words
-from parity.anysubset.infilling import Infilling, infilling
-from parity.anysubset.steps import fill
-from parity.command import one_line, pin_threads, progress, provenance
-from parity.noise import batch_noise
-from parity.storage import canonical, publish, read_arrays, write_arrays, write_json
+from parity.base.command import one_line, pin_threads, progress, provenance
+from parity.base.files import canonical, publish, read_arrays, write_arrays, write_json
+from parity.base.noise import batch_noise
+from parity.decode.anysubset import fill
+from parity.inputs import tasks
+from parity.metrics import statistics
+from parity.models.anysubset import load as words
+from parity.models.anysubset.protocol import Infilling, infilling
 
 
 def read_task(path: Path) -> tasks.Task:
     found = read_arrays(path)
-    return tasks.Task(found["ids"].tolist(), found["tokens"], found["known"], found["end"], json.loads(str(found["extra"])))
+    return tasks.Task(
+        found["ids"].tolist(), found["tokens"], found["known"], found["end"], json.loads(str(found["extra"]))
+    )
 
 
 def load(a: argparse.Namespace) -> words.TextModels:
@@ -44,13 +48,20 @@ def start_of(task: tasks.Task, models: words.TextModels, part: slice, device: st
 
 def make_task(a: argparse.Namespace) -> None:
     task = tasks.build(a.kind, json.loads(a.settings), load(a).words)
-    write_arrays(a.out, ids=np.array(task.ids), tokens=task.tokens, known=task.known, end=task.end, extra=np.array(canonical(task.extra)))
+    write_arrays(
+        a.out,
+        ids=np.array(task.ids),
+        tokens=task.tokens,
+        known=task.known,
+        end=task.end,
+        extra=np.array(canonical(task.extra)),
+    )
 
 
 def decode(a: argparse.Namespace) -> None:
     """Rows of a task under one method, in batches; the record of each is what it cost."""
     spec, task, models = json.loads(a.spec), read_task(a.task), load(a)
-    method = getattr(importlib.import_module(f"parity.anysubset.decoders.{spec['method']}"), spec["method"])
+    method = getattr(importlib.import_module(f"parity.decoders.anysubset.{spec['method']}"), spec["method"])
     model = models.causal(spec["cache"]) if spec["method"] == "gpt2" else models.subset(spec["cache"])
     columns: dict[str, list[np.ndarray]] = {}
     starts = range(0, len(task.ids), spec["batch"])
@@ -120,7 +131,7 @@ def laws(a: argparse.Namespace) -> None:
 def exact(a: argparse.Namespace) -> None:
     from parity.equality import anyorder
 
-    decoder = getattr(importlib.import_module(f"parity.anysubset.decoders.{a.method}"), a.method)
+    decoder = getattr(importlib.import_module(f"parity.decoders.anysubset.{a.method}"), a.method)
     begin = time.perf_counter()
     rows = anyorder.exact(decoder, json.loads(a.options), method=a.method, n=a.n, seeds=json.loads(a.seeds))
     write_json(a.out, {"rows": rows, "seconds": round(time.perf_counter() - begin, 1)})
@@ -130,8 +141,8 @@ def measure(a: argparse.Namespace) -> None:
     """A record per row of every cell; teacher-forced rows of every cell of infilled texts that was decoded in the lattice's order."""
     import pandas as pd
 
-    from parity.anysubset import sandbox, score
     from parity.equality import teacher_forced
+    from parity.metrics import sandbox, score
 
     models = load(a)
     model, records, rows = models.subset(True), [], []
@@ -183,11 +194,21 @@ def measure(a: argparse.Namespace) -> None:
             S = p.shape[1]
             ranks = start.begin[:, None] + torch.arange(S, device=a.device)
             order = start.order.gather(1, ranks)
-            tokens, loop = complete.gather(1, order).cpu().numpy(), torch.from_numpy(cell["loop"]).long().gather(1, order.cpu()).numpy()
+            tokens, loop = (
+                complete.gather(1, order).cpu().numpy(),
+                torch.from_numpy(cell["loop"]).long().gather(1, order.cpu()).numpy(),
+            )
             slot = teacher_forced.slots(loop) if spec["method"] in ("sequential", "assd", "assd_ngram") else None
             rng = np.random.default_rng([spec["seed"], 9])
-            place = {"model": "text", "method": spec["method"], "key": path.stem.rsplit("-", 1)[1], "seed": spec["seed"]}
-            rows += teacher_forced.battery(tokens, teacher_forced.stored(p.cpu()), S, rng=rng, slot=slot, strict=False, **place)
+            place = {
+                "model": "text",
+                "method": spec["method"],
+                "key": path.stem.rsplit("-", 1)[1],
+                "seed": spec["seed"],
+            }
+            rows += teacher_forced.battery(
+                tokens, teacher_forced.stored(p.cpu()), S, rng=rng, slot=slot, strict=False, **place
+            )
     stream = io.BytesIO()
     pd.DataFrame(records).to_parquet(stream)
     publish(a.out, stream.getvalue())
@@ -196,14 +217,17 @@ def measure(a: argparse.Namespace) -> None:
 
 def reread(models: words.TextModels, cell: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as the judge's tokens, padded with its separator, and their lengths."""
-    texts = [models.judge_words.encode(models.words.decode(t[:n].tolist())) for t, n in zip(cell["tokens"], cell["end"], strict=True)]
+    texts = [
+        models.judge_words.encode(models.words.decode(t[:n].tolist()))
+        for t, n in zip(cell["tokens"], cell["end"], strict=True)
+    ]
     wide = max(map(len, texts))
     padded = [t + [models.judge_words.separator] * (wide - len(t)) for t in texts]
     return torch.tensor(padded), torch.tensor([max(1, len(t)) for t in texts])
 
 
 def report(a: argparse.Namespace) -> None:
-    from parity.anysubset import report as page
+    from parity.report import anysubset as page
 
     page.write(a)
 
@@ -212,7 +236,9 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
-    def command(name: str, run: Any, *texts: str, paths: tuple[str, ...] = (), many: tuple[str, ...] = ()) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Any, *texts: str, paths: tuple[str, ...] = (), many: tuple[str, ...] = ()
+    ) -> argparse.ArgumentParser:
         c = commands.add_parser(name)
         c.set_defaults(run=run)
         for text in texts:

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.command import one_line, pin_threads, progress, provenance
-from parity.config import needs
-from parity.continuous.cell import decode as decode_cell
-from parity.continuous.cell import decoder
-from parity.continuous.models import Networks, caption_of, labels_of
-from parity.continuous.protocol import Pair, Start
-from parity.continuous.steps import run
-from parity.noise import counted_noise
-from parity.storage import canonical, publish, read_arrays, write_arrays, write_json
+from parity.base.command import one_line, pin_threads, progress, provenance
+from parity.base.files import canonical, publish, read_arrays, write_arrays, write_json
+from parity.base.noise import counted_noise
+from parity.decode.continuous import run
+from parity.decode.continuous_cell import decode as decode_cell
+from parity.decode.continuous_cell import decoder
+from parity.experiment.config import needs
+from parity.models.continuous.load import Networks, caption_of, labels_of
+from parity.models.continuous.protocol import Pair, Start
 
 SHOWN = 12  # pictures of a cell on the page
 REAL = 512  # pictures that FID compares with
@@ -38,8 +38,8 @@ def decode(a: argparse.Namespace) -> None:
 
 def exact(a: argparse.Namespace) -> None:
     """On two mixtures of three tokens, of one and of two numbers; a rejection is repeated on a fresh seed."""
-    from parity.equality import continuous
-    from parity.models.gmm import TabularMixture
+    from parity.equality import mixtures as continuous
+    from parity.models.continuous.gmm import TabularMixture
 
     method, seeds, found, begin = decoder(a.method), json.loads(a.seeds), [], time.perf_counter()
     options = json.loads(a.options)
@@ -49,12 +49,27 @@ def exact(a: argparse.Namespace) -> None:
             noise, order = counted_noise(seed, range(a.n)), torch.arange(3).expand(a.n, -1)
             pair = Pair(TabularMixture(target, a.n), TabularMixture(draft, a.n) if needs(a.method) else None)
             done = run(order, D, method(pair, Start(order), noise=noise, **options))
-            place = {"model_name": f"mixture 3 x {D}-D", "method": a.method, "key": canonical(options), "seed": seed, "repeat": repeat}
+            place = {
+                "model_name": f"mixture 3 x {D}-D",
+                "method": a.method,
+                "key": canonical(options),
+                "seed": seed,
+                "repeat": repeat,
+            }
             rows = continuous.continuous_rows(
-                done.tokens.numpy(), target, rng=np.random.default_rng([seed, D]), bins=bins, layer="exact", draws=4999, **place
+                done.tokens.numpy(),
+                target,
+                rng=np.random.default_rng([seed, D]),
+                bins=bins,
+                layer="exact",
+                draws=4999,
+                **place,
             )
             drafts = (done.accepted >= 0).sum().item()
-            rows[-1] |= {"acceptance": (done.accepted == 1).sum().item() / drafts if drafts else None, "gave_up": int(done.gave_up.sum())}
+            rows[-1] |= {
+                "acceptance": (done.accepted == 1).sum().item() / drafts if drafts else None,
+                "gave_up": int(done.gave_up.sum()),
+            }
             found += rows
             if not any(r["verdict"] == "rejected" for r in rows if r["decides"]):
                 break
@@ -63,14 +78,20 @@ def exact(a: argparse.Namespace) -> None:
 
 def forced(a: argparse.Namespace) -> None:
     """A few images of the reference, cut at random places."""
-    from parity.continuous import forced as layer
+    from parity.equality import one_token as layer
 
     spec, cell = json.loads(a.spec), read_arrays(a.reference)
-    networks, rng, begin = Networks(spec["model"], a.device, a.weights), np.random.default_rng([spec["seed"], 11]), time.perf_counter()
+    networks, rng, begin = (
+        Networks(spec["model"], a.device, a.weights),
+        np.random.default_rng([spec["seed"], 11]),
+        time.perf_counter(),
+    )
     speculative = needs(spec["method"]) == "draft"
     options = spec["options"] | ({"gamma": 1, "prefill": 0.0} if speculative else {})
     ratios: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
-    chosen = [(int(c), int(rng.integers(1, cell["order"].shape[1]))) for c in range(min(a.conditions, len(cell["tokens"])))]
+    chosen = [
+        (int(c), int(rng.integers(1, cell["order"].shape[1]))) for c in range(min(a.conditions, len(cell["tokens"])))
+    ]
     place = {"model": spec["model"], "method": spec["method"], "key": a.key, "seed": spec["seed"]}
     conditions = []
     for c, at in chosen:
@@ -103,8 +124,8 @@ class Judge:
     """The Scenes classifier and what it sees in real pictures: quality of a cell's pictures, for models of those classes."""
 
     def __init__(self, file: Path, device: str):
-        from parity.embedded import classifier
         from parity.metrics.fid import reference_half
+        from parity.metrics.networks import classifier
 
         self.net, self.device = classifier.load(file).to(device), device
         real, logits = self.read(real_pictures(REAL))
@@ -113,7 +134,7 @@ class Judge:
     @torch.inference_mode()
     def read(self, pixels: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
         """Features [n, F] and logits [n, classes]."""
-        from parity.embedded.training import to_pictures
+        from parity.training.loop import to_pictures
 
         features = torch.cat([self.net.features(p) for p in to_pictures(pixels).to(self.device).split(128)])
         return features.cpu().double().numpy(), self.net.out(features).cpu()
@@ -127,7 +148,12 @@ class Judge:
         (features, logits), n = self.read(pixels), len(pixels)
         fid, fid_error = fid_and_error(features, self.half, np.arange(n)) if n >= 8 else (None, None)
         score = isc_features_to_metric(logits, splits=max(1, min(10, n // 100)))
-        found = {"fid": fid, "fid_se": fid_error, "is": score["inception_score_mean"], "is_sd": score["inception_score_std"]}
+        found = {
+            "fid": fid,
+            "fid_se": fid_error,
+            "is": score["inception_score_mean"],
+            "is_sd": score["inception_score_std"],
+        }
         return found, (logits.argmax(1) == labels_of(range(n))).tolist()
 
 
@@ -145,7 +171,9 @@ def measure(a: argparse.Namespace) -> None:
         net_of = networks.setdefault(spec["model"], Networks(spec["model"], a.device, a.weights))
         pixels = net_of.pictures(torch.from_numpy(cell["tokens"]))
         n = len(pixels)
-        quality, right = judge.quality(pixels) if judge else (dict.fromkeys(("fid", "fid_se", "is", "is_sd")), [None] * n)
+        quality, right = (
+            judge.quality(pixels) if judge else (dict.fromkeys(("fid", "fid_se", "is", "is_sd")), [None] * n)
+        )
         figures[path.stem] = {
             **quality,
             "by_place": [float(np.nanmean(np.where(c >= 0, c, np.nan))) if (c >= 0).any() else None for c in cell["accepted"].T],
@@ -168,7 +196,9 @@ def measure(a: argparse.Namespace) -> None:
     publish(a.out, stream.getvalue())
     write_arrays(a.thumbnails, **thumbnails)
     real = judge.right if judge else None
-    write_json(a.figures, {"cells": figures, "real_accuracy": real, "provenance": provenance(a.device, "float32", a.threads)})
+    write_json(
+        a.figures, {"cells": figures, "real_accuracy": real, "provenance": provenance(a.device, "float32", a.threads)}
+    )
 
 
 def grid_acceptance(accepted: np.ndarray, order: np.ndarray) -> list[float | None]:
@@ -181,13 +211,13 @@ def grid_acceptance(accepted: np.ndarray, order: np.ndarray) -> list[float | Non
 
 
 def report(a: argparse.Namespace) -> None:
-    from parity.continuous import report as page
+    from parity.report import continuous as page
 
     page.write(a)
 
 
 def convert(a: argparse.Namespace) -> None:
-    from parity.continuous import published
+    from parity.models.continuous import published
 
     published.convert(a.model, a.target, a.draft, a.kl, a.out)
 
@@ -197,7 +227,12 @@ def parser() -> argparse.ArgumentParser:
     commands = main.add_subparsers(dest="command", required=True)
 
     def command(
-        name: str, do: Any, *texts: str, paths: tuple[str, ...] = (), many: tuple[str, ...] = (), counts: tuple[str, ...] = ()
+        name: str,
+        do: Any,
+        *texts: str,
+        paths: tuple[str, ...] = (),
+        many: tuple[str, ...] = (),
+        counts: tuple[str, ...] = (),
     ) -> argparse.ArgumentParser:
         c = commands.add_parser(name)
         c.set_defaults(run=do)
@@ -218,8 +253,12 @@ def parser() -> argparse.ArgumentParser:
     command("exact", exact, "method", "options", "seeds", counts=("n",))
     command("forced", forced, "spec", "key", paths=("reference", "weights"), counts=("n", "conditions"))
     command("measure", measure, paths=("weights", "thumbnails", "figures"), many=("cells",))
-    command("report", report, "config", paths=("records", "figures", "thumbnails"), many=("exact", "forced", "published"))
-    command("convert", convert, paths=("target", "draft", "kl")).add_argument("--model", choices=["mar", "xar"], required=True)
+    command(
+        "report", report, "config", paths=("records", "figures", "thumbnails"), many=("exact", "forced", "published")
+    )
+    command("convert", convert, paths=("target", "draft", "kl")).add_argument(
+        "--model", choices=["mar", "xar"], required=True
+    )
     return main
 
 

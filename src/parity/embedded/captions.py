@@ -10,9 +10,9 @@ column, and pictures full of detail. The model saw neither set in training, and 
 import argparse
 from pathlib import Path
 
-from parity.command import one_line
+from parity.base.command import one_line
+from parity.base.files import publish
 from parity.embedded.scenes import Scene, draw_scene
-from parity.storage import publish
 
 
 def plain(scene: Scene) -> bool:

@@ -33,7 +33,9 @@ def example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:
     return label, drawn.caption, render(drawn, rng)
 
 
-def class_arrays(cache: Path, first: int, count: int, test: bool, processes: int = 1) -> tuple[np.ndarray, list[str], np.ndarray]:
+def class_arrays(
+    cache: Path, first: int, count: int, test: bool, processes: int = 1
+) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Classes [n], captions and pictures uint8 [n, 64, 64, 3] of `count` seeds from `first`; kept in `cache`."""
     file = cache / f"classes-{first}-{count}-{'test' if test else 'train'}.npz"
     if not file.exists():

@@ -33,7 +33,22 @@ WORDS = tuple(
     dict.fromkeys(
         w
         for phrase in (
-            *(["a", "of", "on", "background", "small", "large", "circles", "squares", "triangles", "crosses", "rings", "diamonds"]),
+            *(
+                [
+                    "a",
+                    "of",
+                    "on",
+                    "background",
+                    "small",
+                    "large",
+                    "circles",
+                    "squares",
+                    "triangles",
+                    "crosses",
+                    "rings",
+                    "diamonds",
+                ]
+            ),
             *SHAPES,
             *TEXTURES,
             *COUNTS,
@@ -130,7 +145,9 @@ def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) 
         return (np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0).astype(float)
     if name == "dotted":
         cell = 0.1
-        return (np.hypot((x + phase[0] * cell) % cell - cell / 2, (y + phase[1] * cell) % cell - cell / 2) < 0.03).astype(float)
+        return (
+            np.hypot((x + phase[0] * cell) % cell - cell / 2, (y + phase[1] * cell) % cell - cell / 2) < 0.03
+        ).astype(float)
     if name == "checkered":
         cell = 0.08
         return ((np.floor(x / cell + phase[0]) + np.floor(y / cell + phase[1])) % 2).astype(float)
@@ -143,7 +160,10 @@ def _places(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float]]
         dx, dy = RELATIONS[scene.relation]
         gap = rng.uniform(0.21, 0.25)
         wobble = rng.uniform(-0.12, 0.12, 2)
-        return [(0.5 + s * dx * gap + (dx == 0) * w, 0.5 + s * dy * gap + (dy == 0) * w) for s, w in zip((1, -1), wobble, strict=True)]
+        return [
+            (0.5 + s * dx * gap + (dx == 0) * w, 0.5 + s * dy * gap + (dy == 0) * w)
+            for s, w in zip((1, -1), wobble, strict=True)
+        ]
     if not scene.count:
         return [tuple(rng.uniform(0.32, 0.68, 2))]
     while True:
@@ -171,7 +191,9 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     elif scene.background == "cloudy":
         t = sum(
             a * np.sin(2 * np.pi * (kx * x + ky * y + ph))
-            for a, kx, ky, ph in zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True)
+            for a, kx, ky, ph in zip(
+                (0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True
+            )
         )
         canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
     things = scene.things * COUNTS[scene.count] if scene.count else scene.things

@@ -164,7 +164,15 @@ def story(seed: int, test: bool = False) -> Story:
             break
     first, second = rng.permutation(len(NAMES))[:2]
     A, B = list(NAMES)[first], list(NAMES)[second]
-    kinds = {"room": ROOMS, "furniture": FURNITURE, "feeling": FEELINGS, "trouble": TROUBLES, "look": LOOKS, "day": DAYS, "time": TIMES}
+    kinds = {
+        "room": ROOMS,
+        "furniture": FURNITURE,
+        "feeling": FEELINGS,
+        "trouble": TROUBLES,
+        "look": LOOKS,
+        "day": DAYS,
+        "time": TIMES,
+    }
     kinds |= {"shop": SHOPS, "weather": WEATHER, "vehicle": VEHICLES}
     told = []
     for variants in sentences:
@@ -193,9 +201,13 @@ def snippet(seed: int, test: bool = False) -> Snippet:
     inputs = [tuple(int(v) for v in rng.integers(-9, 10, 2 if steps is PAIR_STEPS else 4)) for _ in range(4)]
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
-    exec(source(tuple(w for line in lines for w in (*line.split(), LINE))), scope)  # our own text, from the tables above
+    exec(
+        source(tuple(w for line in lines for w in (*line.split(), LINE))), scope
+    )  # our own text, from the tables above
     return Snippet(
-        (first, second), tuple(tuple(x.split()) for x in lines), tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls)
+        (first, second),
+        tuple(tuple(x.split()) for x in lines),
+        tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls),
     )
 
 
@@ -224,9 +236,31 @@ def text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
 
 def vocabulary() -> tuple[str, ...]:
     """Every word the grammars can say; the mask is 0, the separator 1."""
-    lists = [*NAMES, *NAMES.values(), *ROOMS, *FURNITURE, *FEELINGS, *TROUBLES, *LOOKS, *DAYS, *TIMES, *SHOPS, *WEATHER, *VEHICLES]
+    lists = [
+        *NAMES,
+        *NAMES.values(),
+        *ROOMS,
+        *FURNITURE,
+        *FEELINGS,
+        *TROUBLES,
+        *LOOKS,
+        *DAYS,
+        *TIMES,
+        *SHOPS,
+        *WEATHER,
+        *VEHICLES,
+    ]
     templates = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
-    code = [*PAIR_STEPS, *PAIR_STEPS.values(), *LIST_STEPS, *LIST_STEPS.values(), *NEXT_STEPS, *NEXT_STEPS.values(), *FUNCTIONS, *NUMBERS]
+    code = [
+        *PAIR_STEPS,
+        *PAIR_STEPS.values(),
+        *LIST_STEPS,
+        *LIST_STEPS.values(),
+        *NEXT_STEPS,
+        *NEXT_STEPS.values(),
+        *FUNCTIONS,
+        *NUMBERS,
+    ]
     words = {w for t in (*lists, *templates, *code) for w in t.split() if "{" not in w}
     words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}
     return (MASK, SEPARATOR, LINE, INDENT, *sorted(words))

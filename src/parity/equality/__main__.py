@@ -77,10 +77,17 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--options", type=json.loads, default={}, help="JSON object")
     c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
     c.add_argument("--models", choices=("full", "small"), default="full")
-    c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the first is the run, the second repeats what it rejected")
+    c.add_argument(
+        "--seeds",
+        type=json.loads,
+        default=[0, 1],
+        help="JSON list; the first is the run, the second repeats what it rejected",
+    )
     c.add_argument("--draws", type=int, default=9999, help="of the Monte-Carlo null")
     c.add_argument("--key", default="", help="key of the cell, copied to the rows")
-    c.add_argument("--pathwise", action="store_true", help="also compare with ar token for token (for decoders coupled to it)")
+    c.add_argument(
+        "--pathwise", action="store_true", help="also compare with ar token for token (for decoders coupled to it)"
+    )
 
     for name, help, n in (
         ("mutants", "layer 2: planted faults", 10_000),
@@ -107,28 +114,35 @@ def run(a: argparse.Namespace) -> int:
     if a.command == "certify":
         from parity.equality.certificate import certify
 
-        settings = {"n": a.n, "models": a.models, "seeds": (a.seed, a.seed + 1), "margin": a.margin, "claim": a.claim, "threads": a.threads}
+        settings = {
+            "n": a.n,
+            "models": a.models,
+            "seeds": (a.seed, a.seed + 1),
+            "margin": a.margin,
+            "claim": a.claim,
+            "threads": a.threads,
+        }
         print(certify(load(a.decoder), **settings, **dict(a.option)))
         return 0
 
-    from parity.storage import write_json
+    from parity.base.files import write_json
 
     begin, extra = time.perf_counter(), {}
     if a.command == "exact":
         from parity.equality.exact import exact
         from parity.equality.pathwise import pathwise
 
-        decoder = getattr(importlib.import_module(f"parity.decoders.{a.method}"), a.method)
+        decoder = getattr(importlib.import_module(f"parity.decoders.discrete.{a.method}"), a.method)
         common = {"method": a.method, "key": a.key, "models": a.models, "threads": a.threads}
         rows = exact(decoder, a.options, claim=a.claim, n=a.n, seeds=a.seeds, draws=a.draws, **common)
         if a.pathwise:
             rows += pathwise(decoder, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
     elif a.command == "mutants":
-        from parity.equality.mutants import mutants
+        from parity.equality.faults import mutants
 
         rows = mutants(n=a.n, seeds=a.seeds, n_tv=a.n_tv, draws=a.draws, threads=a.threads)
     elif a.command == "continuous":
-        from parity.equality.continuous import continuous
+        from parity.equality.mixtures import continuous
 
         rows = continuous(n=a.n, seeds=a.seeds, draws=a.draws)
     elif a.command == "anyorder":

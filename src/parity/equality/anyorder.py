@@ -16,19 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.anysubset.decoders import assd as assd_module
-from parity.anysubset.decoders.assd import assd
-from parity.anysubset.decoders.diffusion import diffusion
-from parity.anysubset.decoders.sequential import sequential
-from parity.anysubset.decoders.sigma_gpt import sigma_gpt
-from parity.anysubset.infilling import Infilling, infilling
-from parity.anysubset.steps import Fill, fill
-from parity.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table
-from parity.equality import discrete
+from parity.base.noise import Noise, counted_noise, row_key
+from parity.decode.anysubset import fill
+from parity.decoders.anysubset import assd as assd_module
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.diffusion import diffusion
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.decoders.steps import Fill
+from parity.decoders.verification import Verified, finish, race, verify
+from parity.equality import counts as discrete
 from parity.equality import rows as R
 from parity.equality.rows import Row
-from parity.noise import Noise, counted_noise, row_key
-from parity.verification import Verified, finish, race, verify
+from parity.models.anysubset.protocol import Infilling, infilling
+from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table
 
 Decoder = Callable[..., Iterator[Fill]]
 CHUNK = 8192
@@ -50,7 +51,9 @@ class Target(NamedTuple):
 
 def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
     """Laws that depend on the position alone: drafts are always right, p == q."""
-    return (1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)).expand((vocab + 1) ** length, -1, -1)
+    return (1.5 * torch.randn(1, length, vocab, generator=generator, dtype=torch.float64)).expand(
+        (vocab + 1) ** length, -1, -1
+    )
 
 
 KINDS: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, dict[int, int]]] = {
@@ -79,7 +82,9 @@ def draw(decoder: Decoder, target: Target, n: int, seed: int, options: dict[str,
     for first in range(0, n, CHUNK):
         start = target.start(min(CHUNK, n - first))
         noise = counted_noise(key, range(first, first + len(start.tokens)))
-        found.append(codes(target.model, start, fill(start, decoder(target.model, start, noise=noise, **options)).tokens))
+        found.append(
+            codes(target.model, start, fill(start, decoder(target.model, start, noise=noise, **options)).tokens)
+        )
     return np.concatenate(found)
 
 
@@ -131,14 +136,18 @@ class SeesAll(TabularAnySubset):
         return super().laws(tokens, order, begin, ranks, torch.where(joint, seen.amax(1, keepdim=True) + 1, seen))
 
 
-def residual_p(q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float) -> Verified:
+def residual_p(
+    q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
+) -> Verified:
     """`verify` that resamples from the target instead of the residual."""
     at = draft[..., None]
     accepted = u * p.gather(-1, at)[..., 0] < q.gather(-1, at)[..., 0]
     return finish(q, torch.zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
 
 
-def no_resampling(q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float) -> Verified:
+def no_resampling(
+    q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
+) -> Verified:
     """`verify` that keeps the draft it has just rejected."""
     return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
 
@@ -180,7 +189,9 @@ def anyorder(n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999) 
         for name in ("random 3x5", "consistent 3x5"):
             rows = []
             for repeat, seed in enumerate(seeds):
-                one = exact(decoder, layer="any-order", method=method, key=fault, n=n, names=[name], seeds=[seed], draws=draws)
+                one = exact(
+                    decoder, layer="any-order", method=method, key=fault, n=n, names=[name], seeds=[seed], draws=draws
+                )
                 rows += [r | {"repeat": repeat} for r in one]
             detected = [r["p_value"] is not None and r["p_value"] <= R.ALPHA for r in rows if r["test"] == "all four"]
             required = not all(detected) if fault == "none" else all(detected)

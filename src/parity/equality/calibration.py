@@ -16,14 +16,16 @@ import numpy as np
 import torch
 from scipy import stats
 
-from parity.decode import decode
-from parity.decoders.ar import ar
-from parity.equality import continuous, discrete, paired, sequential, teacher_forced
+from parity.base.noise import counted_noise
+from parity.decode.discrete import decode
+from parity.decoders.discrete.ar import ar
+from parity.equality import counts as discrete
+from parity.equality import mixtures as continuous
+from parity.equality import paired, sequential, teacher_forced
 from parity.equality import rows as R
 from parity.equality.exact import Target, exact_law, targets
 from parity.equality.rows import Row
-from parity.models.tabular import random_table
-from parity.noise import counted_noise
+from parity.models.discrete.tabular import random_table
 
 NOMINAL = (0.03, 0.07)
 P = dict[str, list[float]]
@@ -53,11 +55,15 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     found: P = defaultdict(list)
     for r in range(replicates):
         own = slice(r * images, (r + 1) * images)
-        battery = teacher_forced.battery(tokens[own].numpy(), teacher_forced.stored(p[own]), 2, rng=rng, groups=np.arange(8) % 2)
+        battery = teacher_forced.battery(
+            tokens[own].numpy(), teacher_forced.stored(p[own]), 2, rng=rng, groups=np.arange(8) % 2
+        )
         for row in battery:
             if row["p_value"] is not None and ", row" not in row["test"]:
                 found[f"teacher-forced: {row['test']}"].append(row["p_value"])
-        found["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in battery if row["p_holm"] is not None))
+        found["teacher-forced: battery (Holm)"].append(
+            min(row["p_holm"] for row in battery if row["p_holm"] is not None)
+        )
     return found
 
 
@@ -76,7 +82,9 @@ def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int 
         found["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
         found["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
         found["paired: MMD, swaps"].append(paired.mmd_row(x, y, ids, ids, seed=r, swaps=swaps)["p_value"])
-        found["paired: FID difference, swaps"].append(paired.fid_row(half, x, y, ids, ids, seed=r, swaps=swaps)["p_value"])
+        found["paired: FID difference, swaps"].append(
+            paired.fid_row(half, x, y, ids, ids, seed=r, swaps=swaps)["p_value"]
+        )
     return found
 
 
@@ -86,9 +94,14 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int =
     samples = continuous.exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
     u = model.rosenblatt(samples.reshape(-1, 3, 1)).reshape(replicates, n, 3)
     ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
-    found: P = {"continuous: KS of PIT": [k[1] for k in ks], "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks]}
+    found: P = {
+        "continuous: KS of PIT": [k[1] for k in ks],
+        "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
+    }
     fresh = continuous.exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
-    found["continuous: energy"] = [continuous.energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)]
+    found["continuous: energy"] = [
+        continuous.energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)
+    ]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
     uniform = np.full(27, 1 / 27)
     t = discrete.tables(uniform, 3, 3, n)
@@ -101,7 +114,9 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int =
 def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
     """Rows and null p-values of every test; five times the replicates for the exact statistics, which cost least."""
     streams = iter(np.random.default_rng(seed).spawn(5))
-    found: P = exact_p(5 * replicates, next(streams), draws, 10_000) | exact_p(5 * replicates, next(streams), draws, 1_000_000)
+    found: P = exact_p(5 * replicates, next(streams), draws, 10_000) | exact_p(
+        5 * replicates, next(streams), draws, 1_000_000
+    )
     found |= teacher_forced_p(replicates, next(streams), seed)
     found |= paired_p(replicates, next(streams))
     found |= continuous_p(replicates, next(streams), draws)
@@ -111,7 +126,13 @@ def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tup
         low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
         at_most = "Holm" in test or "e-value" in test
         floor = 0.0 if at_most else NOMINAL[0]
-        verdict = "size ok" if floor <= hits / n <= NOMINAL[1] else "size off" if high < floor or low > NOMINAL[1] else "size unclear"
+        verdict = (
+            "size ok"
+            if floor <= hits / n <= NOMINAL[1]
+            else "size off"
+            if high < floor or low > NOMINAL[1]
+            else "size unclear"
+        )
         note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)" + (
             "; at most .05 by design" if at_most else ""
         )

@@ -19,7 +19,9 @@ class Certificate:
     def __str__(self) -> str:
         v = self.verdict
         lines = [f"{v['method']}: {v['verdict']}", f"  {v['note']}", ""]
-        lines.append(f"  {'target':<14} {'n':>8} {'G':>8} {'V-V':>8} {'pairs':>8} {'condit.':>8} {'all four':>8} {'Holm':>8}  TV (95 %)")
+        lines.append(
+            f"  {'target':<14} {'n':>8} {'G':>8} {'V-V':>8} {'pairs':>8} {'condit.':>8} {'all four':>8} {'Holm':>8}  TV (95 %)"
+        )
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
             tests = ("joint G", "Valiant-Valiant", "pairs", "conditionals", "all four")
@@ -28,7 +30,9 @@ class Certificate:
             last = own["TV certificate"]
             note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], last["note"]) if n))
             again = f"   (repeat, seed {seed})" if last["repeat"] else ""
-            lines.append(f"  {model:<14} {last['n']:>8} {cells}  {last['verdict'].removesuffix(' (95 %)')}{again}   {note}".rstrip())
+            lines.append(
+                f"  {model:<14} {last['n']:>8} {cells}  {last['verdict'].removesuffix(' (95 %)')}{again}   {note}".rstrip()
+            )
         return "\n".join(lines)
 
 

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.decode import decode
-from parity.equality import discrete
+from parity.base.noise import counted_noise, row_key
+from parity.decode.discrete import decode
+from parity.decoders.steps import Step
+from parity.equality import counts as discrete
 from parity.equality import rows as R
 from parity.equality.rows import Row
-from parity.models.protocol import TokenModel
-from parity.models.tabular import TabularModel, random_table
-from parity.noise import counted_noise, row_key
-from parity.sampling import Sampled, Sampling
-from parity.steps import Step
+from parity.models.discrete.protocol import TokenModel
+from parity.models.discrete.sampling import Sampled, Sampling
+from parity.models.discrete.tabular import TabularModel, random_table
 
 Decoder = Callable[..., Iterator[Step]]
 CHUNK = 8192  # sequences decoded at once: their tensors stay in the processor's cache
@@ -83,7 +83,10 @@ KINDS: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], Sampling]]
     "forced": (random_table, Sampling()),  # the second and the last token
     "guided": (partial(random_table, scale=1.0, pair=True), Sampling(guidance=2.0)),
     "top-k": (random_table, Sampling(top_k=2)),  # these two for V > 2
-    "all": (partial(random_table, scale=1.0, pair=True), Sampling(guidance=3.0, temperature=0.9, top_k=2)),  # and the third token forced
+    "all": (
+        partial(random_table, scale=1.0, pair=True),
+        Sampling(guidance=3.0, temperature=0.9, top_k=2),
+    ),  # and the third token forced
 }
 
 
@@ -119,7 +122,9 @@ def exact_law(target: Target) -> np.ndarray:
     own = p.gather(-1, cells[..., None])[..., 0]
     reached = torch.cat([torch.ones(len(cells), 1, dtype=own.dtype), own[:, :-1].cumprod(1)], 1)
     for i in range(target.length):
-        sound = torch.where((reached[:, i] == 0)[:, None], 1 / target.vocab, p[:, i])  # what cannot be reached need not be a law
+        sound = torch.where(
+            (reached[:, i] == 0)[:, None], 1 / target.vocab, p[:, i]
+        )  # what cannot be reached need not be a law
         R.check_laws(sound.numpy(), target.name, i, 1e-9)
     return torch.where(reached == 0, 0.0, own).prod(1).numpy()
 
@@ -137,7 +142,9 @@ def check_support(code: np.ndarray, law: np.ndarray, target: Target, first: int)
         tokens = discrete.digits(V, L)[code[bad[0]]]
         position = next(i for i in range(L) if law.reshape([V] * L)[tuple(tokens[: i + 1])].sum() == 0)
         token = tokens[position]
-        raise ValueError(f"model {target.name}, position {position}, row {first + bad[0]}: token {token} of probability zero was sampled")
+        raise ValueError(
+            f"model {target.name}, position {position}, row {first + bad[0]}: token {token} of probability zero was sampled"
+        )
 
 
 def draw(
@@ -164,7 +171,11 @@ def draw(
         wrong = open_ | (done.tokens < 0) | (done.tokens >= V)
         if wrong.any():
             row, position = wrong.nonzero()[0].tolist()
-            what = "never decided" if open_[row, position] else f"token {int(done.tokens[row, position])} is not in the vocabulary"
+            what = (
+                "never decided"
+                if open_[row, position]
+                else f"token {int(done.tokens[row, position])} is not in the vocabulary"
+            )
             raise ValueError(f"model {target.name}, position {position}, row {first + row}: {what}")
         code = (done.tokens * weights).sum(1).numpy()
         if law is not None:
@@ -201,7 +212,14 @@ def exact(
         outside = int(counts[law == 0].sum())
         note = f"{outside} of {n} sequences have probability zero" if outside else ""
         rng = np.random.default_rng([seed, row_key(seed, target.name) % 2**32])
-        place = {"model": target.name, "method": method or name_of(decoder), "key": key, "seed": seed, "repeat": repeat, "note": note}
+        place = {
+            "model": target.name,
+            "method": method or name_of(decoder),
+            "key": key,
+            "seed": seed,
+            "repeat": repeat,
+            "note": note,
+        }
         return discrete.joint_rows("exact", counts, law, target.vocab, target.length, rng=rng, draws=draws, **place)
 
     found = [r for target in chosen for r in run(target, seeds[0], 0)]

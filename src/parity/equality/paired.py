@@ -32,7 +32,11 @@ def align(ids_a: Sequence[str], ids_b: Sequence[str]) -> tuple[np.ndarray, np.nd
         if len(set(ids)) < len(ids):
             raise ValueError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
     if set(a) != set(b):
-        only = [f"only on the {side} side: {', '.join(sorted(d))}" for side, d in (("first", {*a} - {*b}), ("second", {*b} - {*a})) if d]
+        only = [
+            f"only on the {side} side: {', '.join(sorted(d))}"
+            for side, d in (("first", {*a} - {*b}), ("second", {*b} - {*a}))
+            if d
+        ]
         raise ValueError(f"prompt sets differ; {'; '.join(only)}")
     return np.argsort(a), np.argsort(b)
 
@@ -88,21 +92,32 @@ def scalar_rows(
         return [R.not_run("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
     d = x - y
     if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
-        return [R.not_run("paired", test, n, "prompts whose differences differ", **common | {"effect": float(d[0])}) for test in tests]
+        return [
+            R.not_run("paired", test, n, "prompts whose differences differ", **common | {"effect": float(d[0])})
+            for test in tests
+        ]
     error, effect = float(d.std(ddof=1) / n**0.5), float(d.mean())
     values = common | {"effect": effect, "minimum_detectable_effect": R.detectable_z(error)}
     t = stats.ttest_rel(x, y)
     low, high = t.confidence_interval(1 - R.ALPHA)
-    t_row = R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values) | {"low": float(low), "high": float(high)}
+    t_row = R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values) | {
+        "low": float(low),
+        "high": float(high),
+    }
     rng = np.random.default_rng(seed)
 
     def mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
         return (x - y).mean(axis)
 
-    boot = stats.bootstrap((x, y), mean_difference, paired=True, vectorized=True, n_resamples=resamples, rng=rng, method="BCa", batch=200)
+    boot = stats.bootstrap(
+        (x, y), mean_difference, paired=True, vectorized=True, n_resamples=resamples, rng=rng, method="BCa", batch=200
+    )
     low, high = (float(v) for v in boot.confidence_interval)
     verdict = "interval holds 0" if low <= 0 <= high else "interval excludes 0"
-    boot_row = R.row("paired", tests[1], n, **values | {"verdict": verdict, "decides": False}) | {"low": low, "high": high}
+    boot_row = R.row("paired", tests[1], n, **values | {"verdict": verdict, "decides": False}) | {
+        "low": low,
+        "high": high,
+    }
     p = tost_p(x, y, margin)
     reach = 2.93 * float(d.std(ddof=1)) / n**0.5  # margin that TOST reaches with power .8 at no difference: z.95 + z.90
     verdict = f"equivalent within {margin:g}" if p <= R.ALPHA else f"not shown equivalent within {margin:g}"
@@ -118,7 +133,9 @@ def swap_signs(n: int, swaps: int, rng: np.random.Generator) -> np.ndarray:
     return signs
 
 
-def mmd_statistics(x: np.ndarray, y: np.ndarray, signs: np.ndarray, bandwidths: Sequence[float] = BANDWIDTHS) -> np.ndarray:
+def mmd_statistics(
+    x: np.ndarray, y: np.ndarray, signs: np.ndarray, bandwidths: Sequence[float] = BANDWIDTHS
+) -> np.ndarray:
     """Biased MMD^2 [kernels, 1 + swaps] of features x, y [n, d] under the pair swaps `signs`.
 
     With s = [e, -e] every swap is a quadratic form s K s / n^2 in one Gram matrix of both sides.
@@ -152,7 +169,9 @@ def mmd_row(
     sd = found.std(1, keepdims=True)
     scaled = ((found - found.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
     middle = found[BANDWIDTHS.index(1.0)]
-    smallest = float(max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5)  # excess MMD at the null's .95 quantile
+    smallest = float(
+        max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5
+    )  # excess MMD at the null's .95 quantile
     effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
     p = R.monte_carlo_p(scaled[0], scaled[1:])
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}

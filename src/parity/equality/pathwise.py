@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from parity.decoders.ar import ar
-from parity.equality import discrete
+from parity.decoders.discrete.ar import ar
+from parity.equality import counts as discrete
 from parity.equality import rows as R
 from parity.equality.exact import Decoder, Target, draw, name_of, targets
 from parity.equality.rows import Row
@@ -31,7 +31,11 @@ def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same to
     if a.shape != b.shape:
         raise ValueError(f"tokens of shape {a.shape} and {b.shape} cannot be compared")
     n, differs = len(a), (a != b).any(1)
-    values = {"statistic": int(differs.sum()), "effect": float(differs.mean()), "minimum_detectable_effect": 1 - (1 - R.POWER) ** (1 / n)}
+    values = {
+        "statistic": int(differs.sum()),
+        "effect": float(differs.mean()),
+        "minimum_detectable_effect": 1 - (1 - R.POWER) ** (1 / n),
+    }
     if not differs.any():
         note = "identical"
     else:
@@ -74,6 +78,12 @@ def pathwise(
                     for d, o in ((decoder, options or {}), (reference, {}))
                 )
                 name, exact = str(dtype).removeprefix("torch."), dtype == torch.float64
-                place = {"model": target.name, "method": method or name_of(decoder), "key": key, "seed": seed, "repeat": repeat}
+                place = {
+                    "model": target.name,
+                    "method": method or name_of(decoder),
+                    "key": key,
+                    "seed": seed,
+                    "repeat": repeat,
+                }
                 found.append(token_row(a, b, exact=exact, test=f"same tokens, {name}", **place))
     return found

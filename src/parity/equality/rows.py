@@ -89,4 +89,6 @@ def check_laws(p: np.ndarray, model: str, position: int | None = None, tolerance
     if bad.any():
         where = np.argwhere(bad)[0]
         at = position if position is not None else int(where[1])
-        raise ValueError(f"model {model}, position {at}, row {where[0]}: p is not a law (sum {total[tuple(where)]:.6g})")
+        raise ValueError(
+            f"model {model}, position {at}, row {where[0]}: p is not a law (sum {total[tuple(where)]:.6g})"
+        )

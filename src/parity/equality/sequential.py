@@ -13,7 +13,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from parity.equality import discrete
+from parity.equality import counts as discrete
 from parity.equality import rows as R
 from parity.equality.rows import Row
 
@@ -26,7 +26,11 @@ def e_rows(shards: np.ndarray, law: np.ndarray, **place) -> list[Row]:
     found = []
     for s, counts in enumerate(running):
         n, p = int(counts.sum()), math.exp(-min(max(best[s], 0.0), 690.0))
-        values = {"statistic": logs[s], "effect": float(discrete.total_variation(counts, law)), "decides": s == len(running) - 1}
+        values = {
+            "statistic": logs[s],
+            "effect": float(discrete.total_variation(counts, law)),
+            "decides": s == len(running) - 1,
+        }
         found.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **{"model": ""} | place | values))
     return found
 
@@ -52,7 +56,9 @@ def false_alarms(
         group = discrete.pool((k + 1) * shard * law)
         fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
         expected = ((k + 1) * shard * law) @ fold
-        plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * ((k + 1) * shard / expected.sum()), axis=1).pvalue
+        plain[:, k] = stats.chisquare(
+            running[:, k] @ fold, expected * ((k + 1) * shard / expected.sum()), axis=1
+        ).pvalue
     kind = "false alarms" if alternative is None else "power"
     rejected = {
         f"{kind}: e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),
@@ -63,6 +69,13 @@ def false_alarms(
     for test, hit in rejected.items():
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
-        values: Row = {"model": model, "effect": float(hit.mean()), "seed": seed, "note": note, "verdict": "measured", "decides": False}
+        values: Row = {
+            "model": model,
+            "effect": float(hit.mean()),
+            "seed": seed,
+            "note": note,
+            "verdict": "measured",
+            "decides": False,
+        }
         found.append(R.row("sequential", test, looks * shard, **values))
     return found

@@ -109,7 +109,9 @@ def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
 def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
     """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
     if tokens == 0 or var <= 1e-12:
-        return R.not_run("teacher-forced", test, tokens, "a token that is not certain (all variances are zero)", **place)
+        return R.not_run(
+            "teacher-forced", test, tokens, "a token that is not certain (all variances are zero)", **place
+        )
     short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
     if short > 1:
         return R.not_run("teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place)
@@ -122,7 +124,10 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
 def detectable_w() -> float:
     """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: the root of the noncentrality it needs."""
     critical = stats.chi2.isf(R.ALPHA, BINS - 1)
-    return optimize.brentq(lambda noncentrality: stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER, 1e-3, 1e3) ** 0.5
+    return (
+        optimize.brentq(lambda noncentrality: stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER, 1e-3, 1e3)
+        ** 0.5
+    )
 
 
 def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
@@ -131,7 +136,11 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
     found = stats.chisquare(bins)
-    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w() / n**0.5}
+    values = {
+        "statistic": found.statistic,
+        "effect": (found.statistic / n) ** 0.5,
+        "minimum_detectable_effect": detectable_w() / n**0.5,
+    }
     return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
 
 
@@ -158,12 +167,18 @@ def battery(
     """
     tokens = np.asarray(tokens)
     n, L = tokens.shape
-    strata = [("", np.zeros((n, L), int))] if width >= L else [("", np.zeros((n, L), int)), ("row", np.tile(np.arange(L) // width, (n, 1)))]
+    strata = (
+        [("", np.zeros((n, L), int))]
+        if width >= L
+        else [("", np.zeros((n, L), int)), ("row", np.tile(np.arange(L) // width, (n, 1)))]
+    )
     if slot is not None:
         strata.append(("slot", np.asarray(slot)))
     sizes = [int(s.max()) + 1 for _, s in strata]
     names: list[str] = []
-    sums: list[np.ndarray] = []  # a stratum: [4, F, size] sums of d and variance, the largest variance, tokens with variance
+    sums: list[
+        np.ndarray
+    ] = []  # a stratum: [4, F, size] sums of d and variance, the largest variance, tokens with variance
     bins = [np.zeros((size, BINS)) for size in sizes]
     outside = 0
     for a in range(0, n, chunk):
@@ -178,7 +193,9 @@ def battery(
         d, var = d_.masked_fill(impossible, 0).double().numpy(), var_.masked_fill(impossible, 0).double().numpy()
         u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1).numpy()
         where = np.minimum((u * BINS).astype(int), BINS - 1)
-        live = var[:2].sum(0) > 1e-12  # a certain law has U uniform by v alone (and a uniform law has no variance of log p)
+        live = (
+            var[:2].sum(0) > 1e-12
+        )  # a certain law has U uniform by v alone (and a uniform law has no variance of log p)
         if not sums:
             sums = [np.zeros((4, len(names), size)) for size in sizes]
         for k, (_, label) in enumerate(strata):
@@ -194,7 +211,9 @@ def battery(
     found = []
     if outside:
         note = f"{outside} of {n * L} tokens have probability zero"
-        found.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, effect=outside / (n * L), note=note, **place))
+        found.append(
+            R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, effect=outside / (n * L), note=note, **place)
+        )
     for k, (stratum, _) in enumerate(strata):
         for s in range(sizes[k]):
             suffix = f", {stratum} {s}" if stratum else ""
@@ -217,7 +236,9 @@ def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> 
     bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
     if bad.any():
         row, position = bad.nonzero()[0].tolist()
-        raise ValueError(f"model {model}, position {position}, row {first + row}: p is not a law (sum {total[row, position]:.6g})")
+        raise ValueError(
+            f"model {model}, position {position}, row {first + row}: p is not a law (sum {total[row, position]:.6g})"
+        )
     outside = (x < 0) | (x >= p.shape[-1])
     zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
     if outside.any() or (strict and zero.any()):

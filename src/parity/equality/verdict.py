@@ -41,7 +41,11 @@ def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alph
     layers = list(dict.fromkeys(r["layer"] for r in rows))
 
     def select(decoder: tuple[str, str], layer: str, repeated: bool) -> list[Row]:
-        return [r for r in rows if (r["method"], r["key"]) == decoder and r["layer"] == layer and (r["repeat"] > 0) == repeated]
+        return [
+            r
+            for r in rows
+            if (r["method"], r["key"]) == decoder and r["layer"] == layer and (r["repeat"] > 0) == repeated
+        ]
 
     adjusted: dict[tuple[str, str], dict[str, float]] = {d: {} for d in decoders}
     for layer in layers:
@@ -49,7 +53,14 @@ def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alph
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
     return [
-        judge(d, adjusted[d], {layer: (select(d, layer, False), select(d, layer, True)) for layer in layers}, claims, margin, alpha)
+        judge(
+            d,
+            adjusted[d],
+            {layer: (select(d, layer, False), select(d, layer, True)) for layer in layers},
+            claims,
+            margin,
+            alpha,
+        )
         for d in decoders
     ]
 
@@ -67,10 +78,14 @@ def judge(
     rejected = [layer for layer, value in p.items() if value <= alpha]
     repeated = {layer: layer_p(found[layer][1]) for layer in rejected}
     certain = "pathwise"  # compares tokens: a difference is no matter of chance
-    confirmed = [layer for layer, again in repeated.items() if layer == certain or (again is not None and again <= alpha)]
+    confirmed = [
+        layer for layer, again in repeated.items() if layer == certain or (again is not None and again <= alpha)
+    ]
     once = [layer for layer, again in repeated.items() if again is None and layer != certain]
     certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
-    worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)  # the surest fault, not the noisiest target
+    worst = max(
+        certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None
+    )  # the surest fault, not the noisiest target
     bound = max((r["effect"] for r in certificates), default=None)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
     note = ""
@@ -80,10 +95,14 @@ def judge(
             note = f"on {worst['model']}, 95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
         else:
             first = min(confirmed, key=lambda layer: p[layer])
-            row = min((r for r in found[first][0] if r["decides"] and r["p_value"] is not None), key=lambda r: r["p_value"])
+            row = min(
+                (r for r in found[first][0] if r["decides"] and r["p_value"] is not None), key=lambda r: r["p_value"]
+            )
             words = "lossy: TV not measured"
             effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
-            note = f"rejected by {first}: {row['test']}{effect}" + (f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else "")
+            note = f"rejected by {first}: {row['test']}{effect}" + (
+                f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
+            )
     elif once:
         words, note = (
             "inconclusive",
@@ -100,10 +119,19 @@ def judge(
         if bound is not None:
             note = f"not rejected; TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"
         else:
-            reaches = [r for rows, _ in found.values() for r in rows if r["decides"] and r["minimum_detectable_effect"] is not None]
-            note = f"not rejected in {', '.join(p)}" + ("; see the rows for the minimum detectable effects" if reaches else "")
+            reaches = [
+                r
+                for rows, _ in found.values()
+                for r in rows
+                if r["decides"] and r["minimum_detectable_effect"] is not None
+            ]
+            note = f"not rejected in {', '.join(p)}" + (
+                "; see the rows for the minimum detectable effects" if reaches else ""
+            )
     claim = claims.get(key, claims.get(method, ""))
-    mismatch = (claim == "lossless" and words.startswith("lossy")) or (claim == "lossy" and words == "certified lossless")
+    mismatch = (claim == "lossless" and words.startswith("lossy")) or (
+        claim == "lossy" and words == "certified lossless"
+    )
     tv = {k: worst[k] if worst else None for k in ("tv", "tv_low", "tv_high")}
     return {
         "method": method, "key": key, "verdict": words, "claim": claim, "mismatch": mismatch, "tv_bound": bound, **tv,

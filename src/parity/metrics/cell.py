@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.files import Shard
 from parity.metrics.clip import clip_score
 from parity.metrics.fid import Reference, fid_and_error
 from parity.metrics.kid import kid_and_error
@@ -12,11 +13,15 @@ from parity.metrics.likelihood import likelihood
 from parity.metrics.manifold import precision_recall, precision_recall_errors
 from parity.metrics.speed import speed
 from parity.metrics.spread import prompt_groups
-from parity.storage import Shard
 
 
 def quality(
-    features: np.ndarray, cosine: np.ndarray, ids: np.ndarray, reference_features: np.ndarray, reference: Reference, seed: int = 0
+    features: np.ndarray,
+    cosine: np.ndarray,
+    ids: np.ndarray,
+    reference_features: np.ndarray,
+    reference: Reference,
+    seed: int = 0,
 ) -> dict[str, float]:
     """FID, KID, precision, recall and CLIP-score of features [n, d] and cosine [n], with standard errors."""
     groups = prompt_groups(ids)

@@ -15,8 +15,8 @@ from cleanfid.fid import get_files_features
 from PIL import Image
 from torch import Tensor
 
-from parity.embedded.clip import CONTEXT, SIDE
-from parity.embedded.text import token_ids
+from parity.metrics.networks.clip import CONTEXT, SIDE
+from parity.models.discrete.text import token_ids
 
 Tokenise = Callable[[list[str]], Tensor]
 
@@ -30,7 +30,9 @@ def enlarged(pixels: np.ndarray, side: int) -> np.ndarray:
     """Smaller pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, and nothing is smoothed away."""
     factor, rest = divmod(side, pixels.shape[1])
     if pixels.shape[1] != pixels.shape[2] or factor < 1 or rest:
-        raise ValueError(f"pixels: {pixels.shape[1]}x{pixels.shape[2]} pictures; allowed: {side}x{side}, or squares of a divisor of that")
+        raise ValueError(
+            f"pixels: {pixels.shape[1]}x{pixels.shape[2]} pictures; allowed: {side}x{side}, or squares of a divisor of that"
+        )
     return pixels if factor == 1 else pixels.repeat(factor, 1).repeat(factor, 2)
 
 
@@ -63,14 +65,17 @@ def picture_features(pixels: np.ndarray, clip: Any, batch: int = 64) -> np.ndarr
     return found.astype(np.float32)
 
 
-def caption_features(captions: list[str], clip: Any, tokenise: Tokenise = embedded_tokens, batch: int = 256) -> np.ndarray:
+def caption_features(
+    captions: list[str], clip: Any, tokenise: Tokenise = embedded_tokens, batch: int = 256
+) -> np.ndarray:
     """Captions to float32 [n, d]; a caption that occurs often is encoded once."""
     was_training, device = clip.training, next(clip.parameters()).device
     clip.eval()
     distinct, back = np.unique(captions, return_inverse=True)
     with torch.inference_mode():
         parts = [
-            clip.encode_text(tokenise(distinct[i : i + batch].tolist()).to(device)).float().cpu() for i in range(0, len(distinct), batch)
+            clip.encode_text(tokenise(distinct[i : i + batch].tolist()).to(device)).float().cpu()
+            for i in range(0, len(distinct), batch)
         ]
     clip.train(was_training)
     return torch.cat(parts).numpy()[back]

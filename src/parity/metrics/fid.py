@@ -47,7 +47,9 @@ def frechet(features: np.ndarray, reference: Reference) -> float:
     return float(((mean - reference.mean) ** 2).sum() + (centred**2).sum() + reference.trace - 2 * cross)
 
 
-def fid_and_error(features: np.ndarray, reference: Reference, groups: np.ndarray, count: int = 200, seed: int = 0) -> tuple[float, float]:
+def fid_and_error(
+    features: np.ndarray, reference: Reference, groups: np.ndarray, count: int = 200, seed: int = 0
+) -> tuple[float, float]:
     """FID and its standard error over generated images, the reference held fixed.
 
     The error tells how far another seed would move the figure; it says nothing of FID's bias, which depends on n: compare equal n alone.

@@ -5,7 +5,9 @@ import torch
 from torch_fidelity.metric_kid import KEY_METRIC_KID_MEAN, KEY_METRIC_KID_STD, kid_features_to_metric
 
 
-def kid_and_error(features: np.ndarray, reference: np.ndarray, subsets: int = 100, seed: int = 0) -> tuple[float, float]:
+def kid_and_error(
+    features: np.ndarray, reference: np.ndarray, subsets: int = 100, seed: int = 0
+) -> tuple[float, float]:
     """Mean of the cubic-kernel MMD^2 over random subsets of both sides [n, d], and its standard error.
 
     A subset holds half of the smaller side (at most 1000 rows): at full size all subsets were the same and had no spread. Halves drawn

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from parity.metrics.spread import mean_and_error
-from parity.models.protocol import TokenModel
+from parity.models.discrete.protocol import TokenModel
 
 
 @torch.inference_mode()
@@ -54,7 +54,9 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
     count, square = (~np.isnan(kept)).sum(1), np.nansum((kept - np.nanmean(kept)) ** 2, 1)
     variance = square.sum() / count.sum()
-    error_of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # of a ratio of sums over images
+    error_of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[
+        1
+    ]  # of a ratio of sums over images
     whole = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {

@@ -13,14 +13,18 @@ from parity.metrics.spread import half_jackknife
 def precision_recall(features: np.ndarray, reference: np.ndarray, k: int = 3) -> tuple[float, float]:
     """Share of generated images [n, d] inside the reference manifold, and of reference images inside the generated one."""
     if min(len(features), len(reference)) <= k:
-        raise ValueError(f"features: {min(len(features), len(reference))} rows on the smaller side; allowed: more than k = {k}")
-    found = prc_features_to_metric(  # input 1 is the generated side since torch-fidelity 0.4.0; the betas had them swapped
-        torch.from_numpy(np.asarray(features, dtype=np.float64)),
-        torch.from_numpy(np.asarray(reference, dtype=np.float64)),
-        prc_neighborhood=k,
-        prc_batch_size=10_000,
-        save_cpu_ram=False,
-        verbose=False,
+        raise ValueError(
+            f"features: {min(len(features), len(reference))} rows on the smaller side; allowed: more than k = {k}"
+        )
+    found = (
+        prc_features_to_metric(  # input 1 is the generated side since torch-fidelity 0.4.0; the betas had them swapped
+            torch.from_numpy(np.asarray(features, dtype=np.float64)),
+            torch.from_numpy(np.asarray(reference, dtype=np.float64)),
+            prc_neighborhood=k,
+            prc_batch_size=10_000,
+            save_cpu_ram=False,
+            verbose=False,
+        )
     )
     return found["precision"], found["recall"]
 

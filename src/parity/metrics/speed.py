@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.files import Shard
 from parity.metrics.spread import bootstrap_interval, mean_and_error, prompt_groups
-from parity.storage import Shard
 
 
 def free_tokens(shard: Shard, forced: np.ndarray | None = None) -> np.ndarray:
@@ -17,7 +17,11 @@ def free_tokens(shard: Shard, forced: np.ndarray | None = None) -> np.ndarray:
 def batches(shard: Shard) -> np.ndarray:
     """[n] int: the batch of each row, from the clock: rows of one batch are neighbours and share its seconds."""
     change = np.ones(len(shard.ids), dtype=bool)
-    change[1:] = (shard.seconds[1:] != shard.seconds[:-1]) | (shard.passes[1:] != shard.passes[:-1]) | (shard.batch[1:] != shard.batch[:-1])
+    change[1:] = (
+        (shard.seconds[1:] != shard.seconds[:-1])
+        | (shard.passes[1:] != shard.passes[:-1])
+        | (shard.batch[1:] != shard.batch[:-1])
+    )
     return change.cumsum() - 1
 
 
@@ -33,7 +37,11 @@ def speed(shard: Shard, forced: np.ndarray | None = None) -> dict[str, Any]:
     """
     prompts, batch, free = prompt_groups(shard.ids), batches(shard), free_tokens(shard, forced)
     found: dict[str, Any] = {"tokens": float(free.mean())}
-    for name, values in {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}.items():
+    for name, values in {
+        "nfe": shard.nfe,
+        "nodes_per_pass": shard.nodes / shard.nfe,
+        "nodes_per_token": shard.nodes / free,
+    }.items():
         found[name], found[f"{name}_se"] = mean_and_error(values, prompts)
     ratio = step_compression(shard, forced)
     found["step_compression"] = float(ratio.mean())
@@ -43,13 +51,28 @@ def speed(shard: Shard, forced: np.ndarray | None = None) -> dict[str, Any]:
     seconds, rows, passes = shard.seconds[first], shard.batch[first], shard.passes[first]
     made = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
     rate = made / seconds
-    found["tokens_per_second"], found["tokens_per_second_se"] = float(made.sum() / seconds.sum()), _ratio_error(made, seconds)
+    found["tokens_per_second"], found["tokens_per_second_se"] = (
+        float(made.sum() / seconds.sum()),
+        _ratio_error(made, seconds),
+    )
     forward = 1000 * seconds / passes
-    found["ms_per_forward"], found["ms_per_forward_se"] = float(1000 * seconds.sum() / passes.sum()), 1000 * _ratio_error(seconds, passes)
-    for name, values in {"seconds_per_image": seconds / rows, "ms_per_forward": forward, "tokens_per_second": rate}.items():
-        found[f"{name}_q1"], found[f"{name}_median"], found[f"{name}_q3"] = (float(q) for q in np.quantile(values, [0.25, 0.5, 0.75]))
+    found["ms_per_forward"], found["ms_per_forward_se"] = (
+        float(1000 * seconds.sum() / passes.sum()),
+        1000 * _ratio_error(seconds, passes),
+    )
+    for name, values in {
+        "seconds_per_image": seconds / rows,
+        "ms_per_forward": forward,
+        "tokens_per_second": rate,
+    }.items():
+        found[f"{name}_q1"], found[f"{name}_median"], found[f"{name}_q3"] = (
+            float(q) for q in np.quantile(values, [0.25, 0.5, 0.75])
+        )
     found["batch"], found["batches"] = int(rows.max()), len(first)
-    found["device"], found["dtype"] = str(shard.provenance.get("device", "unknown")), str(shard.provenance.get("dtype", "unknown"))
+    found["device"], found["dtype"] = (
+        str(shard.provenance.get("device", "unknown")),
+        str(shard.provenance.get("dtype", "unknown")),
+    )
     return found
 
 

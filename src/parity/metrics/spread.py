@@ -47,7 +47,9 @@ def half_samples(groups: np.ndarray, count: int, seed: int = 0) -> Iterator[np.n
         yield np.flatnonzero(np.isin(groups, rng.permutation(names)[: len(names) // 2]))
 
 
-def half_jackknife(statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray, count: int = 200, seed: int = 0) -> np.ndarray:
+def half_jackknife(
+    statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray, count: int = 200, seed: int = 0
+) -> np.ndarray:
     """Standard error of statistic(indices), a vector, by the delete-half jackknife (Shao & Tu 1995, sec. 2.3).
 
     Not the bootstrap: a repeated image collapses nearest-neighbour balls and covariance ranks. On Gaussian features (d = 128, 200

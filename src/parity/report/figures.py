@@ -35,7 +35,9 @@ SPEED = {"step_compression": "step compression (tokens per pass)", "tokens_per_s
 class Acceptance:
     """When the tokens of a cell became final."""
 
-    step: np.ndarray  # [n, L] int: the pass, from 1; 0 for tokens that the grammar forced, whichever pass filled them in
+    step: (
+        np.ndarray
+    )  # [n, L] int: the pass, from 1; 0 for tokens that the grammar forced, whichever pass filled them in
     width: int  # tokens in a row of the picture
 
 
@@ -101,7 +103,9 @@ def speed_quality(summary: pd.DataFrame, names: Sequence[str]) -> tuple[Figure, 
             for j, x in enumerate(xs):
                 ax = axes[i, j]
                 if (band := bands[y]) is not None:
-                    ax.axhspan(*band, color="#8a94a0", alpha=0.18, lw=0, label="AR against AR, 95%" if i == j == 0 else None)
+                    ax.axhspan(
+                        *band, color="#8a94a0", alpha=0.18, lw=0, label="AR against AR, 95%" if i == j == 0 else None
+                    )
                 for _, row in s.iterrows():
                     if pd.isna(row[x]) or pd.isna(row[y]):
                         continue
@@ -192,7 +196,15 @@ def acceptance_maps(acceptance: dict[str, Acceptance]) -> tuple[Figure, pd.DataF
         line, width = _by_position(run), acceptance[name].width
         place = np.arange(len(line))
         parts.append(
-            pd.DataFrame({"label": name, "position": place, "row": place // width, "column": place % width, "mean_run_length": line})
+            pd.DataFrame(
+                {
+                    "label": name,
+                    "position": place,
+                    "row": place // width,
+                    "column": place % width,
+                    "mean_run_length": line,
+                }
+            )
         )
     data = pd.concat(parts, ignore_index=True)
     return figure, data
@@ -226,7 +238,9 @@ def top1_maps(
             ax.axis("off")
         for k, values in enumerate([_by_position(own), *own[:shown]]):
             picture = axes[-1, k].imshow(_grid(values, width), interpolation="nearest", **look)
-            axes[-1, k].set_title(f"mean of {len(own)} images" if k == 0 else "" if pixels is not None else f"image {k}", fontsize=8.5)
+            axes[-1, k].set_title(
+                f"mean of {len(own)} images" if k == 0 else "" if pixels is not None else f"image {k}", fontsize=8.5
+            )
             if k and pixels is not None:
                 axes[0, k].imshow(pixels[k - 1], interpolation="nearest")
         figure.colorbar(picture, ax=axes, shrink=0.8, label="top-1 probability")
@@ -234,7 +248,11 @@ def top1_maps(
     for name, values in top1.items():
         line = _by_position(values)
         place = np.arange(len(line))
-        parts.append(pd.DataFrame({"label": name, "position": place, "row": place // width, "column": place % width, "mean_top1": line}))
+        parts.append(
+            pd.DataFrame(
+                {"label": name, "position": place, "row": place // width, "column": place % width, "mean_top1": line}
+            )
+        )
     return figure, pd.concat(parts, ignore_index=True)
 
 
@@ -257,10 +275,16 @@ def top1_shares(top1: dict[str, np.ndarray], look: dict[str, tuple[str, str]]) -
     return figure, data
 
 
-def compression_ecdf(acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]) -> tuple[Figure, pd.DataFrame] | None:
+def compression_ecdf(
+    acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]
+) -> tuple[Figure, pd.DataFrame] | None:
     """Share of images whose step compression is at most x."""
     data = pd.DataFrame(
-        [(name, i, float(c)) for name, a in acceptance.items() for i, c in enumerate((a.step > 0).sum(1) / a.step.max(1))],
+        [
+            (name, i, float(c))
+            for name, a in acceptance.items()
+            for i, c in enumerate((a.step > 0).sum(1) / a.step.max(1))
+        ],
         columns=["label", "image", "step_compression"],
     )
     if data.empty:
@@ -268,13 +292,17 @@ def compression_ecdf(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.8, 3.7), layout="constrained")
         ax = figure.subplots()
-        sns.ecdfplot(data, x="step_compression", hue="label", palette={n: look[n][0] for n in acceptance}, ax=ax, lw=1.6)
+        sns.ecdfplot(
+            data, x="step_compression", hue="label", palette={n: look[n][0] for n in acceptance}, ax=ax, lw=1.6
+        )
         ax.set(xlabel="step compression of an image", ylabel="share of images")
         _legend_below(ax)
     return figure, data
 
 
-def accepted_by_pass(acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]) -> tuple[Figure, pd.DataFrame] | None:
+def accepted_by_pass(
+    acceptance: dict[str, Acceptance], look: dict[str, tuple[str, str]]
+) -> tuple[Figure, pd.DataFrame] | None:
     """Tokens that became final per pass, in up to 40 stretches of passes, with the 95% interval over images.
 
     Only passes in which at least half of the images still take part: the rest would be a picture of the slow images.
@@ -283,19 +311,33 @@ def accepted_by_pass(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
     for name, a in acceptance.items():
         passes = a.step.max(1)
         flat = a.step.astype(np.int64) + (int(passes.max()) + 1) * np.arange(len(a.step))[:, None]
-        kept = np.bincount(flat.ravel(), minlength=(int(passes.max()) + 1) * len(a.step)).reshape(len(a.step), -1)[:, 1:].astype(float)
+        kept = (
+            np.bincount(flat.ravel(), minlength=(int(passes.max()) + 1) * len(a.step))
+            .reshape(len(a.step), -1)[:, 1:]
+            .astype(float)
+        )
         kept[np.arange(kept.shape[1]) >= passes[:, None]] = np.nan
         kept = kept[:, (~np.isnan(kept)).sum(0) * 2 >= len(kept)]
         present = ~np.isnan(kept)
         begin = np.arange(0, kept.shape[1], -(-kept.shape[1] // 40))
-        made, seen = np.add.reduceat(np.nan_to_num(kept), begin, 1), np.add.reduceat(present, begin, 1, dtype=int)  # [n, stretches]
+        made, seen = (
+            np.add.reduceat(np.nan_to_num(kept), begin, 1),
+            np.add.reduceat(present, begin, 1, dtype=int),
+        )  # [n, stretches]
         each = np.where(seen > 0, made / np.maximum(1, seen), np.nan)
         images = (seen > 0).sum(0)
         first, last = begin + 1, np.append(begin[1:], kept.shape[1])
         error = np.nanstd(each, 0) / np.sqrt(np.maximum(1, images - 1))
         parts.append(
             pd.DataFrame(
-                {"label": name, "first_pass": first, "last_pass": last, "mean": np.nanmean(each, 0), "se": error, "images": images}
+                {
+                    "label": name,
+                    "first_pass": first,
+                    "last_pass": last,
+                    "mean": np.nanmean(each, 0),
+                    "se": error,
+                    "images": images,
+                }
             )
         )
     if not parts:
@@ -308,7 +350,9 @@ def accepted_by_pass(acceptance: dict[str, Acceptance], look: dict[str, tuple[st
             d = data[data["label"] == name]
             middle = (d["first_pass"] + d["last_pass"]) / 2
             ax.plot(middle, d["mean"], color=look[name][0], lw=1.4, label=name)
-            ax.fill_between(middle, d["mean"] - 1.96 * d["se"], d["mean"] + 1.96 * d["se"], color=look[name][0], alpha=0.18, lw=0)
+            ax.fill_between(
+                middle, d["mean"] - 1.96 * d["se"], d["mean"] + 1.96 * d["se"], color=look[name][0], alpha=0.18, lw=0
+            )
         ax.set(xlabel="pass", ylabel="tokens made final per pass")
         ax.legend()
         _legend_below(ax)
@@ -329,7 +373,10 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> tuple[Fi
     if null.empty:
         return None
     by = "test" if "test" in null else "layer" if "layer" in null else None
-    tests = {str(k): np.sort(v.to_numpy(float)) for k, v in (null.groupby(by, sort=True)["p_value"] if by else [("all", null["p_value"])])}
+    tests = {
+        str(k): np.sort(v.to_numpy(float))
+        for k, v in (null.groupby(by, sort=True)["p_value"] if by else [("all", null["p_value"])])
+    }
     n = min(map(len, tests.values()))
     far = sorted(tests, key=lambda t: -stats.ks_1samp(tests[t], stats.uniform.cdf).statistic * math.sqrt(len(tests[t])))
     named = sorted(tests) if len(tests) <= most else far[: most - 1]
@@ -338,7 +385,9 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> tuple[Fi
     for name, p in tests.items():
         shown = np.unique(np.linspace(0, len(p) - 1, min(points, len(p))).round().astype(int))
         group = name if name in named else rest
-        parts.append(pd.DataFrame({"group": group, "test": name, "expected": (shown + 0.5) / len(p), "p_value": p[shown]}))
+        parts.append(
+            pd.DataFrame({"group": group, "test": name, "expected": (shown + 0.5) / len(p), "p_value": p[shown]})
+        )
     data = pd.concat(parts, ignore_index=True)
     colours = dict(zip(named, sns.color_palette("colorblind").as_hex(), strict=False)) | {rest: "#b9c0c7"}
     order = [g for g in (rest, *named) if (data["group"] == g).any()]

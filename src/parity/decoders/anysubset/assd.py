@@ -1,0 +1,65 @@
+"""Any-Subset Speculative Decoding: the model drafts for itself, and corrects its drafts by the joint density of one pass."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Fill
+from parity.decoders.verification import race, verify
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
+
+CLAIM = "lossless"
+EXACT_WITH = {"tolerance": 0.0}
+SOURCE = "Guo & Ermon 2025, Algorithm 1; tolerance: appendix F.5"
+
+
+@torch.inference_mode()
+def assd(
+    model: AnySubsetModel,
+    start: Infilling,
+    *,
+    noise: Noise,
+    k: Annotated[int, Field(ge=2, le=64)] = 5,
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+) -> Iterator[Fill]:
+    """Each loop drafts k tokens independently given what is known, then verifies them left to right against their joint law.
+
+    k          tokens drafted per loop; 2 cannot be faster than one at a time (two passes, two tokens)
+    tolerance  epsilon, added to every acceptance probability. 0 is exact.
+
+    The first draft is final as it is drawn, for its draft law is its law (Lemma 1); only those behind it are verified. A row with one
+    token left needs no verification (line 9). So no row needs more passes than it has tokens (Theorem 1).
+    """
+    tokens, order, begin, end = start.tokens, start.order, start.begin, start.end
+    N, n = tokens.shape[1], start.begin.clone()
+    slot = torch.arange(k, device=tokens.device)
+    while bool((n < end).any()):
+        rank = n[:, None] + slot  # [B, k]
+        open_ = rank < end[:, None]
+        asked = torch.where(open_, rank, N)
+        position = order.gather(1, rank.clamp(max=N - 1))
+        index = n[:, None] * N + rank
+        p = model.laws(
+            tokens, order, begin, asked, n[:, None].expand_as(rank)
+        )  # the paper's p is the draft's law, its q the target's
+        draft = race(p, noise.exponential("draft", index, model.vocab))
+
+        new, kept = draft, (n < end).long()
+        if bool((n + 1 < end).any()):
+            line = write(tokens, position, draft, open_)
+            q = model.laws(line, order, begin, asked[:, 1:], rank[:, 1:])
+            u, exponential = (
+                noise.uniform("accept", index[:, 1:]),
+                noise.exponential("sample", index[:, 1:], model.vocab),
+            )
+            point = torch.zeros_like(open_[:, 1:])
+            rest = verify(q, p[:, 1:], draft[:, 1:], point, u, exponential, tolerance)
+            new, kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(end - n)
+        final = slot < kept[:, None]
+        yield Fill(position, new, final, (n < end).long() + (n + 1 < end))
+
+        tokens = write(tokens, position, new, final)
+        n = n + kept

@@ -1,0 +1,44 @@
+"""Masked discrete diffusion on the same network: tokens appear in parallel steps as if they were independent."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Fill
+from parity.decoders.verification import race
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
+
+CLAIM = "lossy"
+SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; here on the any-subset network, for Guo & Ermon 2025, Table 11"
+
+
+@torch.inference_mode()
+def diffusion(
+    model: AnySubsetModel, start: Infilling, *, noise: Noise, steps: Annotated[int, Field(ge=1, le=4096)] = 64
+) -> Iterator[Fill]:
+    """In step i of T each masked position appears with probability 1 / (T - i), drawn from its law given what is known.
+
+    steps  T, passes of the network; the fewer, the more tokens are drawn as if independent
+
+    What has appeared joins the prompt, as in the sampler's own network, where everything known sees everything known.
+    """
+    tokens, end = start.tokens, start.end
+    N = tokens.shape[1]
+    known = start.tokens != model.mask
+    for step in range(steps):
+        order, begin, _ = lattice(known, end)
+        if bool((begin >= end).all()):
+            return
+        rank = begin[:, None] + torch.arange(N - int(begin.min()), device=tokens.device)
+        open_ = rank < end[:, None]
+        position = order.gather(1, rank.clamp(max=N - 1))
+        law = model.laws(tokens, order, begin, torch.where(open_, rank, N), begin[:, None].expand_as(rank))
+        index = step * N + position
+        new = race(law, noise.exponential("sample", index, model.vocab))
+        final = open_ & (noise.uniform("accept", index) * (steps - step) <= 1)
+        yield Fill(position, new, final, (begin < end).long())
+
+        tokens, known = write(tokens, position, new, final), write(known, position, final, final)

@@ -1,0 +1,24 @@
+"""Left to right, as GPT-2 is decoded: sequential decoding of a causal model, which takes no prompt but a prefix."""
+
+from collections.abc import Iterator
+
+import torch
+
+from parity.base.noise import Noise
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.steps import Fill
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling
+
+CLAIM = "lossless"
+SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, Table 11"
+
+
+def gpt2(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
+    """One token a pass. With or without a cache is the model's affair (`parity.anysubset.causal`)."""
+    inside = torch.arange(start.order.shape[1], device=start.order.device) < start.end[:, None]
+    wrong = inside & (start.order != torch.arange(start.order.shape[1], device=start.order.device))
+    if wrong.any():
+        raise ValueError(
+            f"row {wrong.nonzero()[0, 0].item()}: known tokens behind masked ones; allowed for gpt2: a prefix"
+        )
+    return sequential(model, start, noise=noise)

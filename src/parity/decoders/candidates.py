@@ -1,0 +1,171 @@
+"""Trees of candidates that a drafter proposes below the last final token: EAGLE-2's dynamic tree, LANTERN++'s static one."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.models.discrete.protocol import Drafter
+from parity.models.discrete.trees import ancestors
+
+
+class Candidates(NamedTuple):
+    """T nodes a row; siblings stand in the order in which they are tried, parents before their children."""
+
+    tokens: Tensor  # [B, T]
+    parents: Tensor  # [B, T] nodes of this tree, -1 for the last final token
+    depth: Tensor  # [B, T] from 1
+    score: Tensor  # [B, T] log-probability of the path to the node, under the drafter
+
+
+def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: int, top_k: int) -> Candidates:
+    """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest tokens, then keep the `total`
+    likeliest nodes of all.
+
+    logits [B, V]: the drafter's law after the last final token, at position `last` [B].
+    """
+    B, K, device = len(logits), min(top_k, logits.shape[-1]), logits.device
+    best = logits.log_softmax(-1).topk(K)
+    tokens, score, parents = best.indices, best.values.clamp(max=0), torch.full((B, K), -1, device=device)
+    levels = [(tokens, parents, torch.ones_like(tokens), score)]
+    frontier = torch.arange(K, device=device).expand(B, -1)  # nodes to be expanded
+    above = parents  # the same nodes' parents, as the drafter numbers them: those it was shown, in order
+    count = K
+    for d in range(1, depth):
+        law = drafter.tree(tokens, (last + d)[:, None].expand(-1, K), above).log_softmax(-1)
+        best = law.topk(K)
+        grown = (score[..., None] + best.values.clamp(max=0)).flatten(1)  # [B, K * K]
+        levels.append(
+            (
+                best.indices.flatten(1),
+                frontier.repeat_interleave(K, 1),
+                torch.full_like(grown, d + 1, dtype=torch.int64),
+                grown,
+            )
+        )
+        chosen = grown.topk(K)
+        score, tokens = chosen.values, levels[-1][0].gather(1, chosen.indices)
+        frontier, above = count + chosen.indices, (d - 1) * K + chosen.indices // K
+        count += K * K
+    every = Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True)))
+    # No child is likelier than its parent and ties go to the earlier node, so that what is kept holds every node's ancestors.
+    kept = every.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
+    number = torch.full((B, count + 1), -1, device=device).scatter(
+        1, kept, torch.arange(kept.shape[1], device=device).expand(B, -1)
+    )
+    found = Candidates(*(x.gather(1, kept) for x in every))
+    return found._replace(parents=number.gather(1, torch.where(found.parents < 0, count, found.parents)))
+
+
+def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0) -> Tensor:
+    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B], `most` of them at most.
+
+    line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one `older` places before;
+    a row with fewer tokens reads its last again.
+    """
+    at = (begin[:, None] + torch.arange(most, device=line.device)).minimum(end[:, None] - 1)
+    return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
+
+
+class Raced:
+    """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the next token.
+
+    exponential [B, D, V], of the positions from `first` [B] on; sharp: temperature of log(law / exponential), small where the drafter's laws are
+    close to the target's. What is tried then depends on the noise, so this is for decoders alone whose tokens do not depend on what is tried.
+    """
+
+    def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
+        self.drafter, self.log, self.first, self.sharp = drafter, exponential.log(), first, sharp
+        self.rows = torch.arange(len(first), device=first.device)[:, None]
+
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """See Drafter; the law behind the last token alone, [B, 1, V]."""
+        law = self.drafter.logits(tokens, positions, sources)[:, -1:]
+        return (law.log_softmax(-1) - self.log[:, :1]) / self.sharp
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See Drafter."""
+        law = self.drafter.tree(tokens, positions, parents).log_softmax(-1)
+        return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
+
+
+def leaves(tree: Candidates) -> Tensor:
+    """[B, T] bool: nodes that no other follows. Their paths are the tree's candidate sequences."""
+    T = tree.parents.shape[1]
+    followed = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
+    return ~followed.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
+
+
+def path_to(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
+    """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
+    above = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
+    path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
+    where = torch.where(above, tree.depth - 1, depth)
+    return path.scatter(1, where, torch.arange(above.shape[1], device=leaf.device).expand_as(where))[:, :depth]
+
+
+class Shape(NamedTuple):
+    """A tree that is the same for every row and pass."""
+
+    parents: list[int]  # -1 for the last final token
+    depth: list[int]  # from 1
+    children: dict[int, list[int]]  # of a node, or of -1, in order of rank
+
+
+def harmonic(width: int, depth: int) -> Shape:
+    """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
+    found, products, level = Shape([], [], {}), {-1: 1}, [-1]
+    for d in range(1, depth + 1):
+        below = []
+        for node in level:
+            for rank in range(width // products[node]):
+                child = len(found.parents)
+                found.parents.append(node)
+                found.depth.append(d)
+                found.children.setdefault(node, []).append(child)
+                products[child] = products[node] * (rank + 1)
+                below.append(child)
+        level = below
+    return found
+
+
+class Drawn(NamedTuple):
+    """Candidates of a static tree, drawn from the drafter."""
+
+    tokens: Tensor  # [B, T]
+    valid: Tensor  # [B, T] bool: the law had a token left for the node
+    laws: dict[int, Tensor]  # of every node with children, and of -1: q [B, V] its children were drawn from
+
+
+def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: Noise, step: int) -> Drawn:
+    """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).
+
+    logits [B, V]: the drafter's law after the last final token, at position `last` [B]; step numbers the pass.
+    """
+    B, V, T, device = *logits.shape, len(shape.parents), logits.device
+    tokens, valid = (
+        torch.zeros(B, T, dtype=torch.int64, device=device),
+        torch.zeros(B, T, dtype=torch.bool, device=device),
+    )
+    laws, level, shown = {-1: logits.softmax(-1)}, [-1], {-1: -1}
+    while level:
+        index = step * (T + 1) + 1 + torch.tensor(level, device=device)
+        most = min(max(len(shape.children[node]) for node in level), V)
+        best = (
+            torch.stack([laws[node] for node in level], 1) / noise.exponential("draft", index.expand(B, -1), V)
+        ).topk(most)
+        place = [
+            (child, i, rank) for i, node in enumerate(level) for rank, child in enumerate(shape.children[node][:most])
+        ]
+        column, which, rank = torch.tensor(place, device=device).T
+        tokens[:, column], valid[:, column] = best.indices[:, which, rank], best.values[:, which, rank] > 0
+        level = [c for node in level for c in shape.children[node] if c in shape.children]
+        if level:
+            above = torch.tensor([shown[shape.parents[c]] for c in level], device=device).expand(B, -1)
+            positions = (last + shape.depth[level[0]])[:, None].expand(-1, len(level))
+            law = drafter.tree(tokens[:, level], positions, above).softmax(-1)
+            first = len(shown) - 1
+            shown |= {c: first + i for i, c in enumerate(level)}
+            laws |= {c: law[:, i] for i, c in enumerate(level)}
+    return Drawn(tokens, valid, laws)

@@ -1,0 +1,177 @@
+"""Continuous speculative decoding: a draft model proposes a few vectors one by one, the target accepts them by a ratio of densities.
+
+Source: Continuous Speculative Decoding for Autoregressive Image Generation, Alg. 1, Eqs. 4 to 13, appendices A and E. Where the released code
+differs from the equations, the equations are the default and the code's behaviour is the option named second.
+
+On a head with densities in closed form (a Gaussian mixture) the ratio is p(x)/q(x) and the decoder is exact speculative sampling. On a
+diffusion head it is the paper's surrogate, a ratio of two trajectories that share x_0, which is biased (its appendix A.1.2 says so).
+"""
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.continuous.mar import mar, write
+from parity.decoders.steps import Draw
+from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, path_noise
+
+CLAIM = "lossless"
+NEEDS = "draft"
+SOURCE = "Continuous Speculative Decoding, Alg. 1"
+
+
+def propose(
+    draft: ContinuousModel, tokens: Tensor, order: Tensor, places: Tensor, noise: Noise, use: str
+) -> tuple[Tensor, list[Law]]:
+    """Draw the places [N, W] one by one from the draft model: tokens [N, W, D] and their laws, W of N each."""
+    found, laws = [], []
+    for where in places.split(1, 1):
+        path = path_noise(noise, use, where, draft.steps, draft.dim)
+        laws.append(draft.law(draft.conditions(tokens, order, where, where), path))
+        found.append(laws[-1].sample(path)[:, None])
+        tokens = write(tokens, order.gather(1, where), found[-1])
+    return torch.cat(found, 1), laws
+
+
+def residual(
+    p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at `places` [N].
+
+    Returns tokens [N, D] (the last proposal where none was accepted, a draw of p), draws made [N], and whether none was accepted [N].
+    """
+    done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
+    tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
+    for k in range(tries):
+        index = (places * tries + k)[:, None]
+
+        def path(i: int, index: Tensor = index) -> Tensor:
+            return noise.normal("retry", 2 * index + i, dim)[:, 0]
+
+        x = p.propose(path)
+        threshold = (
+            1 - (q.log_density(x, inner) - p.log_density(x, inner) - log_sigma).exp()
+        )  # alpha_s; below 0 where p < q
+        tokens, made = torch.where(done[:, None], tokens, x), made + ~done
+        done = done | (noise.uniform("retry", -1 - index)[:, 0] < threshold)
+        if bool(done.all()):
+            break
+    return tokens, made, ~done
+
+
+@torch.inference_mode()
+def cspd(
+    models: Pair,
+    start: Start,
+    *,
+    noise: Noise,
+    gamma: Annotated[int, Field(ge=1, le=256)] = 8,
+    prefill: Annotated[float, Field(ge=0, le=1)] = 0.05,
+    align: bool = True,
+    verify: Literal["each", "blind"] = "each",
+    sigma: Literal["paper", "inverted"] = "paper",
+    inner_temperature: Annotated[float, Field(gt=0)] = 1.0,
+    resample: Literal["same", "untempered"] = "same",
+    truncate: bool = True,
+    tries: Annotated[int, Field(ge=1, le=100_000)] = 100,
+    give_up: Literal["target", "zero", "error"] = "target",
+) -> Iterator[Draw]:
+    """Each step verifies `gamma` drafts, keeps those before the first rejected one and adds one token of its own.
+
+    gamma              tokens drafted per step
+    prefill            share of the image that the target draws alone at first (sec. 3.2)
+    align              target and draft walk their trajectories with the same noise (Theorem 1)
+    verify             each: the target judges a draft given every draft before it (Alg. 1), for attention in both directions one
+                       evaluation a draft; blind: one evaluation that sees no draft, as released
+    sigma              of eq. 8, or its inverse, as released
+    inner_temperature  divides the residuals in the acceptance ratio; 42 as released
+    resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
+    truncate           a rejected draft takes those behind it along; false: each is kept or replaced by itself, as released
+    tries, give_up     draws of the residual sampler, and what stands in when none was accepted: a draw of the target (counted, and shown), a
+                       zero vector, as released, or an error
+    """
+    target, draft, (B, L) = models.target, models.draft, start.order.shape
+    if draft is None:
+        raise ValueError("cspd: the model has no draft; allowed: a pair of target and draft")
+    if (target.length, target.dim, target.steps) != (draft.length, draft.dim, draft.steps):
+        shapes = [(m.length, m.dim, m.steps) for m in (target, draft)]
+        raise ValueError(
+            f"cspd: target and draft have (tokens, numbers a token, steps) {shapes[0]} and {shapes[1]}; allowed: the same"
+        )
+    if gamma > L:
+        raise ValueError(f"gamma {gamma}: allowed: at most the {L} tokens of an image")
+    D, device = target.dim, start.order.device
+    tokens, at = (
+        torch.zeros(B, L, D, dtype=noise.dtype, device=device),
+        torch.full((B,), ceil(prefill * L), device=device),
+    )
+    for place, drawn in zip(range(ceil(prefill * L)), mar(models, start, noise=noise), strict=False):
+        tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
+        yield drawn
+    while int(at.min()) < L:
+        rows = (at < L).nonzero().flatten()  # finished rows take no part
+        order, known, here = start.order[rows], tokens[rows], noise.take(rows)
+        W = min(gamma, L - int(at.min()))
+        slot = torch.arange(W + 1, device=device)
+        beyond = at[rows, None] + slot
+        real, places = (
+            beyond < L,
+            beyond.clamp(max=L - 1),
+        )  # past the end of a row its last place again, which nobody looks at
+        drafted, q = propose(draft.take(rows), known, order, places[:, :W], here, "sample" if align else "draft")
+
+        # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place and has none.
+        asked = places if truncate else places[:, :W]
+        path = path_noise(here, "sample", asked, target.steps, D)
+        seen = asked if verify == "each" else at[rows, None].expand_as(asked)
+        filled = write(known, order.gather(1, places[:, :W]), drafted)
+        laws = target.take(rows).law(target.take(rows).conditions(filled, order, asked, seen), path)
+        own = laws.sample(path).unflatten(0, asked.shape)  # [N, W(+1), D] what the target draws itself
+        p = [laws.rows(torch.arange(len(rows), device=device) * asked.shape[1] + j) for j in range(W)]
+
+        log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p, q, strict=True)], 1)  # eq. 8
+        log_sigma = -log_sigma if sigma == "inverted" else log_sigma
+        ratio = [
+            pj.log_density(x, inner_temperature) - qj.log_density(x, inner_temperature)
+            for pj, qj, x in zip(p, q, drafted.unbind(1), strict=True)
+        ]
+        log_ratio = torch.stack(ratio, 1) + log_sigma  # eq. 9
+        accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real[:, :W]
+        n = accepted.long().cumprod(1).sum(1) if truncate else real[:, :W].sum(1)  # [N] drafts that stand
+        verified = real[:, :W] & ((slot[:W] <= n[:, None]) if truncate else True)
+        new, rejected = torch.cat([drafted, own[:, -1:]], 1), verified & ~accepted
+        tried, gave_up = torch.zeros_like(n), torch.zeros_like(n)
+        for j in rejected.any(0).nonzero().flatten().tolist():
+            r = rejected[:, j].nonzero().flatten()
+            inner = inner_temperature if resample == "same" else 1.0
+            x, made, none = residual(
+                p[j].rows(r), q[j].rows(r), log_sigma[r, j], here.take(r), places[r, j], D, tries, inner
+            )
+            if give_up == "error" and bool(none.any()):
+                raise ValueError(
+                    f"place {int(places[r, j][none][0])}: none of {tries} draws was accepted; allowed: more tries, or give_up: target"
+                )
+            new[r, j] = torch.where(none[:, None], 0, x) if give_up == "zero" else x
+            tried[r], gave_up[r] = tried[r] + made, gave_up[r] + none
+        kept = torch.minimum(n + 1 if truncate else n, L - at[rows])
+        tokens[rows] = write_first(known, order, places, new, kept)
+        far = ((drafted - own[:, :W]) ** 2).sum(-1)
+        yield Draw(*(spread(part, rows, B) for part in (new, kept, verified, accepted, log_ratio, far, tried, gave_up)))
+        at[rows] += kept
+
+
+def write_first(tokens: Tensor, order: Tensor, places: Tensor, new: Tensor, kept: Tensor) -> Tensor:
+    """tokens [N, L, D] with the first kept[b] of `new` [N, W, D] at their places; an extra position takes the others."""
+    L = tokens.shape[1]
+    inside = torch.arange(places.shape[1], device=places.device) < kept[:, None]
+    return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(inside, order.gather(1, places), L), new)[:, :L]
+
+
+def spread(part: Tensor, rows: Tensor, B: int) -> Tensor:
+    """A tensor of some rows as one of all B; the others hold zeros."""
+    return part.new_zeros(B, *part.shape[1:]).index_copy(0, rows, part)

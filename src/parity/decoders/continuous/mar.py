@@ -1,0 +1,64 @@
+"""The target alone: every token from the model's own law, one place at a time or several at once.
+
+Source: Li et al. 2024 (MAR), sec. 3.3 and 3.4; CSpD's Table 9 (tokens per step).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Draw
+from parity.models.continuous.protocol import Pair, Start, path_noise
+
+CLAIM = "lossless"
+EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
+SOURCE = "Li et al. 2024 (MAR)"
+
+
+def known_after(iterations: int, schedule: str, length: int) -> list[int]:
+    """Tokens known after each iteration: the cosine schedule, at least one more each time (MAR, sec. 3.3), or equal shares."""
+    if iterations == 0:
+        return list(range(1, length + 1))
+    known, found = 0, []
+    for step in range(1, iterations + 1):
+        share = 1 - math.cos(math.pi / 2 * step / iterations) if schedule == "cosine" else step / iterations
+        masked = max(1, min(length - known - 1, math.floor(length * (1 - share) + 1e-9))) if step < iterations else 0
+        known = min(length, length - masked)
+        found.append(known)
+    return found
+
+
+@torch.inference_mode()
+def mar(
+    models: Pair,
+    start: Start,
+    *,
+    noise: Noise,
+    iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    schedule: Literal["cosine", "constant"] = "cosine",
+) -> Iterator[Draw]:
+    """iterations: how often the target is asked; 0 is once a token, the autoregressive chain that other methods are compared with."""
+    target, (B, L) = models.target, start.order.shape
+    if iterations > L:
+        raise ValueError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
+    tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
+    for after in known_after(iterations, schedule, L):
+        if after == before:
+            continue
+        places = torch.arange(before, after, device=start.order.device).expand(B, -1)
+        condition = target.conditions(tokens, start.order, places, torch.full_like(places, before))
+        path = path_noise(noise, "sample", places, target.steps, target.dim)
+        drawn = target.law(condition, path).sample(path).unflatten(0, (B, after - before))
+        tokens = write(tokens, start.order.gather(1, places), drawn)
+        yield Draw(drawn, torch.full_like(places[:, 0], after - before))
+        before = after
+
+
+def write(tokens: Tensor, positions: Tensor, new: Tensor) -> Tensor:
+    """tokens [B, L, D] with `new` [B, n, D] at grid positions [B, n]."""
+    return tokens.scatter(1, positions[..., None].expand(-1, -1, tokens.shape[-1]), new.to(tokens.dtype))

@@ -1,0 +1,35 @@
+"""Plain autoregressive sampling: one token per pass, with the same cache, kernels and law as every other method."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Step
+from parity.decoders.verification import race
+from parity.models.discrete.protocol import TokenModel
+
+CLAIM = "lossless"
+SOURCE = "the definition of the target law"
+
+
+@torch.inference_mode()
+def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
+    """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in, at no pass of their own."""
+    B, L = len(start), model.length
+
+    def forced_run(n: int) -> Tensor:
+        """The forced tokens that stand at n, n+1, ..., [B, 0 or more]."""
+        run = (model.forced[n:] >= 0).long().cumprod(0).sum()
+        return model.forced[n : n + run].expand(B, -1)
+
+    feed = torch.cat([start[:, None], forced_run(0)], 1)  # tokens that the model has not seen
+    n = feed.shape[1] - 1
+    while n < L:
+        positions = torch.arange(n - feed.shape[1], n, device=start.device).expand(B, -1)
+        p = model.logits(feed, positions)[:, -1].softmax(-1)
+        token = race(p, noise.exponential("sample", positions[:, -1] + 1, model.vocab))
+        feed = torch.cat([token[:, None], forced_run(n + 1)], 1)
+        yield Step(feed, torch.full_like(start, feed.shape[1]), torch.full_like(start, n))
+        n += feed.shape[1]

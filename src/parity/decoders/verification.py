@@ -1,0 +1,212 @@
+"""The one accept-or-resample core of the discrete decoders.
+
+Words, for a window of W positions:
+- draft: the token proposed for a position before this pass; q is the law it was drawn from given the noise of earlier positions;
+- p: the target's law at the position, given the tokens that were fed (final ones, then drafts);
+- accepted: a draft that is kept; the run of accepted drafts ends at the first rejection;
+- corrected: the token drawn in place of the first rejected draft. Accepted and corrected tokens are final, their law is p;
+- fresh: tokens after the correction, drawn from p: the drafts of the next pass, whose law q is this p. Never an older q: published code
+  that stores the old law of a kept token is measurably biased.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Verified(NamedTuple):
+    tokens: Tensor  # [B, W] accepted, corrected, then fresh
+    kept: Tensor  # [B] how many of them are final: accepted ones and the correction
+
+
+def race(weights: Tensor, exponential: Tensor) -> Tensor:
+    """One draw from unnormalised `weights` [..., V] by a race of unit exponentials [..., V]; zero weights never win."""
+    return (weights / exponential).argmax(-1)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding left nothing of it."""
+    rest = (p - q).clamp_(min=0)
+    return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
+
+
+def verify(
+    p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float = 0.0
+) -> Verified:
+    """Speculative sampling for every row at once (Leviathan et al. 2023, Alg. 1; SJD sec. 4.1, eqs. 1 to 3).
+
+    p, q         [B, W, V] target and draft laws, float
+    draft        [B, W]    draft ~ q
+    point        [B, W]    bool: the draft is a given token (q is a point mass, the q passed is not read)
+    u            [B, W]    uniform
+    exponential  [B, W, V] unit exponentials
+
+    A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with probability
+    p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for token.
+    `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability.
+    """
+    fresh = race(p, exponential)
+    at = draft[..., None]
+    own_p, own_q = p.gather(-1, at)[..., 0], q.gather(-1, at)[..., 0]
+    likely = u * own_q < own_p + tolerance * own_q  # strict: p = 0 is never accepted, no 0/0
+    hit = fresh == draft
+    if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
+        hit = hit | (u * (1 - own_p) < tolerance)
+    accepted = torch.where(point, hit, likely)
+    return finish(p, q, draft, point, accepted, fresh, exponential)
+
+
+def finish(
+    p: Tensor, q: Tensor, draft: Tensor, point: Tensor, accepted: Tensor, fresh: Tensor, exponential: Tensor
+) -> Verified:
+    """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is not, then `fresh`."""
+    n = accepted.long().cumprod(-1).sum(-1)  # [B] length of the accepted run
+    i = torch.arange(draft.shape[1], device=draft.device)
+    first = n.clamp(max=draft.shape[1] - 1)[:, None]  # the first rejected slot (any slot, unused, if there is none)
+    rows = first[..., None].expand(-1, -1, p.shape[-1])
+    corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
+    corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
+    tokens = torch.where(i < n[:, None], draft, torch.where(i == n[:, None], corrected, fresh))
+    return Verified(tokens, (n + 1).clamp(max=draft.shape[1]))
+
+
+def normal(weights: Tensor) -> Tensor:
+    return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def look_alikes(vectors: Tensor, k: int) -> Tensor:
+    """The k other tokens nearest to each, nearest first: vectors [V, D] to [V, min(k, V - 1)]."""
+    k = min(k, len(vectors) - 1)
+    rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
+    return torch.cat(
+        [
+            torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf).topk(k, largest=False).indices
+            for r in rows
+        ]
+    )
+
+
+def relaxed(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
+    """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate answers for tokens that look like it.
+
+    p [B, V]; v [B, 1] candidates; near [B, k] tokens like them, the most alike first; budget [B, 1]: the probability they may add. Returns the
+    mass [B] of the candidate and those that count (the longest run from the first within the budget) and p [B, V] without the latter.
+    """
+    own = p.gather(1, near)
+    counts = own.cumsum(1) <= budget
+    return (p.gather(1, v) + (own * counts).sum(1, keepdim=True))[:, 0], p.scatter(1, near, torch.where(counts, 0, own))
+
+
+def verify_siblings(
+    p: Tensor,
+    q: Tensor,
+    candidates: Tensor,
+    valid: Tensor,
+    point: Tensor,
+    u: Tensor,
+    exponential: Tensor,
+    near: Tensor | None = None,
+    relax: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Token [B] and rank [B] of the accepted candidate, -1 for a token drawn from what is left of p.
+
+    p, q [B, V]; candidates [B, K] drawn from q one after the other without replacement, those not `valid` [B, K] ran out of q; point [B]: the
+    first is a given token; u [B, K]. Each in turn is tested against what the ones before left of p and of q (Leviathan et al. 2023, Alg. 1, as
+    in recursive rejection sampling), so the token's law is p. With near [V, k] p is relaxed at each candidate v by up to relax * p(v).
+    """
+    drawn = race(p, exponential)
+    token, rank = drawn, torch.full_like(candidates[:, 0], -1)
+    for k in range(candidates.shape[1]):
+        v = candidates[:, k : k + 1]
+        if near is not None:
+            mass, without = relaxed(p, v, near[v[:, 0]], relax * p.gather(1, v))
+            p = without.scatter(1, v, mass[:, None])
+        likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
+        accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
+        accepted &= valid[:, k] & (rank < 0)
+        rank, token = torch.where(accepted, k, rank), torch.where(accepted, v[:, 0], token)
+        tried = (valid[:, k] & (rank < 0) & ~point)[:, None]
+        p, q = torch.where(tried, normal(residual(p, q)), p), torch.where(tried, normal(q.scatter(-1, v, 0)), q)
+    return torch.where(rank < 0, race(p, exponential), token), rank
+
+
+class Descent(NamedTuple):
+    path: Tensor  # [B, D + 1] nodes whose tokens are accepted, the one that it began from first; -1 behind the last
+    tokens: Tensor  # [B, D + 1] final: those of the path's nodes but the first, then the one drawn behind it; arbitrary from there on
+
+
+def descend(
+    p: Tensor,
+    tokens: Tensor,
+    parents: Tensor,
+    begin: Tensor,
+    exponential: Tensor,
+    u: Tensor,
+    near: Tensor,
+    delta: float,
+    reject: str,
+) -> Descent:
+    """Down a tree of given candidates, tried one after the other in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
+
+    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; begin [B] the node of the last final token; exponential [B, D + 1, V] and
+    u [B, D, K] of the positions behind it, K the most children of a node; near [V, k] look-alikes.
+
+    A candidate is accepted with the probability that p holds for it and its look-alikes within `delta`: if a draw from p hits it, or, of the
+    draws that miss, as many as these add. A rejected one takes with it those that counted ("counted"), or all k of them ("all", as released;
+    if nothing is left every token is as likely). With delta 0 the tokens are the draws from p.
+    """
+    rows, nodes, none = (
+        torch.arange(len(p), device=p.device),
+        torch.arange(parents.shape[1], device=p.device),
+        parents.shape[1],
+    )
+    node, running = begin, torch.ones_like(begin, dtype=torch.bool)
+    path, found, D = [begin], [], u.shape[1]
+    for d in range(D + 1):
+        law = p[rows, node]
+        drawn = race(law, exponential[:, d])
+        if d == D:
+            found.append(drawn)
+            break
+        children = torch.where(parents == node[:, None], nodes, none).topk(min(u.shape[2], none), largest=False).values
+        below = torch.full_like(node, -1)
+        for k in range(children.shape[1]):
+            tried = running & (below < 0) & (children[:, k] < none)
+            if not tried.any():
+                break
+            v = tokens.gather(1, children[:, k : k + 1].clamp(max=none - 1))
+            alike = near[v[:, 0]]
+            own, (mass, left) = law.gather(1, v)[:, 0], relaxed(law, v, alike, delta)
+            accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - own) < mass - own))
+            below = torch.where(accepted, children[:, k], below)
+            if reject == "all":
+                left = law.scatter(1, alike, 0)
+            left = left.scatter(1, v, 0)
+            some = left.sum(1, keepdim=True) > 0
+            left = torch.where(some, normal(left), 1 / law.shape[1] if reject == "all" else law)
+            law = torch.where((tried & ~accepted)[:, None], left, law)
+            drawn = torch.where(tried & ~accepted, race(law, exponential[:, d]), drawn)
+        held = below >= 0
+        found.append(torch.where(held, tokens.gather(1, below.clamp(min=0)[:, None])[:, 0], drawn))
+        running, node = running & held, torch.where(held, below, node)
+        path.append(torch.where(running, node, -1))
+    return Descent(torch.stack(path, 1), torch.stack(found, 1))
+
+
+def match(p: Tensor, draft: Tensor, exponential: Tensor) -> Verified:
+    """Deterministic matching (Song et al. 2021): a draft is final if it equals the draw made from p, whatever it came from."""
+    fresh = race(p, exponential)
+    n = (fresh == draft).long().cumprod(-1).sum(-1)
+    return Verified(fresh, (n + 1).clamp(max=draft.shape[1]))
+
+
+def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Move a window on by `kept` [B]: values [B, W, ...] to (values [B, window, ...] of the next window, new [B, window]).
+
+    `new` marks slots that no value was computed for; what stands there is arbitrary.
+    """
+    W = values.shape[1]
+    source = kept[:, None] + torch.arange(window, device=kept.device)
+    rows = torch.arange(len(values), device=values.device)[:, None]
+    return values[rows, source.clamp(max=W - 1)], source >= W

@@ -1,0 +1,161 @@
+"""Text data from files: plain text, CSV, JSON lines (also gzipped), or a data set that the user's own `datasets` library has.
+
+    rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
+
+A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library instead, if it is installed.
+What is missing or cannot be decoded is a ConfigError that names the file, the place, and what is allowed.
+"""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.embedded import stories
+
+COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
+    "infilling": ("text",),
+    "stories": (*(f"sentence{k}|InputSentence{k}" for k in range(1, 5)), "sentence5|AnswerRightEnding"),
+    "code": ("prompt", "suffix", "canonical_solution", "test", "entry_point"),
+    "last_word": ("text",),
+    "choice": ("ctx", "endings", "label"),
+}
+READ = (
+    "text",
+    *(f"sentence{k}" for k in range(1, 6)),
+    "prompt",
+    "suffix",
+    "canonical_solution",
+    "ctx",
+    "endings",
+)  # by the model
+
+
+def check(kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
+    """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded.
+
+    embedded  whether the embedded model is to read it, which knows few words
+    """
+    name = settings["data"]
+    if not name or name.startswith("datasets:"):
+        return
+    vocabulary = set(stories.vocabulary()) if embedded else None
+    for number, row in enumerate(rows(name, COLUMNS[kind], settings["rows"] if kind != "infilling" else 10**7), 1):
+        if kind == "last_word" and len(row["text"].split()) < 2:
+            raise ConfigError(
+                f"data = {name!r}: row {number}: text = {row['text'][:40]!r}: a single word; allowed: two words or more"
+            )
+        texts = [
+            t
+            for column, value in row.items()
+            if column in READ
+            for t in (value if isinstance(value, list) else [value])
+        ]
+        unknown = next((w for t in texts for w in t.split() if vocabulary is not None and w not in vocabulary), None)
+        if unknown is not None:
+            raise ConfigError(
+                f"data = {name!r}: row {number}: the embedded model does not know {unknown[:40]!r}; allowed: its words, or text.model folders"
+            )
+
+
+def flaw(row: dict[str, Any]) -> str:
+    """What is wrong with the values of a row, "" if nothing is."""
+    for column, value in row.items():
+        if column == "endings":
+            if not (
+                isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) and v.strip() for v in value)
+            ):
+                return f"endings = {str(value)[:40]!r}; allowed: a list of two texts or more"
+        elif column == "label":
+            if str(value) not in map(str, range(len(row["endings"]))):
+                return f"label = {str(value)[:40]!r}; allowed: 0 to {len(row['endings']) - 1}, the number of the right ending"
+        elif not isinstance(value, str):
+            return f"{column} = {str(value)[:40]}; allowed: text"
+        elif not value.strip() and column not in ("text", "prompt", "suffix"):
+            return f"{column} is empty; allowed: text"
+    if "prompt" in row and not (row["prompt"] + row["suffix"]).strip():
+        return "prompt and suffix are empty; allowed: text in one of them"
+    return ""
+
+
+def read_text(path: Path) -> str:
+    """The whole of a UTF-8 file, unpacked if its name ends in .gz."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"data = {str(path)!r}: no such file") from None
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"data = {str(path)!r}: cannot be read ({error})") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"data = {str(path)!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text") from None
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ConfigError(
+                    f"data = {str(path)!r}: line {number} is not JSON ({error.msg}); allowed: one object a line"
+                ) from None
+            if not isinstance(row, dict):
+                raise ConfigError(f"data = {str(path)!r}: line {number} is no JSON object; allowed: one object a line")
+            yield row
+
+
+def comma_separated(path: Path) -> Iterator[dict[str, Any]]:
+    reader = csv.DictReader(io.StringIO(read_text(path)))
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ConfigError(f"data = {str(path)!r}: line {reader.line_num} is not CSV ({error})") from None
+
+
+def hub_rows(name: str) -> Iterator[dict[str, Any]]:
+    """Rows of `datasets:NAME[/CONFIG]:SPLIT`, from the user's library and its cache."""
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(
+            f"data = {name!r}: the package `datasets` is not installed; allowed: a file, or install it"
+        ) from None
+    where, split = [*name.split(":")[1:], "test"][:2]
+    parts = where.split("/")
+    config = parts[2] if len(parts) > 2 else None
+    yield from datasets.load_dataset("/".join(parts[:2]), config, split=split)
+
+
+def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
+    """The first `limit` rows, each with `columns`. "a|b" is a column that has one of two names, and is returned as "a"."""
+    if name.startswith("datasets:"):
+        found = hub_rows(name)
+    elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
+        found = json_lines(Path(name))
+    elif name.endswith(".csv"):
+        found = comma_separated(Path(name))
+    else:
+        found = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
+    kept = []
+    for number, row in enumerate(islice(found, limit), 1):
+        out = {}
+        for column in columns:
+            have = next((c for c in column.split("|") if row.get(c) is not None), None)
+            if have is None:
+                raise ConfigError(
+                    f"data = {name!r}: row {number} has no {column.replace('|', ' or ')}; its columns: {', '.join(map(str, row)) or 'none'}"
+                )
+            out[column.split("|")[0]] = row[have]
+        if wrong := flaw(out):
+            raise ConfigError(f"data = {name!r}: row {number}: {wrong}")
+        kept.append(out)
+    if not kept:
+        raise ConfigError(f"data = {name!r}: holds no row")
+    return kept

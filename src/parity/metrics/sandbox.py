@@ -1,0 +1,162 @@
+"""Run generated Python in a sandbox: bubblewrap (no network, no files but the interpreter's, its own processes) and resource limits.
+
+    probe() -> ""                    or the reason why it cannot work here
+    run(program, tests) -> Outcome   passed only if every test ran to its end
+
+The program cannot reach the machine: it sees the interpreter, an empty /tmp, and nothing of the user's. The verdict is the parent's: a
+number that the program was not told must come back after the last test, so a program that leaves early or redefines the check has
+failed. Tests see the program's functions alone, under builtins saved before it ran.
+
+What is left: a program that searches the interpreter's own frames could find the number. It would cheat the score, not the machine.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Thread
+
+SECONDS, MEMORY, FILE, OUTPUT, PROCESSES = 5.0, 1 << 30, 10 << 20, 64 << 10, 64
+NOBODY = 65534
+
+LAUNCHER = f"""
+import builtins, json, os, resource, sys
+job = json.load(sys.stdin)
+for name, most in (("AS", {MEMORY}), ("CPU", {int(SECONDS)}), ("FSIZE", {FILE}), ("NOFILE", 64), ("NPROC", {PROCESSES}), ("CORE", 0)):
+    resource.setrlimit(getattr(resource, "RLIMIT_" + name), (most, most))
+def main(job, write, saved):
+    scope = {{"__name__": "program"}}
+    exec(compile(job["program"], "program", "exec"), scope)
+    own = {{k: v for k, v in scope.items() if not k.startswith("__") and k not in saved}}
+    exec(compile(job["tests"], "tests", "exec"), {{**own, "__builtins__": saved}})
+    write(1, job["nonce"].encode())
+main(job, os.write, dict(vars(builtins)))
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    passed: bool
+    why: str  # "" if passed; else the last line of what went wrong
+    seconds: float
+
+
+def interpreters() -> list[tuple[str, str]]:
+    """Pythons that may be shown to the program: (folder to bind, executable)."""
+    own = Path(sys.base_prefix).resolve()
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return [(str(own), str(own / "bin" / version)), ("/usr", "/usr/bin/python3")]
+
+
+def command(folder: str, python: str) -> list[str]:
+    bwrap = shutil.which("bwrap") or "bwrap"
+    isolate = [
+        "--unshare-all",
+        "--unshare-user",
+        "--uid",
+        str(NOBODY),
+        "--gid",
+        str(NOBODY),
+        "--cap-drop",
+        "ALL",
+        "--die-with-parent",
+    ]
+    isolate += ["--new-session", "--clearenv", "--ro-bind", "/usr", "/usr"]
+    for link in ("lib", "lib64", "bin"):
+        isolate += ["--symlink", f"usr/{link}", f"/{link}"]
+    if not folder.startswith("/usr"):
+        isolate += ["--ro-bind", folder, folder]
+    isolate += ["--proc", "/proc", "--dev", "/dev", "--size", str(FILE), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    return [bwrap, *isolate, python, "-I", "-S", "-c", LAUNCHER]
+
+
+def execute(line: list[str], job: dict[str, str], seconds: float) -> tuple[bytes, bytes, bool]:
+    """Output, errors (both cut) and whether time ran out. The whole session is killed at the end, whatever happened."""
+    who = (
+        {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    )  # root's processes escape RLIMIT_NPROC
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env={}, cwd="/", **who
+    )  # type: ignore[call-overload]
+    kept: dict[str, bytes] = {}
+
+    def drain(name: str) -> None:
+        stream, found = getattr(process, name), b""
+        while block := stream.read(4096):
+            found += block[: OUTPUT - len(found)]  # what comes after is read and dropped, so that nobody waits
+        kept[name] = found
+
+    readers = [Thread(target=drain, args=(name,), daemon=True) for name in ("stdout", "stderr")]
+    for reader in readers:
+        reader.start()
+    late = False
+    try:
+        process.stdin.write(json.dumps(job).encode())
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        late = True
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+        process.wait()
+        for reader in readers:
+            reader.join(5)
+    return kept.get("stdout", b""), kept.get("stderr", b""), late
+
+
+@cache
+def python() -> tuple[tuple[str, str] | None, str]:
+    """The first interpreter that runs in the sandbox, or why none does."""
+    if shutil.which("bwrap") is None:
+        return None, "bubblewrap is not installed (program `bwrap`)"
+    why = ""
+    for folder, executable in interpreters():
+        if not Path(executable).exists():
+            continue
+        nonce = secrets.token_hex(8)
+        out, errors, late = execute(command(folder, executable), {"program": "", "tests": "", "nonce": nonce}, 20)
+        if out == nonce.encode():
+            return (folder, executable), ""
+        why = (
+            "it did not start within 20 seconds"
+            if late
+            else (errors.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        )
+    return None, f"bubblewrap does not work here: {why}"
+
+
+def probe() -> str:
+    """ "" if programs can be run, else the reason."""
+    return python()[1]
+
+
+def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
+    """Run a program, then its tests. RuntimeError where there is no sandbox: nothing is ever run outside one."""
+    found, reason = python()
+    if found is None:
+        raise RuntimeError(reason)
+    nonce, begin = secrets.token_hex(16), time.perf_counter()
+    out, errors, late = execute(command(*found), {"program": program, "tests": tests, "nonce": nonce}, seconds)
+    passed = out.endswith(nonce.encode()) and not late
+    why = (
+        ""
+        if passed
+        else "time"
+        if late
+        else (errors.decode(errors="replace").strip().splitlines() or ["left before its tests ended"])[-1]
+    )
+    return Outcome(passed, why[:200], time.perf_counter() - begin)

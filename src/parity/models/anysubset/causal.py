@@ -1,0 +1,68 @@
+"""GPT-2 as an any-subset model that knows one order: left to right. The autoregressive baseline, and the judge.
+
+A row begins with the separator, as GPT-2's texts do; what is known must be a prefix (`decoders.gpt2` says so).
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from parity.models.anysubset.xlnet import exclude
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
+
+
+class Causal:
+    """transformers' GPT-2, with its cache or without. Satisfies `infilling.AnySubsetModel` for one rank a pass, in the identity order."""
+
+    def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
+        self.net, self.mask, self.separator, self.cache = net.eval(), mask, separator, cache
+        self.vocab = net.config.vocab_size
+        self.fed = torch.empty(0, dtype=torch.int64)  # [B] inputs of each row in the cache
+
+    @torch.inference_mode()
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        if ranks.shape[1] != 1:
+            raise ValueError(f"ranks: {ranks.shape[1]} a pass; allowed for a causal model: 1")
+        B, N = tokens.shape
+        feed = torch.cat(
+            [torch.full_like(tokens[:, :1], self.separator), tokens], 1
+        )  # input i gives the law of position i
+        if not self.cache:
+            logits = self.net(feed[:, : int(seen.max()) + 1]).logits
+            return exclude(
+                logits.gather(1, seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)), self.mask
+            )
+        wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
+        if self.fed.shape != wanted.shape or bool(((wanted != self.fed + 1) & (wanted != self.fed)).any()):
+            from transformers import DynamicCache
+
+            self.fed, self.past, self.valid = (
+                torch.zeros_like(wanted),
+                DynamicCache(),
+                torch.zeros(B, 0, dtype=torch.int64, device=tokens.device),
+            )
+        width = max(1, int((wanted - self.fed).max()))
+        at = self.fed[:, None] + torch.arange(width, device=tokens.device)
+        # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from all later ones
+        self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
+        place = at.clamp(max=N)
+        out = self.net(
+            feed.gather(1, place),
+            past_key_values=self.past,
+            attention_mask=self.valid,
+            position_ids=place,
+            use_cache=True,
+        )
+        last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
+        self.fed = wanted
+        return exclude(out.logits.gather(1, last), self.mask)
+
+
+@torch.inference_mode()
+def log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int, separator: int) -> Tensor:
+    """log q(x_i | x_<i) of complete rows [B, N], the separator before the first; nats, [B, N]."""
+    feed = torch.cat([torch.full_like(tokens[:, :1], separator), tokens[:, :-1]], 1)
+    return exclude(net(feed).logits, mask).gather(-1, tokens[..., None])[..., 0].log()

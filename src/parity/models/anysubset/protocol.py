@@ -1,0 +1,73 @@
+"""What is to be filled in: known words anywhere, the rest in the one order that the prompt determines, and what a decoder needs of a model."""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Infilling(NamedTuple):
+    """A batch of rows to fill in. Rows may have any number of positions up to N, and any of them known."""
+
+    tokens: Tensor  # [B, N] int64: the known tokens, the model's mask elsewhere
+    order: Tensor  # [B, N] int64: position of each rank; the prompt's come first
+    begin: Tensor  # [B] m, the number of known positions
+    end: Tensor  # [B] positions of the row; what lies behind is read by nothing
+
+
+class AnySubsetModel(Protocol):
+    """A network that gives the law of any position given any subset of the others.
+
+    vocab  number of tokens, V, the mask among them: it never stands in a finished text, its probability is 0
+    mask   the token that stands for "unknown"
+    """
+
+    vocab: int
+    mask: int
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        """tokens, order [B, N], begin [B], ranks, seen [B, S] -> probabilities [B, S, V], in one pass.
+
+        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the prompt, see one
+        another; behind them each sees what came before it. A draft has seen = n for all ranks, a joint density seen = ranks (Eq. 6). The
+        ranks of a row are distinct; those at N or beyond are slots of no meaning, and so are their laws.
+        """
+        ...
+
+
+def lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Order [B, N], begin [B], end [B] of known positions [B, N] (bool): the prompt's from left to right, then the others (Eq. 4)."""
+    B, N = known.shape
+    end = torch.full((B,), N, device=known.device) if end is None else end
+    position = torch.arange(N, device=known.device).expand(B, N)
+    inside = position < end[:, None]
+    known = known & inside
+    order = (position + N * ~known + N * ~inside).argsort(1)
+    return order, known.sum(1), end
+
+
+def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tensor:
+    """values [B, N] with new [B, W] at positions [B, W] where `where`; slots past a row's end repeat a position, and write nothing."""
+    spare = torch.cat([values, values[:, :1]], 1)  # the last column takes what is not to be written
+    return spare.scatter_(1, torch.where(where, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
+
+
+def infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
+    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ValueError for a row with nothing to do or nothing given.
+
+    A token outside the vocabulary, or a mask among the known ones, is an error that names the row and the position.
+    """
+    order, begin, end = lattice(known, end)
+    for row in range(len(tokens)):
+        if int(begin[row]) == int(end[row]):
+            raise ValueError(f"row {row}: no masked position among {int(end[row])}; there is nothing to fill in")
+        if int(begin[row]) == 0:
+            raise ValueError(f"row {row}: all {int(end[row])} positions are masked; allowed: at least one known token")
+    bad = known & ((tokens < 0) | (tokens >= vocab) | (tokens == mask))
+    if bad.any():
+        row, position = bad.nonzero()[0].tolist()
+        what = f"{int(tokens[row, position])}" + (" (the mask)" if int(tokens[row, position]) == mask else "")
+        raise ValueError(
+            f"row {row}, position {position}: known token {what}; allowed: 0 to {vocab - 1} without the mask {mask}"
+        )
+    return Infilling(torch.where(known, tokens, mask), order, begin, end)

@@ -1,0 +1,72 @@
+"""Any-subset models small enough to write down: a table of conditionals for every partial text, and the law it implies."""
+
+import itertools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.models.anysubset.protocol import Infilling
+
+
+class TabularAnySubset:
+    """Logits [(V + 1)^N, N, V] of every position after every partial text; V stands for unknown, and is the mask.
+
+    A random table is inconsistent, as a network is (Eq. 3): another order of decoding is another law.
+    """
+
+    def __init__(self, table: Tensor):
+        self.words, self.length = table.shape[2], table.shape[1]
+        self.vocab, self.mask = self.words + 1, self.words
+        self.table = torch.cat([table.double().softmax(-1), torch.zeros(*table.shape[:2], 1, dtype=torch.float64)], -1)
+        self.place = self.vocab ** torch.arange(self.length - 1, -1, -1)
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        """See `infilling.AnySubsetModel`; float64."""
+        N = self.length
+        rank = torch.empty_like(order).scatter_(1, order, torch.arange(N).expand_as(order))  # of each position
+        known = torch.where(rank[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
+        return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=N - 1))]
+
+
+def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5) -> Tensor:
+    """Gaussian logits, float64."""
+    return scale * torch.randn((vocab + 1) ** length, length, vocab, generator=generator, dtype=torch.float64)
+
+
+def consistent_table(vocab: int, length: int, generator: torch.Generator, scale: float = 0.8) -> Tensor:
+    """The conditionals of one joint with interactions of all orders: every order of decoding has the same law."""
+    cells = torch.tensor(list(itertools.product(range(vocab), repeat=length)))
+    logits = 0.5 * torch.randn(len(cells), generator=generator, dtype=torch.float64)
+    for i, j in itertools.combinations(range(length), 2):
+        logits += scale * torch.randn(vocab, vocab, generator=generator, dtype=torch.float64)[cells[:, i], cells[:, j]]
+    mass = logits.softmax(0).view([vocab] * length)
+    for i in range(length):  # one more value stands for "unknown": the sum over the token
+        mass = torch.cat([mass, mass.sum(i, keepdim=True)], i)
+    partial = torch.tensor(list(itertools.product(range(vocab + 1), repeat=length)))
+    place = (vocab + 1) ** torch.arange(length - 1, -1, -1)
+    code = (partial * place).sum(1)[:, None, None] + (torch.arange(vocab) - partial[..., None]) * place[:, None]
+    return mass.flatten()[code].log()
+
+
+def joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
+    """Law [V^K] of the K missing tokens of the first row of `start`, in the order of decoding, first rank most significant."""
+    m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
+    cells = torch.tensor(list(itertools.product(range(model.words), repeat=K)))
+    one = Infilling(*(x[:1].expand(len(cells), *x.shape[1:]) for x in start))
+    ranks = torch.arange(m, m + K).expand(len(cells), K)
+    tokens = one.tokens.clone().scatter_(1, one.order.gather(1, ranks), cells)
+    p = model.laws(tokens, one.order, one.begin, ranks, ranks)
+    return p.gather(-1, cells[..., None])[..., 0].prod(1).numpy()
+
+
+def codes(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarray:
+    """Numbers [B] of complete rows in the order of `joint_law`; ValueError for a token outside the vocabulary."""
+    m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
+    drawn = tokens.gather(1, start.order[:, m : m + K])
+    if ((drawn < 0) | (drawn >= model.words)).any():
+        row, at = ((drawn < 0) | (drawn >= model.words)).nonzero()[0].tolist()
+        raise ValueError(
+            f"row {row}, position {int(start.order[row, m + at])}: token {int(drawn[row, at])} is not in the vocabulary"
+        )
+    return (drawn * model.words ** torch.arange(K - 1, -1, -1)).sum(1).numpy()

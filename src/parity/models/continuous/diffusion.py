@@ -1,0 +1,260 @@
+"""The diffusion head of continuous autoregressive models: a small MLP that turns a condition z into a law over one token x.
+
+Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance, respacing); parameter names
+are those of `diffloss.net` in the published checkpoints.
+
+Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step from Gaussians N(mu_t, sigma_t^2), step T first, step 1 last; the token is
+x_0. The law it leads to is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of log sigma over the steps before it.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parity.models.continuous.protocol import PathNoise
+
+TRAINED = 1000  # diffusion steps of training
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Trajectory(NamedTuple):
+    """Where walks of N tokens from x_T came to: the last step's Gaussians, and log sigma of the steps before."""
+
+    mean: Tensor  # [N, D] of p(x_0 | x_1)
+    std: Tensor  # [N, D]
+    log_sigma: Tensor  # [N] sum of log sigma over steps T to 2 and coordinates; only differences between two models mean something
+    last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
+
+    def sample(self, path: PathNoise) -> Tensor:
+        return self.mean if self.last == "mean" else self.mean + self.std * path(0)
+
+    def propose(self, path: PathNoise) -> Tensor:
+        return self.mean + self.std * path(0)
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        z = (x - self.mean) / (inner * self.std)
+        return (-0.5 * z * z - self.std.log()).sum(-1) - 0.5 * LOG_2PI * x.shape[-1]
+
+    def rows(self, which: Tensor) -> "Trajectory":
+        return Trajectory(self.mean[which], self.std[which], self.log_sigma[which], self.last)
+
+
+class Schedule(NamedTuple):
+    """A respaced schedule, each [T] from the cleanest step to the noisiest: `t` is the step's number in training."""
+
+    t: Tensor
+    alpha_bar: Tensor
+    alpha_bar_before: Tensor
+    beta: Tensor
+
+    @property
+    def log_posterior(self) -> Tensor:
+        """log of the variance of q(x_{t-1} | x_t, x_0); the last step's is zero and takes its neighbour's, as published."""
+        variance = self.beta * (1 - self.alpha_bar_before) / (1 - self.alpha_bar)
+        return torch.cat([variance[1:2] if len(variance) > 1 else self.beta[:1], variance[1:]]).log()
+
+
+@lru_cache
+def schedule(steps: int) -> Schedule:
+    """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
+    if not 1 <= steps <= TRAINED:
+        raise ValueError(f"steps {steps}: allowed: 1 to {TRAINED}")
+    at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
+    f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
+    alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
+    t = (
+        torch.linspace(0, TRAINED - 1, steps, dtype=torch.float64).round().long()
+        if steps > 1
+        else torch.tensor([TRAINED - 1])
+    )
+    kept = alpha_bar[t]
+    before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
+    return Schedule(t, kept, before, 1 - kept / before)
+
+
+class ResBlock(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.in_ln = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        shift, scale, gate = self.adaLN_modulation(y).chunk(3, -1)
+        return x + gate * self.mlp(self.in_ln(x) * (1 + scale) + shift)
+
+
+class FinalLayer(nn.Module):
+    def __init__(self, width: int, out: int):
+        super().__init__()
+        self.norm_final = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.linear = nn.Linear(width, out)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        shift, scale = self.adaLN_modulation(y).chunk(2, -1)
+        return self.linear(self.norm_final(x) * (1 + scale) + shift)
+
+
+class TimeEmbedding(nn.Module):
+    FREQUENCIES = 256
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(self.FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, t: Tensor) -> Tensor:
+        half = self.FREQUENCIES // 2
+        number = next(self.parameters()).dtype
+        angles = t[:, None].to(number) * torch.exp(
+            -math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half
+        )
+        return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    dim: int = 16  # numbers per token, D
+    condition: int = 768  # width of z
+    width: int = 1024
+    depth: int = 6
+    outputs: int = 2  # 2: noise and where the variance lies in its range; 1: a velocity
+
+
+class HeadNet(nn.Module):
+    """x_t [N, D], t [N], z [N, W] to [N, outputs * D]."""
+
+    def __init__(self, c: HeadConfig):
+        super().__init__()
+        self.time_embed, self.cond_embed = TimeEmbedding(c.width), nn.Linear(c.condition, c.width)
+        self.input_proj = nn.Linear(c.dim, c.width)
+        self.res_blocks = nn.ModuleList(ResBlock(c.width) for _ in range(c.depth))
+        self.final_layer = FinalLayer(c.width, c.outputs * c.dim)
+        for block in (*self.res_blocks, self.final_layer):  # starts as the identity, and its output as zero
+            for p in block.adaLN_modulation[1].parameters():
+                nn.init.zeros_(p)
+        for p in self.final_layer.linear.parameters():
+            nn.init.zeros_(p)
+
+    def forward(self, x: Tensor, t: Tensor, z: Tensor) -> Tensor:
+        return self.run(x, t, self.cond_embed(z))
+
+    def run(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
+        """The same from an embedded condition: a walk embeds it once."""
+        y = self.time_embed(t) + condition
+        h = self.input_proj(x)
+        for block in self.res_blocks:
+            h = block(h, y)
+        return self.final_layer(h, y)
+
+
+def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+    """Training loss [N]: squared error of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16).
+
+    x [N, D] tokens, z [N, W], t [N] in 0 .. 999, noise [N, D].
+    """
+    s = schedule(TRAINED)
+    ab, before, beta, log_posterior = (
+        v[t, None].to(x.dtype) for v in (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
+    )
+    x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise
+    eps, v = net(x_t, t, z).float().chunk(2, -1)
+    log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
+
+    def mean(start: Tensor) -> Tensor:
+        return beta * before.sqrt() / (1 - ab) * start + (1 - before) * (1 - beta).sqrt() / (1 - ab) * x_t
+
+    off = (mean(x) - mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
+    bound = 0.5 * (
+        log_variance - log_posterior + ((log_posterior - log_variance).exp() + off * (-log_variance).exp()) - 1
+    )
+    return F.mse_loss(eps, noise, reduction="none").mean(-1) + bound.mean(-1) / math.log(2)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a diffusion head is sampled: the same for every method of an experiment, for it is what the target's law is."""
+
+    steps: int = 100  # T
+    sampler: Literal["ddpm", "ddim"] = "ddpm"
+    eta: float = 1.0  # of DDIM: the share of DDPM's noise; at 0 a trajectory has no density
+    temperature: float = 1.0  # of the noise of every step
+    guidance: float = 1.0
+    guidance_schedule: Literal["constant", "linear"] = "linear"
+    clip: float = (
+        0.0  # bound on what a diffusion head predicts of x_0 on the way, for a few steps: 0 is none, as published
+    )
+    last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The Gaussians of N tokens' steps under a head: z [N, W]; with guidance [N], `unconditional` [N, W] is the condition without class.
+
+    eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published).
+    """
+
+    net: HeadNet
+    sampling: Sampling
+    z: Tensor
+    unconditional: Tensor | None = None
+    guidance: Tensor | None = None
+
+    @cached_property
+    def condition(self) -> Tensor:
+        return self.net.cond_embed(self.z if self.unconditional is None else torch.cat([self.z, self.unconditional]))
+
+    def repeat(self, n: int) -> "Steps":
+        """The steps of one token n times."""
+        wide = [None if v is None else v.expand(n, *v.shape[1:]) for v in (self.z, self.unconditional, self.guidance)]
+        return Steps(self.net, self.sampling, wide[0], *wide[1:])  # type: ignore[arg-type]
+
+    def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
+        s, n = schedule(self.sampling.steps), len(x)
+        both = x if self.unconditional is None else torch.cat([x, x])
+        eps, v = self.net.run(both, s.t[i - 1].to(x.device).expand(len(both)), self.condition).to(x.dtype).chunk(2, -1)
+        if self.unconditional is not None and self.guidance is not None:
+            eps, v = eps[n:] + self.guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
+        ab, before, beta = (float(a[i - 1]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
+        start, low = (x - math.sqrt(1 - ab) * eps) / math.sqrt(ab), float(s.log_posterior[i - 1])
+        if self.sampling.clip:
+            start = start.clamp(-self.sampling.clip, self.sampling.clip)
+            eps = (x - math.sqrt(ab) * start) / math.sqrt(1 - ab)
+        if self.sampling.sampler == "ddpm":
+            std = (0.25 * (v + 1) * math.log(beta) + 0.25 * (1 - v) * low).exp()
+            mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
+        else:  # at the last step `before` is 1: x_0 is the prediction, and eta's share of its neighbour's deviation stands in for a zero
+            sigma = self.sampling.eta * math.exp(0.5 * low)
+            std, mean = (
+                torch.full_like(x, sigma),
+                math.sqrt(before) * start + math.sqrt(max(0.0, 1 - before - sigma**2)) * eps,
+            )
+        return mean, self.sampling.temperature * std
+
+
+def walk(steps: Steps, path: PathNoise) -> Trajectory:
+    """Walk N tokens from x_T = path(T) down to the last step's law, all in one batch; path(T-1) .. path(1) is the noise of steps T .. 2."""
+    T = steps.sampling.steps
+    x = path(T)
+    log_sigma = x.new_zeros(len(x))
+    for i in range(T, 1, -1):
+        mean, std = steps.law(x, i)
+        x, log_sigma = mean + std * path(i - 1), log_sigma + std.log().sum(-1)
+    mean, std = steps.law(x, 1)
+    return Trajectory(mean, std, log_sigma, steps.sampling.last)
+
+
+def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
+    """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): what the paper's Table 6 calls the single path. x_T cancels."""
+    x, found = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
+    for i in range(q.sampling.steps, 0, -1):
+        laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]
+        x = laws[1].mean + laws[1].stddev * path(i - 1)
+        found = found + (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
+    return found

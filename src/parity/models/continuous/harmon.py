@@ -1,0 +1,99 @@
+"""Harmon: MAR with a language model between its encoder and its decoder, conditioned on text.
+
+Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files (whose `vae.*` is a file of its own here, and whose
+`llm.lm_head` only its understanding needs). The language model is transformers' Qwen2.
+
+The encoder's buffer holds no class. What it gives goes into the language model after the prompt, known tokens in raster order and the buffer last; what
+comes back is added to it, and MAR's decoder and head go on as ever. The language model is causal, so the buffer alone has seen all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen2Config, Qwen2Model
+
+from parity.models.continuous.diffusion import Sampling
+from parity.models.continuous.guided import MAR
+from parity.models.continuous.mar import DiffLoss, MARConfig, MARNet
+
+
+@dataclass(frozen=True)
+class HarmonConfig(MARConfig):
+    """MAR's (here MAR-B), and Qwen2's (here 2.5-0.5B)."""
+
+    vocab: int = 151_936
+    hidden: int = 896
+    intermediate: int = 4864
+    layers: int = 24
+    attention_heads: int = 14
+    key_value_heads: int = 2
+    theta: float = 1e6  # of its rotary embedding
+    without: tuple[int, ...] = ()  # token ids of the prompt that says nothing, for guidance
+
+
+class LanguageModel(nn.Module):
+    """Only a name: the published one lies under `llm.model`."""
+
+    def __init__(self, config: Qwen2Config):
+        super().__init__()
+        self.model = Qwen2Model(config)
+
+
+def projection(width: int, hidden: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, out))
+
+
+class HarmonNet(nn.Module):
+    def __init__(self, c: HarmonConfig):
+        super().__init__()
+        self.config, self.mar = c, MARNet(c)
+        llm = Qwen2Config(
+            vocab_size=c.vocab,
+            hidden_size=c.hidden,
+            intermediate_size=c.intermediate,
+            num_hidden_layers=c.layers,
+            num_attention_heads=c.attention_heads,
+            num_key_value_heads=c.key_value_heads,
+            rope_parameters={"rope_type": "default", "rope_theta": c.theta},
+            use_cache=False,
+        )
+        self.llm = LanguageModel(llm)
+        self.proj_in, self.proj_out = projection(c.width, c.hidden, c.hidden), projection(c.hidden, c.hidden, c.width)
+
+    @property
+    def diffloss(self) -> DiffLoss:
+        return self.mar.diffloss
+
+    def prompts(self, prompts: Tensor) -> Tensor:
+        """Rows without any token get the prompt that says nothing, and columns of padding alone go."""
+        nothing = prompts.new_tensor(list(self.config.without))
+        prompts = F.pad(prompts, (0, max(0, len(nothing) - prompts.shape[1])), value=-1)
+        nothing = F.pad(nothing, (0, prompts.shape[1] - len(nothing)), value=-1)
+        prompts = torch.where((prompts < 0).all(1, keepdim=True), nothing, prompts)
+        return prompts[:, (prompts >= 0).any(0)]
+
+    def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
+        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width] for every grid place.
+
+        An id below 0 is padding, after a prompt or before it; a row of padding alone is a row without a prompt.
+        """
+        c, n = self.config, len(tokens)
+        prompts = self.prompts(prompts)
+        x, places, real = self.mar.encode(tokens, known, self.mar.fake_latent.expand(n, -1))
+        image = self.proj_in(torch.cat([x[:, c.buffer :], x[:, : c.buffer]], 1))
+        text = self.llm.model.embed_tokens(prompts.clamp(min=0))
+        present = torch.cat([prompts >= 0, real, real.new_ones(n, c.buffer)], 1)
+        h = self.llm.model(
+            inputs_embeds=torch.cat([text, image], 1),
+            attention_mask=present.long(),
+            position_ids=(present.cumsum(1) - 1).clamp(min=0),
+        ).last_hidden_state[:, prompts.shape[1] :]
+        back = torch.cat([h[:, h.shape[1] - c.buffer :], h[:, : h.shape[1] - c.buffer]], 1)
+        return self.mar.decode(x + self.proj_out(back), places, real)
+
+
+def Harmon(net: HarmonNet, ids: Tensor, valid: Tensor, sampling: Sampling) -> MAR:
+    """Satisfies `ContinuousModel`: a MAR whose labels are prompts. ids and valid [B, P], padding where valid is 0. Its published guidance is constant."""
+    return MAR(net, ids.masked_fill(valid == 0, -1), sampling)  # type: ignore[arg-type]  # reads what MAR reads of a network

@@ -1,0 +1,88 @@
+"""MAR's image tokenizer: a convolutional autoencoder with a Gaussian bottleneck (KL-16), after latent diffusion's.
+
+Source: Li et al. 2024 (MAR), sec. 4.1; Rombach et al. 2022. The encoder and the decoder are LlamaGen's (`vq.py`), whose tokenizer descends
+from this one; `published_names` renames the parameters of `kl16.ckpt` to theirs.
+The embedded tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from parity.models.discrete.vq import Decoder, Encoder, VQConfig
+
+LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
+
+
+@dataclass(frozen=True)
+class KLConfig:
+    dim: int = 16  # numbers per token, D
+    ch: int = 128
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # one down-sampling between neighbours
+    res_blocks: int = 2
+    norm_groups: int = 32
+    decoder_attention: bool = False
+    scale: float = 0.2325  # what latents are multiplied by before a model sees them: their deviation is then about one
+
+    @property
+    def stride(self) -> int:
+        """Picture pixels per token, each way."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+
+class KL(nn.Module):
+    """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w, D] (raster order) and back."""
+
+    def __init__(self, config: KLConfig):
+        super().__init__()
+        self.config = config
+        same = {k: getattr(config, k) for k in ("ch", "ch_mult", "res_blocks", "norm_groups", "decoder_attention")}
+        c = VQConfig(z_channels=config.dim, **same)
+        self.encoder, self.decoder = Encoder(replace(c, z_channels=2 * config.dim)), Decoder(c)
+        self.quant_conv = nn.Conv2d(2 * config.dim, 2 * config.dim, 1)
+        self.post_quant_conv = nn.Conv2d(config.dim, config.dim, 1)
+
+    def moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the variance of the latents, unscaled, each [B, D, h, w]."""
+        mean, log_variance = self.quant_conv(self.encoder(pictures)).float().chunk(2, 1)
+        return mean, log_variance.clamp(-30, 20)
+
+    def encode(self, pictures: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Tokens; the mean of the latents, or with `noise` [B, D, h, w] a sample of them."""
+        mean, log_variance = self.moments(pictures)
+        z = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
+        return self.config.scale * z.flatten(2).transpose(1, 2)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Pictures of a square grid of tokens; ValueError if they are not one."""
+        side = round(tokens.shape[1] ** 0.5)
+        if side * side != tokens.shape[1]:
+            raise ValueError(f"tokens per picture: {tokens.shape[1]} is not a square grid")
+        z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
+        return self.decoder(self.post_quant_conv(z))
+
+
+def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
+    """The entries of `kl16.ckpt` (key "model") under the names used here; what belongs to its training loss is left out."""
+    mid = {"block_1": 0, "attn_1": 1, "block_2": 2}
+
+    def rename(key: str) -> str:
+        key = re.sub(r"mid\.(block_1|attn_1|block_2)\.", lambda m: f"mid.{mid[m[1]]}.", key)
+        key = re.sub(r"encoder\.down\.(\d)\.block\.", r"encoder.conv_blocks.\1.res.", key)
+        key = re.sub(r"encoder\.down\.(\d)\.", r"encoder.conv_blocks.\1.", key)
+        key = re.sub(r"decoder\.up\.(\d)\.block\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.res.", key)
+        return re.sub(r"decoder\.up\.(\d)\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.", key)
+
+    return {rename(k): v for k, v in state.items() if not k.startswith("loss.")}
+
+
+def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """KL(N(mean, variance) || N(0, 1)) in nats, a mean over all entries."""
+    return 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
+
+
+def scaled(config: KLConfig, latents: Tensor) -> KLConfig:
+    """`config` with the scale that gives these unscaled latents a deviation of one."""
+    return replace(config, scale=float(1 / torch.std(latents)))

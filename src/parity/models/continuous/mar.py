@@ -1,0 +1,146 @@
+"""MAR: masked autoregressive image generation with a diffusion head, class-conditional.
+
+Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files (see docs/continuous.md).
+
+The encoder reads the known tokens, after a buffer that holds the class; the decoder reads them again in their places with a learned mask token
+everywhere else, and gives a condition z for every unknown place. Attention is bidirectional, so a token's condition given one more known
+token is another pass: `conditions` counts what it evaluates.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parity.models.continuous.diffusion import HeadConfig, HeadNet
+
+
+@dataclass(frozen=True)
+class MARConfig:
+    classes: int = 1000
+    grid: int = 16  # tokens a side
+    dim: int = 16  # numbers per token, D
+    width: int = 768
+    encoder: int = 12  # blocks
+    decoder: int = 12
+    heads: int = 12
+    buffer: int = 64
+    head_width: int = 1024
+    head_depth: int = 6
+
+    @property
+    def tokens(self) -> int:
+        return self.grid**2
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.proj(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
+        self.attn, self.mlp = Attention(width, heads), MLP(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + self.attn(self.norm1(x), mask)
+        return x + self.mlp(self.norm2(x))
+
+
+class DiffLoss(nn.Module):
+    """Only a name: the published head lies under `diffloss.net`."""
+
+    def __init__(self, config: HeadConfig):
+        super().__init__()
+        self.net = HeadNet(config)
+
+
+class MARNet(nn.Module):
+    """The network. Known tokens go through the encoder alone: a step early on costs a fraction of a late one."""
+
+    def __init__(self, c: MARConfig):
+        super().__init__()
+        self.config = c
+        d, places = c.width, c.buffer + c.tokens
+        self.class_emb, self.fake_latent = nn.Embedding(c.classes, d), nn.Parameter(torch.zeros(1, d))
+        self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.LayerNorm(d, eps=1e-6)
+        self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
+        self.encoder_blocks, self.encoder_norm = (
+            nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder)),
+            nn.LayerNorm(d, eps=1e-6),
+        )
+        self.decoder_embed, self.mask_token = nn.Linear(d, d), nn.Parameter(torch.zeros(1, 1, d))
+        self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
+        self.decoder_blocks, self.decoder_norm = (
+            nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder)),
+            nn.LayerNorm(d, eps=1e-6),
+        )
+        self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
+        self.diffloss = DiffLoss(HeadConfig(c.dim, d, c.head_width, c.head_depth))
+        for p in (
+            self.encoder_pos_embed_learned,
+            self.decoder_pos_embed_learned,
+            self.diffusion_pos_embed_learned,
+            self.mask_token,
+        ):
+            nn.init.normal_(p, std=0.02)
+        nn.init.normal_(self.fake_latent, std=0.02)
+        nn.init.normal_(self.class_emb.weight, std=0.02)
+
+    def embed_class(self, labels: Tensor) -> Tensor:
+        """[N, width]; a label below 0 stands for no class."""
+        return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
+
+    def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x [N, buffer + S, width].
+
+        S is the largest number of known tokens; also returns their grid places [N, S], in raster order, and which of them are real [N, S].
+        """
+        c, n = self.config, len(tokens)
+        counts = known.sum(1)
+        kept = int(counts.max()) if n else 0
+        places = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)[
+            :, :kept
+        ]  # known ones first, in raster order
+        real = torch.arange(kept, device=tokens.device) < counts[:, None]
+        x = self.z_proj(tokens.gather(1, places[..., None].expand(-1, -1, c.dim)))
+        x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
+        position = self.encoder_pos_embed_learned[0]
+        x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + places]], 1))
+        mask = None if bool(real.all()) else F.pad(real, (c.buffer, 0), value=True)[:, None, None]
+        for block in self.encoder_blocks:
+            x = block(x, mask)
+        return self.encoder_norm(x), places, real
+
+    def decode(self, x: Tensor, places: Tensor, real: Tensor) -> Tensor:
+        """What `encode` returns -> z [N, L, width] for every place."""
+        c, n = self.config, len(x)
+        x = self.decoder_embed(x)
+        whole = self.mask_token.to(x.dtype).repeat(n, c.tokens + 1, 1)  # one place more takes what padding writes
+        target = torch.where(real, places, c.tokens)
+        whole = whole.scatter(1, target[..., None].expand(-1, -1, c.width), x[:, c.buffer :])[:, :-1]
+        x = torch.cat([x[:, : c.buffer], whole], 1) + self.decoder_pos_embed_learned
+        for block in self.decoder_blocks:
+            x = block(x)
+        return self.decoder_norm(x)[:, c.buffer :] + self.diffusion_pos_embed_learned
+
+    def forward(self, tokens: Tensor, known: Tensor, labels: Tensor) -> Tensor:
+        """tokens [N, L, D], known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
+        return self.decode(*self.encode(tokens, known, self.embed_class(labels)))

@@ -1,0 +1,105 @@
+"""What a continuous autoregressive model is to a decoder.
+
+Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *place* i is the i-th position of the order. A
+*condition* is what a model computes from the known tokens for one place to come; a *law* is the distribution over that place's token, which a
+model's head makes of a condition. Both are asked for in batches: rows b, and n places of each row.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+
+# noise of N tokens, by use: path(i) is [N, D] standard normals, i = 0 for x_0's own noise, 1 .. T for a trajectory's steps, T for x_T
+PathNoise = Callable[[int], Tensor]
+
+
+class Law(Protocol):
+    """Laws of N tokens."""
+
+    @property
+    def log_sigma(self) -> Tensor:
+        """[N] what the path before x_0 contributes (eq. 8): the sum of log sigma; 0 for a closed form."""
+        ...
+
+    def sample(self, path: PathNoise) -> Tensor:
+        """x_0 [N, D], as the model is sampled; reads path(0), a mixture path(1) too."""
+        ...
+
+    def propose(self, path: PathNoise) -> Tensor:
+        """A draw [N, D] from what `log_density` is the density of, from fresh noise; the same as `sample` but where a sampler adds no last noise."""
+        ...
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released code has 42; a closed form
+        knows 1 alone and raises ValueError)."""
+        ...
+
+    def rows(self, which: Tensor) -> "Law":
+        """The laws of some of the tokens, `which` [M] indices."""
+        ...
+
+
+class ContinuousModel(Protocol):
+    """One network with what it is conditioned on: rows of labels or prompts, guidance and the sampler's settings are inside.
+
+    conditions(tokens [B, L, D], order [B, L], places [B, n], known [B, n]) -> condition of B*n tokens, row-major: the token of place
+    `places` given the tokens of places 0 .. known-1 (known <= places, both below L). `law` walks them all in one batch.
+    """
+
+    @property
+    def length(self) -> int:
+        """L."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """T: a law reads path(0) .. path(T)."""
+        ...
+
+    @property
+    def raster(self) -> bool:
+        """Whether its order is raster order, whatever is drawn."""
+        ...
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any: ...
+
+    def law(self, condition: Any, path: PathNoise) -> Law: ...
+
+    def take(self, rows: Tensor) -> "ContinuousModel":
+        """The model of some of its rows."""
+        ...
+
+
+class Pair(NamedTuple):
+    """Target and draft of the same tokens."""
+
+    target: ContinuousModel
+    draft: ContinuousModel | None = None
+
+
+class Start(NamedTuple):
+    """order [B, L] int64."""
+
+    order: Tensor
+
+
+def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
+    """The noise of the tokens of `places` [B, n], keyed by place, so that two models that draw the same place can share it; [B*n, D]."""
+    return lambda i: noise.normal(use, places * (steps + 1) + i, dim).flatten(0, 1)
+
+
+def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
+    """A permutation of the grid for each row [B, L], or raster order."""
+    at = torch.arange(length, device=noise.keys.device)
+    if raster:
+        return at.expand(rows, -1)
+    return noise.uniform("order", at[None].expand(rows, -1)).argsort(1)

@@ -1,0 +1,277 @@
+"""xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells in training and clean ones in sampling; class-conditional.
+
+Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance of the released code, whose parameter names these are (its buffers
+`mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the released weights k = 8: four cells of a 16x16 grid.
+
+Words. Cells stand in raster order, and the tokens of a cell in raster order within it. A *place* is a cell, so a decoder sees L = cells tokens of
+k*k*D numbers; `fold` and `unfold` go between them and the grid. x_t = (1 - t) x + t noise, and the network's velocity is noise - x.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parity.models.continuous.diffusion import Sampling, TimeEmbedding, Trajectory
+from parity.models.continuous.gmm import require_predecessors
+from parity.models.continuous.protocol import PathNoise
+
+CLEANEST = 0.04  # the time of the last step but one; from there to 0 the released sampler takes the mean
+KeysValues = tuple[Tensor, Tensor]  # [N, heads, S, width / heads] each
+
+
+@dataclass(frozen=True)
+class XARConfig:
+    classes: int = 1000
+    grid: int = 16  # tokens a side
+    cell: int = 8  # k
+    dim: int = 16  # numbers per token, D
+    width: int = 768
+    encoder: int = 8  # blocks
+    decoder: int = 8
+    heads: int = 12
+
+    @property
+    def tokens(self) -> int:
+        return self.grid**2
+
+    @property
+    def cells(self) -> int:
+        return (self.grid // self.cell) ** 2
+
+
+def fold(tokens: Tensor, cell: int) -> Tensor:
+    """Tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
+    side = math.isqrt(tokens.shape[1]) // cell
+    x = tokens.unflatten(1, (side, cell, side, cell)).transpose(2, 3)
+    return x.flatten(3).flatten(1, 2)
+
+
+def unfold(cells: Tensor, cell: int) -> Tensor:
+    """The inverse of `fold`."""
+    side = math.isqrt(cells.shape[1])
+    return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
+
+
+def rotations(c: XARConfig) -> Tensor:
+    """Angles [tokens, width / heads / 2] of the rotary embedding: half of the pairs turn with a token's row, half with its column."""
+    per_axis = c.width // c.heads // 2
+    frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
+    at = torch.arange(c.grid)[:, None] * frequencies
+    grid = torch.cat([at[:, None].expand(-1, c.grid, -1), at[None].expand(c.grid, -1, -1)], -1)
+    return fold(grid.flatten(0, 1)[None], c.cell).view(c.tokens, -1)
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """x [N, heads, S, width / heads]; neighbouring numbers are a pair."""
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = rotate(q, angles), rotate(k, angles)
+        keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
+        return self.proj(F.scaled_dot_product_attention(q, keys, values, mask).transpose(1, 2).flatten(2)), (k, v)
+
+
+class SwiGLU(nn.Module):
+    """Named for its shape; the gate is a GELU, as released."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        hidden = int(width * 4 * 2 / 3)
+        self.fc1_g, self.fc1_x, self.fc2 = nn.Linear(width, hidden), nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1_g(x)) * self.fc1_x(x))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.norm = nn.RMSNorm(
+            width, eps=1e-6, elementwise_affine=False
+        )  # the released norm1 and norm2 have no parameters
+        self.attn, self.mlp = Attention(width, heads), SwiGLU(width)
+        self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
+        for p in self.ada_lin[1].parameters():  # starts as the identity
+            nn.init.zeros_(p)
+
+    def forward(
+        self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None
+    ) -> tuple[Tensor, KeysValues]:
+        """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of the S = cells * k*k tokens."""
+        gate1, gate2, scale1, scale2, shift1, shift2 = self.ada_lin(y).chunk(6, -1)
+        h, kept = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, before)
+        x = x + h.view_as(x) * gate1
+        return x + self.mlp(self.norm(x) * (1 + scale2) + shift2) * gate2, kept
+
+
+class XARNet(nn.Module):
+    def __init__(self, c: XARConfig):
+        super().__init__()
+        if c.grid % c.cell:
+            raise ValueError(f"cell {c.cell}: allowed: a divisor of grid {c.grid}")
+        if c.width % (4 * c.heads):
+            raise ValueError(f"width {c.width}: allowed: a multiple of 4 x heads {c.heads}")
+        self.config = c
+        d = c.width
+        self.class_emb, self.time_embed = (
+            nn.Embedding(c.classes + 1, d),
+            TimeEmbedding(d),
+        )  # the last class stands for none
+        self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.RMSNorm(d, eps=1e-6)
+        self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
+        self.encoder_blocks, self.encoder_norm = (
+            nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder)),
+            nn.RMSNorm(d, eps=1e-6),
+        )
+        self.decoder_embed, self.decoder_pos_embed_learned = nn.Linear(d, d), nn.Parameter(torch.zeros(1, c.tokens, d))
+        self.decoder_blocks, self.decoder_norm = (
+            nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder)),
+            nn.RMSNorm(d, eps=1e-6),
+        )
+        self.pred = nn.Linear(d, c.dim)
+        self.register_buffer("angles", rotations(c), persistent=False)
+        for p in (self.encoder_pos_embed_learned, self.decoder_pos_embed_learned, self.class_emb.weight):
+            nn.init.normal_(p, std=0.02)
+
+    def forward(
+        self,
+        cells: Tensor,
+        t: Tensor,
+        labels: Tensor,
+        places: Tensor,
+        mask: Tensor,
+        before: list[KeysValues] | None = None,
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `places` [N or 1, n], at times t [N or 1, n or 1]; labels [N], below 0: none.
+
+        mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `before`, one pair for each block, then of the tokens
+        given here; their own keys and values come back.
+        """
+        c, area = self.config, self.config.cell**2
+        label = self.class_emb(torch.where(labels < 0, c.classes, labels))
+        y = label[:, None, None] + self.time_embed((t * 1000).long().flatten()).view(
+            *t.shape, 1, -1
+        )  # whole thousandths, as released
+        at = places[..., None] * area + torch.arange(area, device=places.device)
+        angles = self.angles[at.flatten(1)][:, None]  # type: ignore[index]
+        x = self.z_proj_ln(self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, at])
+        kept: list[KeysValues] = []
+        for i, block in enumerate((*self.encoder_blocks, *self.decoder_blocks)):
+            if i == c.encoder:
+                x = self.decoder_embed(self.encoder_norm(x)) + self.decoder_pos_embed_learned[0, at]
+            x, own = block(x, y, angles, mask, before[i] if before else None)
+            kept.append(own)
+        return self.pred(self.decoder_norm(x)).to(cells.dtype).flatten(2), kept
+
+    def read(self, cells: Tensor, t: Tensor, labels: Tensor) -> tuple[Tensor, list[KeysValues]]:
+        """`forward` of the first n cells [N, n, k*k*D], each reading itself and those before it."""
+        places = torch.arange(cells.shape[1], device=cells.device)
+        number = places.repeat_interleave(self.config.cell**2)
+        return self(cells, t, labels, places[None], number <= number[:, None])
+
+
+def loss(net: XARNet, cells: Tensor, labels: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+    """Training loss [N, n]: squared error of the velocity. Every cell has a time t [N, n] of its own: the context of a cell is noisy."""
+    velocity, _ = net.read((1 - t)[..., None] * cells + t[..., None] * noise, t, labels)
+    return (velocity - (noise - cells)).square().mean(-1)
+
+
+class Context(NamedTuple):
+    """What B*n places know: keys and values of the clean cells before the last of them, for B rows, or 2B with guidance (then without class)."""
+
+    before: list[KeysValues]
+    labels: Tensor  # [B or 2B]
+    places: Tensor  # [B, n]
+
+
+@dataclass(frozen=True)
+class XAR:
+    """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
+
+    A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which reads the clean cells before it
+    and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or is constant. ValueError for another sampler.
+    """
+
+    net: XARNet
+    labels: Tensor  # [B]
+    sampling: Sampling
+    raster = True
+
+    def __post_init__(self) -> None:
+        if self.sampling.sampler != "ddpm":
+            raise ValueError(
+                f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', its stochastic sampler (the other has no density)"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.net.config.cells
+
+    @property
+    def dim(self) -> int:
+        return self.net.config.cell**2 * self.net.config.dim
+
+    @property
+    def steps(self) -> int:
+        return self.sampling.steps
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
+        require_predecessors(places, known)
+        labels, clean = self.labels, tokens[:, : int(places.max())]
+        if self.sampling.guidance != 1:
+            labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
+        _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)
+        return Context(before, labels, places)
+
+    def law(self, condition: Any, path: PathNoise) -> Trajectory:
+        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a Gaussian.
+
+        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `Sampling.last` says which is drawn.
+        """
+        s, (before, labels, places) = self.sampling, condition
+        B, n = places.shape
+        clean = torch.arange(before[0][0].shape[2], device=places.device) // self.net.config.cell**2
+        number = torch.arange(n, device=places.device).repeat_interleave(self.net.config.cell**2)
+        place = places[:, number]
+        mask = torch.cat([clean < place[..., None], (number == number[:, None]).expand(B, -1, -1)], 2)[:, None]
+        share = (
+            places / max(1, self.length - 1)
+            if s.guidance_schedule == "linear"
+            else torch.ones_like(places, dtype=torch.float32)
+        )
+        guided = len(labels) > B
+        twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
+        at, reads = twice(places), twice(mask)
+        times = [*torch.linspace(1, CLEANEST, s.steps, dtype=torch.float64).tolist(), 0.0]
+        x = path(s.steps).unflatten(0, (B, n))
+        scale = (1 + (s.guidance - 1) * share.to(x.dtype))[..., None]
+        log_sigma = x.new_zeros(B * n)
+        for i, (t, after) in enumerate(pairwise(times)):
+            velocity, _ = self.net(twice(x), x.new_full((1, 1), t), labels, at, reads, before)
+            if guided:
+                velocity = velocity[B:] + scale * (velocity[:B] - velocity[B:])
+            mean = x - (t - after) * ((2 - t) * velocity + x)
+            std = s.temperature * math.sqrt(2 * t * (t - after))
+            if after:
+                x, log_sigma = (
+                    mean + std * path(s.steps - 1 - i).unflatten(0, (B, n)),
+                    log_sigma + self.dim * math.log(std),
+                )
+        return Trajectory(mean.flatten(0, 1), torch.full_like(mean, std).flatten(0, 1), log_sigma, s.last)
+
+    def take(self, rows: Tensor) -> "XAR":
+        return XAR(self.net, self.labels[rows], self.sampling)

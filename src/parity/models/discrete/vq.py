@@ -1,0 +1,182 @@
+"""LlamaGen's image tokenizer: a convolutional encoder and decoder around an L2-normalised codebook.
+
+Source: Sun et al. 2024 (LlamaGen), sec. 3.1; the parameter names are those of the published `vq_ds16_*.pt` files.
+The embedded tokenizer is the same module with fewer channels and two down-samplings in place of four.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    codebook: int = 16384  # number of codes, V
+    code_dim: int = 8
+    ch: int = 128
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)  # one down-sampling between neighbours
+    res_blocks: int = 2
+    z_channels: int = 256
+    norm_groups: int = 32
+    decoder_attention: bool = True  # at the decoder's coarsest level, as at the encoder's
+
+    @property
+    def stride(self) -> int:
+        """Picture pixels per token, each way."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+
+def _norm(channels: int, c: VQConfig) -> nn.GroupNorm:
+    return nn.GroupNorm(c.norm_groups, channels, eps=1e-6)
+
+
+class ResnetBlock(nn.Module):
+    def __init__(self, c: VQConfig, n_in: int, n_out: int):
+        super().__init__()
+        self.norm1, self.conv1 = _norm(n_in, c), nn.Conv2d(n_in, n_out, 3, padding=1)
+        self.norm2, self.conv2 = _norm(n_out, c), nn.Conv2d(n_out, n_out, 3, padding=1)
+        if n_in != n_out:
+            self.nin_shortcut = nn.Conv2d(n_in, n_out, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
+        return h + (self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x)
+
+
+class AttnBlock(nn.Module):
+    def __init__(self, c: VQConfig, n: int):
+        super().__init__()
+        self.norm = _norm(n, c)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(n, n, 1) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        q, k, v = (f(h).flatten(2).transpose(1, 2) for f in (self.q, self.k, self.v))  # [B, H*W, C]
+        h = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        return x + self.proj_out(h)
+
+
+class Resample(nn.Module):
+    """Half the size with a strided convolution, or twice the size by nearest neighbour and a convolution."""
+
+    def __init__(self, n: int, up: bool):
+        super().__init__()
+        self.up, self.conv = up, nn.Conv2d(n, n, 3, stride=1 if up else 2, padding=1 if up else 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.interpolate(x, scale_factor=2.0) if self.up else F.pad(x, (0, 1, 0, 1)))
+
+
+class Level(nn.Module):
+    def __init__(self, c: VQConfig, n_in: int, n_out: int, blocks: int, attention: bool, resample: str):
+        super().__init__()
+        self.res = nn.ModuleList(ResnetBlock(c, n_in if i == 0 else n_out, n_out) for i in range(blocks))
+        self.attn = nn.ModuleList(AttnBlock(c, n_out) for _ in range(blocks if attention else 0))
+        if resample:
+            setattr(self, resample, Resample(n_out, resample == "upsample"))
+
+    def forward(self, h: Tensor) -> Tensor:
+        for i, block in enumerate(self.res):
+            h = block(h)
+            if self.attn:
+                h = self.attn[i](h)
+        for resample in ("downsample", "upsample"):
+            if hasattr(self, resample):
+                h = getattr(self, resample)(h)
+        return h
+
+
+def _mid(c: VQConfig, n: int) -> nn.ModuleList:
+    return nn.ModuleList([ResnetBlock(c, n, n), AttnBlock(c, n), ResnetBlock(c, n, n)])
+
+
+class Encoder(nn.Module):
+    def __init__(self, c: VQConfig):
+        super().__init__()
+        widths, last = [c.ch * m for m in (1, *c.ch_mult)], len(c.ch_mult) - 1
+        self.conv_in = nn.Conv2d(3, c.ch, 3, padding=1)
+        self.conv_blocks = nn.ModuleList(
+            Level(c, widths[i], widths[i + 1], c.res_blocks, i == last, "" if i == last else "downsample")
+            for i in range(last + 1)
+        )
+        self.mid = _mid(c, widths[-1])
+        self.norm_out, self.conv_out = _norm(widths[-1], c), nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv_in(x)
+        for block in (*self.conv_blocks, *self.mid):
+            h = block(h)
+        return self.conv_out(F.silu(self.norm_out(h)))
+
+
+class Decoder(nn.Module):
+    def __init__(self, c: VQConfig):
+        super().__init__()
+        widths, last = [c.ch * m for m in c.ch_mult], len(c.ch_mult) - 1
+        self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
+        self.mid = _mid(c, widths[-1])
+        self.conv_blocks = nn.ModuleList(
+            Level(
+                c,
+                widths[min(i + 1, last)],
+                widths[i],
+                c.res_blocks + 1,
+                c.decoder_attention and i == last,
+                "upsample" if i else "",
+            )
+            for i in range(last, -1, -1)
+        )
+        self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        h = self.conv_in(z)
+        for block in (*self.mid, *self.conv_blocks):
+            h = block(h)
+        return self.conv_out(F.silu(self.norm_out(h)))
+
+
+class Codebook(nn.Module):
+    def __init__(self, c: VQConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(c.codebook, c.code_dim)
+
+    @property
+    def codes(self) -> Tensor:
+        """The codes as they are used, [V, code_dim]: rows of unit length."""
+        return F.normalize(self.embedding.weight, dim=-1)
+
+
+class VQ(nn.Module):
+    """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
+
+    def __init__(self, config: VQConfig):
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder, self.quantize = Encoder(config), Decoder(config), Codebook(config)
+        self.quant_conv = nn.Conv2d(config.z_channels, config.code_dim, 1)
+        self.post_quant_conv = nn.Conv2d(config.code_dim, config.z_channels, 1)
+
+    def latents(self, pictures: Tensor) -> Tensor:
+        """Unit latents before quantisation, [B, h, w, code_dim]."""
+        return F.normalize(self.quant_conv(self.encoder(pictures)).permute(0, 2, 3, 1).float(), dim=-1)
+
+    def encode(self, pictures: Tensor) -> Tensor:
+        return (self.latents(pictures) @ self.quantize.codes.T).argmax(-1).flatten(1)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
+        side = round(tokens.shape[1] ** 0.5)
+        if side * side != tokens.shape[1]:
+            raise ValueError(f"tokens per picture: {tokens.shape[1]} is not a square grid")
+        return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
+
+    def decode_latents(self, codes: Tensor) -> Tensor:
+        return self.decoder(self.post_quant_conv(codes.permute(0, 3, 1, 2)))
+
+
+def to_uint8(pictures: Tensor) -> Tensor:
+    """[-1, 1] to bytes the published way: clamp(127.5 x + 128, 0, 255)."""
+    return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8)
