@@ -1,32 +1,56 @@
-"""What the commands of the workflow share: one-line errors, pinned threads, progress, versions."""
+"""What the commands of the workflow share: flags, one-line errors, pinned threads, progress, versions."""
 
+import argparse
 import importlib.metadata
 import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from parity.base.errors import ParityError
+
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
 
 
-def one_line(main: Callable[[], None]) -> None:
-    """Run a command; what the user can mend is one line and exit code 1, anything else a traceback."""
-    from parity.base.errors import ConfigError
+FLAGS: dict[str, dict[str, Any]] = {
+    "threads": {"type": int, "default": 1},
+    "device": {"default": "cpu"},
+    "batch": {"type": int, "default": 32},
+}
 
+
+def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
+
+    A path is required, unless it ends in "?" (one or none: None), "+" (one or more) or "*" (any number: []).
+    """
+    for name in names:
+        flag, many = name.rstrip("?+*"), name[-1]
+        if flag in FLAGS:
+            parser.add_argument(f"--{flag}", **FLAGS[flag])
+        elif many in "+*":
+            parser.add_argument(f"--{flag}", type=Path, nargs=many, required=many == "+", default=[])
+        else:
+            parser.add_argument(f"--{flag}", type=Path, required=many != "?")
+
+
+def one_line(main: Callable[[], None]) -> None:
+    """Run a command; what the user can mend (ParityError) is one line and exit code 1, anything else a traceback."""
     try:
         main()
-    except (ConfigError, ValueError) as error:
+    except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
 def pin_threads(threads: int) -> None:
-    """As many threads as the rule was given: jobs run side by side, and oversubscribed torch is a hundred times slower."""
+    """As many threads as the rule was given: jobs run side by side, and torch on too many is a hundred times slower."""
     import torch
 
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

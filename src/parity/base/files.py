@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.base.errors import ParityError
+
 
 def publish(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one, none, or all of the new one: temporary file, fsync, replace."""
@@ -42,11 +44,18 @@ def publish(path: Path, data: bytes) -> None:
 def sums(folder: Path) -> dict[str, str]:
     """File name to SHA-256 of a folder's weights, from its SHA256SUMS; {} where there is none yet."""
     lock = folder / "SHA256SUMS"
-    return (
-        {name: total for total, name in (line.split() for line in lock.read_text().splitlines())}
-        if lock.exists()
-        else {}
-    )
+    lines = lock.read_text(encoding="utf-8").splitlines() if lock.exists() else []
+    return {name: total for total, name in (line.split() for line in lines)}
+
+
+def header(file: Path) -> dict[str, Any]:
+    """The configuration that a safetensors file of ours carries in its header; {} if it has none, or there is no such file."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(int.from_bytes(stream.read(8), "little"))
+        return json.loads(json.loads(text)["__metadata__"]["config"])
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
+        return {}
 
 
 def canonical(value: Any) -> str:
@@ -75,14 +84,14 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz; ValueError that names the file if it is not whole."""
+    """All arrays of an .npz; ParityError that names the file if it is not whole."""
     try:
         with np.load(path, allow_pickle=False) as data:
             return {k: data[k] for k in data.files}
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged zip raises a dozen kinds (zlib, struct, zipfile, numpy, unicode ...)
-        raise ValueError(f"{path}: damaged ({error}); delete it and run again") from error
+        raise ParityError(f"{path}: damaged ({error}); delete it and run again") from error
 
 
 @dataclass
@@ -111,7 +120,7 @@ def read_shard(path: Path) -> Shard:
     arrays = read_arrays(path)
     missing = {f.name for f in fields(Shard)} - set(arrays)
     if missing:
-        raise ValueError(f"{path}: damaged (no {', '.join(sorted(missing))}); delete it and run again")
+        raise ParityError(f"{path}: damaged (no {', '.join(sorted(missing))}); delete it and run again")
     return Shard(**{**arrays, "provenance": json.loads(str(arrays["provenance"]))})
 
 
@@ -137,7 +146,7 @@ def read_encoded(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
     """Encoded prompts of a cell's shards, joined; ValueError unless they are the shard's images in its order."""
     encoded = join(paths)
     if not np.array_equal(encoded["ids"], shard.ids):
-        raise ValueError(
+        raise ParityError(
             f"prompts: their ids are not the samples' (first: {encoded['ids'][0]} against {shard.ids[0]}); run the cell again"
         )
     return encoded

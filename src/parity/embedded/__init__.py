@@ -1,0 +1,5 @@
+"""Data that ships with the package, and the weights that were trained on it: a folder for each kind of model."""
+
+from pathlib import Path
+
+WEIGHTS = Path(__file__).parent / "weights"  # <kind>/<part>.safetensors, with their digests in <kind>/SHA256SUMS

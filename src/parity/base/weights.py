@@ -1,0 +1,100 @@
+"""Weights on disk: verified by SHA-256, read without executing anything, loaded whole or not at all."""
+
+import argparse
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.base.files import sums
+
+AVERAGED = ("model_ema", "model", "module", "state_dict")  # where a published pickle keeps its tensors, the first that it has
+
+
+def parts(path: Path) -> list[Path]:
+    """The files that hold weights: a file itself, or a folder's *.safetensors in order of name. ParityError if there are none."""
+    found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
+    if not found:
+        lacks = "holds no *.safetensors" if path.is_dir() else "no such file"
+        raise ParityError(f"{path}: {lacks}; allowed: a file of weights, or a folder of *.safetensors")
+    return found
+
+
+def sha256(path: Path) -> str:
+    """Of a file, or of a folder's *.safetensors one after the other."""
+    whole = hashlib.sha256()
+    for file in parts(path):
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                whole.update(block)
+    return whole.hexdigest()
+
+
+def check(path: Path, expected: str, what: str) -> None:
+    """ParityError that begins with `what` unless a file, or folder, has this digest."""
+    if not path.exists():
+        raise ParityError(f"{what} = {str(path)!r}: no such file")
+    got = sha256(path)
+    if got != expected:
+        raise ParityError(
+            f"{what} = {str(path)!r}: SHA-256 is {got[:16]}..., expected {expected[:16]}...;"
+            " delete the file and get it again"
+        )
+
+
+def listed(folder: Path, name: str, what: str, made_by: str) -> tuple[Path, str]:
+    """A file of a folder and its digest, verified against the folder's SHA256SUMS; ParityError that begins with `what`, says `made_by`."""
+    known = sums(folder)
+    if name not in known:
+        raise ParityError(f"{what}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
+    check(folder / name, known[name], what)
+    return folder / name, known[name]
+
+
+def unpickle(file: Path) -> dict[str, Tensor]:
+    """The tensors of a published pickle, of its moving average if it has one; ParityError for what is none.
+
+    Nothing in it is executed; what it does not need stays on disk.
+    """
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
+            held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except FileNotFoundError:
+        raise ParityError(f"{file}: no such file") from None
+    except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
+        cause = repr(error).splitlines()[0][:200]
+        raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}") from None
+    held = next((held[key] for key in AVERAGED if key in held), held)
+    return {k: v for k, v in held.items() if isinstance(v, Tensor)}
+
+
+def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """ParityError that lists missing, unexpected or wrongly shaped entries."""
+    want = module.state_dict()
+    problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
+    problems += [
+        f"{k} has shape {tuple(v.shape)}, expected {tuple(want[k].shape)}"
+        for k, v in state.items()
+        if k in want and v.shape != want[k].shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
+
+
+def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a folder of them; what is floating-point as float32."""
+    found = {k: v for file in parts(path) for k, v in load_file(file, device=device).items()}
+    return {k: v.float() if v.is_floating_point() else v for k, v in found.items()}
+
+
+def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
+    """Load a safetensors file whole, in float32; ParityError unless every entry fits, those `ignored` aside."""
+    state = {k: v for k, v in read_weights(path).items() if k not in ignored}
+    check_fit(module, state, path)
+    module.load_state_dict(state)
