@@ -1,122 +1,97 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
-from typing import Any
-
-from parity.experiment.config import Config, coupled, digest, prompt_digest, revision
-
-Cell = dict[str, Any]
-# on models of four or five positions a window of 16 would be the whole sequence, and a fourth step after its end
-SMALL = {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12}
+from parity.experiment import weights
+from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, variant_key
+from parity.experiment.schema import Config
 
 
-def prompt_set(config: Config, prompts: list[str]) -> str:
-    return f"{prompt_digest(prompts)}-{config.prompts.repeats}x{config.prompts.shards}"
+def checkpoint(config: Config, cell: Cell) -> str:
+    """The manifest of a cell's model."""
+    return manifest(cell.kind, cell.spec["model"], cell.spec["revision"])
 
 
-def manifest(config: Config, model: str) -> str:
-    return f"results/checkpoints/{model}-{revision(config.models[model])}/manifest.json"
+def manifest(kind: str, model: str, revision: str) -> str:
+    return f"results/checkpoints/{kind}/{model}-{revision}/manifest.json"
 
 
-def encoded(config: Config, prompts: list[str], model: str, shard: int | str) -> str:
-    """Encoded prompts of a shard, for a model."""
-    return f"results/prompts/{prompt_set(config, prompts)}/{model}-{revision(config.models[model])}/{shard}.npz"
-
-
-def folder(cell: Cell) -> str:
-    return f"results/cells/{cell['cell']}"
-
-
-def pieces(config: Config, cell: Cell, kind: str) -> list[str]:
-    """A cell's files of one kind ("shards" or "images"), in order."""
-    n = config.prompts.shards
-    return [f"{folder(cell)}/{kind}/{k}-of-{n}.npz" for k in range(n)]
-
-
-def small(options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: those that count positions cut to a few, so that a method is what it is on larger ones."""
-    return {k: min(v, SMALL[k]) if k in SMALL else v for k, v in options.items()}
-
-
-def exact_key(config: Config, spec: dict[str, Any]) -> str:
-    e = config.equality
-    return digest([spec["method"], small(spec["options"]), e.n, e.models, e.seeds])
-
-
-def reference_of(cell: Cell, cells: list[Cell]) -> Cell:
-    """The plain sampling that a cell is compared with: same model, same sampling settings, the reference seed."""
-    same = ("model", "sampling", "prompts", "repeats", "dtype")
-    return next(c for c in cells if c["role"] == "reference" and all(c["spec"][k] == cell["spec"][k] for k in same))
-
-
-def exact(config: Config, cell: Cell) -> str:
-    return f"results/equality/exact/{cell['spec']['method']}-{exact_key(config, cell['spec'])}.json"
-
-
-def teacher_forced(cell: Cell) -> str:
-    return f"results/equality/teacher-forced/{cell['cell']}.json"
-
-
-def laws(cell: Cell) -> str:
-    """What the target gave a cell's tokens: their log-probabilities, and the largest probability at each position."""
-    return f"results/equality/teacher-forced/{cell['cell']}.npz"
-
-
-def paired(cell: Cell, cells: list[Cell]) -> str:
-    return f"results/equality/paired/{cell['cell']}-{reference_of(cell, cells)['key']}.json"
-
-
-def pathwise(cell: Cell) -> str:
-    return f"results/equality/pathwise/{cell['cell']}.json"
-
-
-def equality(config: Config, cell: Cell, cells: list[Cell]) -> list[str]:
-    """Every file of equality rows of a cell."""
-    found = [exact(config, cell), teacher_forced(cell)]
-    if cell["role"] != "reference":
-        found.append(paired(cell, cells))
-    if coupled(cell["spec"]["method"], cell["spec"]["options"]):
-        found.append(pathwise(cell))
+def manifests(config: Config) -> dict[str, str]:
+    """The manifest of every model of the experiment, by "<kind>/<model>"."""
+    found = {}
+    if config.image is not None:
+        for model, spec in config.image.models.items():
+            found[f"discrete/{model}"] = manifest("discrete", model, weights.revision(spec))
+    if config.text is not None:
+        found["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
+    if config.continuous is not None:
+        folder = weights.continuous_folder(config.continuous)
+        for model in config.continuous.models:
+            found[f"continuous/{model}"] = manifest("continuous", model, weights.continuous_revision(model, folder))
     return found
 
 
-def tables(config: Config) -> dict[str, str]:
-    """Files that belong to the experiment, not to a cell."""
+def prompt_set(config: Config, prompts: list[str]) -> str:
+    assert config.image is not None
+    return f"{prompt_digest(prompts)}-{config.image.prompts.repeats}x{config.image.prompts.shards}"
+
+
+def task(kind: str, key: str) -> str:
+    """The file of a text task."""
+    return f"results/inputs/anysubset/{kind}-{key}.npz"
+
+
+def shards(config: Config, kind: str) -> int:
+    """Jobs that a cell's decoding is split over."""
+    return config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
+
+
+def inputs(config: Config, prompts: list[str], cell: Cell) -> list[str]:
+    """What a cell's shards are decoded from, shard by shard; [] where images are numbered alone."""
+    spec = cell.spec
+    if cell.kind == "discrete":
+        folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
+        return [f"{folder}/{k}.npz" for k in range(shards(config, "discrete"))]
+    return [task(spec["task_kind"], spec["task"])] if cell.kind == "anysubset" else []
+
+
+def folder(cell: Cell) -> str:
+    return f"results/cells/{cell.kind}/{cell.name}"
+
+
+def pieces(config: Config, cell: Cell, what: str) -> list[str]:
+    """A cell's files of one kind ("shards" or "pictures"), in order."""
+    n = shards(config, cell.kind)
+    return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
+
+
+def reference(config: Config, prompts: list[str], kind: str, model: str, revision: str) -> str:
+    """Pictures that quality metrics compare with, and their features."""
+    if kind == "discrete" and config.image is not None:
+        return f"results/reference/discrete/{prompt_set(config, prompts)}-{config.image.reference_images}/{model}-{revision}.npz"
+    return f"results/reference/{kind}/{model}-{revision}.npz"
+
+
+def exact(config: Config, v: Variant) -> str:
+    return f"results/equality/exact/{v.kind}/{v.method}-{variant_key(config, v)}.json"
+
+
+def layer(name: str, cell: Cell) -> str:
+    """The equality rows of a layer (a module of equality/layers) that looks at a cell."""
+    return f"results/equality/{name.replace('_', '-')}/{cell.kind}/{cell.name}.json"
+
+
+def laws(cell: Cell) -> str:
+    """What the target gave a cell's tokens: their log-probabilities, and more by kind."""
+    return layer("teacher_forced", cell).removesuffix(".json") + ".npz"
+
+
+def accuracy(task_kind: str, key: str) -> str:
+    """How often a text model's likeliest answer is right."""
+    return f"results/accuracy/{task_kind}-{key}.json"
+
+
+def self_tests(config: Config) -> dict[str, str]:
+    """Tests of the tests: planted faults of each kind of decoder, and sizes of the tests under the null."""
     e = config.equality
-    kinds = {"continuous": e.continuous, "anyorder": e.anyorder, "mutants": e.mutants, "calibration": e.calibration}
-    return {kind: f"results/equality/{kind}-{n}.json" for kind, n in kinds.items()}
-
-
-def text_task(spec: dict[str, Any]) -> str:
-    """The file of a text cell's task."""
-    return f"results/text/tasks/{spec['kind']}-{spec['task']}.npz"
-
-
-def text_cell(cell: Cell) -> str:
-    return f"results/text/cells/{cell['cell']}.npz"
-
-
-def text_small(options: dict[str, Any]) -> dict[str, Any]:
-    """A text method's options for models of four missing tokens: blocks of three, four steps."""
-    most = {"k": 3, "steps": 4, "orders": 4}
-    return {name: min(value, most[name]) if name in most else value for name, value in options.items()}
-
-
-def text_exact_key(config: Config, spec: dict[str, Any]) -> str:
-    e = config.equality
-    return digest([spec["method"], text_small(spec["options"]), e.n, e.seeds[:2]])
-
-
-def text_exact(key: str, spec: dict[str, Any]) -> str:
-    return f"results/text/exact/{spec['method']}-{key}.json"
-
-
-def continuous_cell(cell: Cell) -> str:
-    return f"results/continuous/cells/{cell['cell']}.npz"
-
-
-def continuous_forced(cell: Cell) -> str:
-    return f"results/continuous/forced/{cell['cell']}.json"
-
-
-def continuous_exact(key: str, variant: dict[str, Any]) -> str:
-    return f"results/continuous/exact/{variant['method']}-{key}.json"
+    sizes = {"discrete": e.mutants, "anysubset": e.anyorder, "continuous": e.continuous}
+    named = {f"faults-{kind}": sizes[kind] for kind in kinds(config)} | {"calibration": e.calibration}
+    return {name: f"results/equality/{name}-{n}.json" for name, n in named.items()}

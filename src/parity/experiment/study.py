@@ -1,53 +1,69 @@
 """The figures an experiment ends in: the names they may use, and what is wrong with one. Imports neither numpy nor a decoder.
 
-A *setting* is what a cell was asked for: "method", "model", "sampling.<field>", or one of its method's options. A *measure* is a column of
-summary.csv. A figure shows measures over a setting or over another measure, one line for each combination of the settings in `by`.
+A *setting* is what a cell was asked for: its method, model, batch, task, "sampling.<field>", or one of its method's
+options. A *measure* is a figure that a metric declares. A figure shows measures over a setting or over another measure,
+one line for each combination of the settings in `by`.
 """
 
 import json
+from functools import cache
 from typing import Any
 
-MEASURES = {
-    "step_compression": "step compression (tokens per pass)",
-    "nfe": "passes per image",
-    "nodes_per_pass": "tokens evaluated per pass",
-    "nodes_per_token": "tokens evaluated per token kept",
-    "tokens": "tokens per image",
-    "tokens_per_second": "tokens per second (measured)",
-    "seconds_per_image": "seconds per image (measured)",
-    "ms_per_forward": "ms per forward (measured)",
-    "fid": "FID (lower is better)",
-    "kid": "KID (lower is better)",
-    "clip_score": "CLIP-score (higher is better)",
-    "precision": "precision (higher is better)",
-    "recall": "recall (higher is better)",
-    "perplexity": "perplexity under the target",
-    "logp_mean": "mean log-probability of a token, nats",
-    "logp_sd": "sd of log-probability within an image, nats",
-    "logp_sd_tokens": "sd of log-probability over all tokens, nats",
-    "excluded": "share of tokens the law excludes",
-}
+from parity.base.errors import ConfigError
+from parity.experiment.declared import constant, modules, require
+
+DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
+SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings beside a method's options
+
+
+@cache
+def measures(kind: str) -> dict[str, str]:
+    """Every figure that a metric of a kind of model takes, with its label: what a study may be of."""
+    found: dict[str, str] = {}
+    for module in modules("metrics"):
+        said = constant("metrics", module, "MEASURES")
+        if said is None:
+            continue  # a helper, no metric
+        declared = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
+        for name, value in said.items():
+            if len(value) != 3 or value[2] not in DIRECTIONS:
+                raise ConfigError(
+                    f"src/parity/metrics/{module}.py: MEASURES[{name!r}] = {value!r}: no direction;"
+                    " allowed: (label, unit, direction), direction one of 'higher', 'lower', 'none'"
+                )
+            if kind in declared["KINDS"]:
+                found[name] = label(*value)
+    return found
+
+
+def label(text: str, unit: str, direction: str) -> str:
+    """A measure's name with its unit and which way is better."""
+    return text + (f", {unit}" if unit else "") + DIRECTIONS[direction]
 
 
 def setting(spec: dict[str, Any], name: str) -> Any:
-    """A cell's value of a setting; None where its method has no such option."""
-    if name in ("method", "model"):
-        return spec[name]
+    """A cell's value of a setting; None where its method, or its kind, has none."""
     if name.startswith("sampling."):
-        return spec["sampling"].get(name.removeprefix("sampling."))
-    return spec["options"].get(name)
+        return spec.get("sampling", {}).get(name.removeprefix("sampling."))
+    return spec[name] if name in SHARED and name in spec else spec["options"].get(name)
 
 
 def settings(specs: list[dict[str, Any]]) -> list[str]:
     """Every setting that some cell has."""
     options = {k for s in specs for k in s["options"]}
-    return ["method", "model", *(f"sampling.{k}" for k in specs[0]["sampling"]), *sorted(options)]
+    sampling = [f"sampling.{k}" for k in specs[0].get("sampling", {})]
+    return [*(n for n in SHARED if n in specs[0]), *sampling, *sorted(options - set(SHARED))]
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a figure limited by `where` shows a cell; one whose method lacks the option is a point of reference and stays."""
-    pairs = [(setting(spec, name), wanted) for name, wanted in where.items()]
-    return all(have is None or have in (wanted if isinstance(wanted, list) else [wanted]) for have, wanted in pairs)
+    """Whether a figure limited by `where` shows a cell; one whose method lacks the option is a point of reference and
+    stays."""
+    pairs = [(setting(spec, name), as_list(wanted)) for name, wanted in where.items()]
+    return all(have is None or have in wanted for have, wanted in pairs)
 
 
 def source(paper: str) -> tuple[str, list[str]]:
@@ -56,42 +72,39 @@ def source(paper: str) -> tuple[str, list[str]]:
     return name, places
 
 
-def problem(figure: Any, specs: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """What is wrong with a figure of the cells `specs` (the decoders and the reference): the key with its value, and what is allowed."""
-    known = settings(specs)
-    allowed = f"a setting of these methods ({', '.join(known)})"
+def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> tuple[str, str] | None:
+    """What is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what is
+    allowed. `known` are the measures of their kind."""
+    named = settings(specs)
+    allowed, measured = f"a setting of these methods ({', '.join(named)})", f"a measure ({', '.join(known)})"
     for key in ("by", "where"):
         for name in getattr(figure, key):
-            if name not in known:
+            if name not in named:
                 return f"{key} = {name!r}", allowed
-    if figure.x not in known and figure.x not in MEASURES:
-        return f"x = {figure.x!r}", f"{allowed} or a measure ({', '.join(MEASURES)})"
+    if figure.x not in named and figure.x not in known:
+        return f"x = {figure.x!r}", f"{allowed} or {measured}"
     for name in figure.y:
-        if name not in MEASURES:
-            return f"y = {name!r}", f"a measure ({', '.join(MEASURES)})"
+        if name not in known:
+            return f"y = {name!r}", measured
     for name, wanted in figure.where.items():
-        found = {json.dumps(setting(s, name)) for s in specs}
-        for value in wanted if isinstance(wanted, list) else [wanted]:
-            if json.dumps(value) not in found:
-                return (
-                    f"where.{name} = {value!r}",
-                    f"a value that a variant has ({', '.join(sorted(found - {'null'}))})",
-                )
-    if figure.x in MEASURES:
-        return None
+        had = {json.dumps(setting(s, name)) for s in specs}
+        for value in as_list(wanted):
+            if json.dumps(value) not in had:
+                values = ", ".join(sorted(had - {"null"}))
+                return f"where.{name} = {value!r}", f"a value that a variant has ({values})"
+    return None if figure.x in known else two_in_one_place(figure, specs, named)
+
+
+def two_in_one_place(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
+    """Two cells that would stand at one place of one line: `by` must tell them apart."""
     seen = set()
     for s in (s for s in specs if shown(figure.where, s)):
         place = json.dumps([setting(s, name) for name in (figure.x, *figure.by)])
         if place in seen:
-            others = [
-                n
-                for n in known
-                if n not in (figure.x, *figure.by) and len({json.dumps(setting(t, n)) for t in specs}) > 1
-            ]
-            return (
-                f"by = {figure.by}",
-                f"settings that tell the variants of one {figure.x} apart (or `where`): {', '.join(others)}",
-            )
+            free = [n for n in named if n not in (figure.x, *figure.by)]
+            others = [n for n in free if len({json.dumps(setting(t, n)) for t in specs}) > 1]
+            apart = f"settings that tell the variants of one {figure.x} apart (or `where`): {', '.join(others)}"
+            return f"by = {figure.by}", apart
         seen.add(place)
     return None
 

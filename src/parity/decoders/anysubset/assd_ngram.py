@@ -13,6 +13,7 @@ from parity.decoders.verification import race, verify
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
 
 CLAIM = "lossless"
+SLOTS = True
 SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 

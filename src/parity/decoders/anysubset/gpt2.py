@@ -10,6 +10,9 @@ from parity.decoders.steps import Fill
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
 CLAIM = "lossless"
+EXACT_LAYER = None  # enumerable prompts are scattered, and it reads a prefix alone
+PROMPT = "prefix"
+NETWORK = "judge"
 SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, Table 11"
 
 

@@ -10,6 +10,8 @@ from parity.decoders.verification import race
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
 
 CLAIM = "lossless"
+PLAIN: dict = {}  # this is plain decoding, whatever its options
+SLOTS = True
 SOURCE = "Guo & Ermon 2025, sec. 3 (sequential sampling via factorization), order of Eq. 4"
 
 

@@ -21,6 +21,7 @@ from parity.decoders.steps import Draw
 from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, path_noise
 
 CLAIM = "lossless"
+EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
 SOURCE = "Continuous Speculative Decoding, Alg. 1"
 

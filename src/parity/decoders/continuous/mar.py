@@ -17,6 +17,8 @@ from parity.models.continuous.protocol import Pair, Start, path_noise
 
 CLAIM = "lossless"
 EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
+PLAIN = {"iterations": 0}  # with this option value it is plain decoding
+EXACT_LAYER = {"iterations": 0}
 SOURCE = "Li et al. 2024 (MAR)"
 
 

@@ -11,6 +11,7 @@ from parity.decoders.verification import race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+PLAIN: dict = {}  # this is plain decoding, whatever its options
 SOURCE = "the definition of the target law"
 
 

@@ -1,0 +1,199 @@
+"""The cells of an experiment: every combination of model, settings, method, options and seed that it asks for.
+
+A cell's key is a digest of its specification: all that its samples depend on, and nothing else. So two experiments that
+ask for the same decode it once, and an option changed and changed back computes nothing twice.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from parity.base.files import digest, sums
+from parity.experiment import weights
+from parity.experiment.declared import constant
+from parity.experiment.options import KINDS, claim, needs, on_enumerable, options, plain, small
+from parity.experiment.schema import Config, TextSection, TextTasks
+
+DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
+Condition = tuple[
+    dict[str, Any], bool
+]  # what cells share, whatever the method; whether plain decoding has a control there
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Samples of one method: where they come from, and what they are for.
+
+    role  "reference": plain decoding, with which the others are compared; "control": the same on another seed, the null
+          row of every table; "method"; "again": a repetition on one more seed
+    """
+
+    kind: str
+    spec: dict[str, Any]
+    role: str
+
+    @cached_property
+    def key(self) -> str:
+        """8 hex digits."""
+        return digest([self.kind, self.spec])
+
+    @property
+    def name(self) -> str:
+        return f"{self.spec['model']}/{self.spec['method']}-{self.key}"
+
+    @property
+    def claim(self) -> str:
+        return claim(self.kind, self.spec["method"], self.spec["options"])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options as they run on enumerable models."""
+
+    kind: str
+    method: str
+    options: dict[str, Any]  # cut to a few places
+    claim: str
+    n: int  # sequences for each enumerable model
+
+
+def prompt_digest(prompts: list[str]) -> str:
+    return hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+    section = config.image
+    assert section is not None
+    for (name, model), sampling in itertools.product(section.models.items(), as_list(section.sampling)):
+        yield (
+            {
+                "model": name,
+                "revision": weights.revision(model),
+                "prompts": prompt_digest(prompts),
+                "repeats": section.prompts.repeats,
+                "sampling": sampling.model_dump(),
+                "dtype": section.dtype,
+            },
+            True,
+        )
+
+
+def text_tasks(text: TextSection) -> list[dict[str, Any]]:
+    """Every task of a section: kind, settings, and the digest of both with that of its data and models."""
+    model, found = weights.text_revision(text.model), []
+    for kind in TextTasks.model_fields:
+        for task in getattr(text.tasks, kind):
+            settings, file = task.model_dump(), Path(task.data)
+            content = hashlib.sha256(file.read_bytes()).hexdigest() if task.data and file.is_file() else ""
+            found.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, model])})
+    return found
+
+
+def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+    section = config.text
+    assert section is not None
+    for task, cache in itertools.product(text_tasks(section), section.cache):
+        if task["kind"] in DECODED:
+            shared = {"model": "xlnet", "revision": weights.text_revision(section.model), "task": task["key"]}
+            said = {"task_kind": task["kind"], "prompt": task["settings"].get("prompt", "scattered")}
+            yield shared | said | {"cache": cache, "batch": section.batch}, True
+
+
+def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
+    """The batch is one of them, since speed is measured; a setting that a model does not read makes no other cell."""
+    section = config.continuous
+    assert section is not None
+    seen, folder = [], weights.continuous_folder(section)
+    for model, sampling, batch in itertools.product(section.models, as_list(section.sampling), section.batch):
+        reads = weights.family("continuous", model, "continuous.models")["reads"]
+        shared = {
+            "model": model,
+            "revision": weights.continuous_revision(model, folder),
+            "sampling": {k: v for k, v in sampling.model_dump().items() if k in reads},
+            "images": section.images,
+            "batch": batch,
+        }
+        if shared not in seen:
+            seen.append(shared)
+            yield shared, batch == section.batch[0]
+
+
+CONDITIONS: dict[str, Callable[[Config, list[str]], Iterable[Condition]]] = {
+    "discrete": image_conditions,
+    "anysubset": text_conditions,
+    "continuous": continuous_conditions,
+}
+
+
+def kinds(config: Config) -> list[str]:
+    """Kinds of model that the experiment has a section of."""
+    return [kind for kind, section in KINDS.items() if getattr(config, section) is not None]
+
+
+def companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
+    """The digest of an embedded drafter or draft model; the files of other models are all in their revision."""
+    part = needs(kind, method)
+    embedded = kind == "discrete" and config.image is not None and config.image.models[model].source == "embedded"
+    return {part: sums(weights.EMBEDDED).get(f"{part}.safetensors", "")[:16]} if part and embedded else {}
+
+
+def cells(config: Config, prompts: list[str]) -> list[Cell]:
+    """Every cell: plain decoding twice under independent seeds, everything else once; each once more with `repeat`."""
+    found, seeds = [], config.seeds
+    for kind in kinds(config):
+        methods = getattr(config, KINDS[kind]).methods
+        for shared, controlled in CONDITIONS[kind](config, prompts):
+            variants = [(m, options(kind, m, given)) for m, every in methods.items() for given in every]
+            for method, chosen in variants:
+                prompt = constant(f"decoders/{kind}", method, "PROMPT")  # the only kind of prompt that it can read
+                if prompt is not None and shared.get("prompt") != prompt:
+                    continue
+                roles = [("method", seeds.methods)]
+                if plain(kind, method, chosen):
+                    roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
+                for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
+                    spec = {**shared, **companion(config, kind, method, shared["model"])}
+                    found.append(Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role))
+    return found
+
+
+def reference_of(cell: Cell, every: list[Cell]) -> Cell:
+    """The plain decoding that a cell is compared with: the same but for method, options, seed and companion."""
+    own = {"method", "options", "seed", *weights.COMPANIONS}
+
+    def shared(spec: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in spec.items() if k not in own}
+
+    return next(
+        c for c in every if c.role == "reference" and c.kind == cell.kind and shared(c.spec) == shared(cell.spec)
+    )
+
+
+def variant(config: Config, cell: Cell) -> Variant | None:
+    """How a cell's method runs on enumerable models; None where it does not.
+
+    What is lossy by its own claim is found out with less than a certificate needs.
+    """
+    method, n = cell.spec["method"], config.equality.n
+    if not on_enumerable(cell.kind, method, cell.spec["options"]):
+        return None
+    return Variant(
+        cell.kind,
+        method,
+        small(cell.kind, cell.spec["options"]),
+        cell.claim,
+        n if cell.claim == "lossless" else max(10_000, n // 5),
+    )
+
+
+def variant_key(config: Config, v: Variant) -> str:
+    e = config.equality
+    return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2]])

@@ -1,0 +1,217 @@
+"""What a schema alone cannot see: methods and their options, weights and data files that are there, settings that go together.
+
+Everything stops here, before any job, with one line that names the key, the value and what is allowed.
+"""
+
+import csv
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.base.files import canonical
+from parity.experiment import study, weights
+from parity.experiment.cells import as_list, cells, kinds
+from parity.experiment.declared import constant
+from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method, plain_options
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection, TextTasks
+from parity.experiment.validation import validate
+
+
+def load(raw: dict[str, Any]) -> Config:
+    """The configuration from its YAML, checked."""
+    value = validate(Config, raw, "")
+    assert isinstance(value, Config)
+    for kind in kinds(value):
+        check_methods(kind, getattr(value, KINDS[kind]).methods)
+    if value.image is not None:
+        check_image(value.image)
+    if value.text is not None:
+        check_text(value.text)
+    if value.continuous is not None:
+        check_continuous(value.continuous)
+    check_studies(value)
+    return value
+
+
+def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
+    """Every method of a section is a decoder of its kind, its variants are valid and differ, plain decoding is there."""
+    where, base = f"{KINDS[kind]}.methods", plain_method(kind)
+    if not any(plain(kind, base, options(kind, base, v, f"{where}.{base}")) for v in given.get(base, [])):
+        variant = {
+            k: v for k, v in plain_options(kind).items() if k in (constant(f"decoders/{kind}", base, "PLAIN") or {})
+        }
+        raise ConfigError(
+            f"{where} = {sorted(given)}: needs {base}{f' with {variant}' if variant else ''}, plain decoding,"
+            " with which every other method is compared"
+        )
+    for method, variants in given.items():
+        if method not in methods(kind):
+            raise ConfigError(f"{where}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
+        if not variants:
+            raise ConfigError(
+                f"{where}.{method} = []: no variant; allowed: a list of option sets, [{{}}] for the defaults"
+            )
+        seen: dict[str, int] = {}
+        for i, variant in enumerate(variants):
+            text = canonical(options(kind, method, variant, f"{where}.{method}.{i}"))
+            if text in seen:
+                raise ConfigError(
+                    f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{seen[text]}"
+                )
+            seen[text] = i
+
+
+def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[str, int], what: str) -> None:
+    """No option that counts places or tokens is larger than a model has of them."""
+    for method, variants in given.items():
+        for i, variant in enumerate(variants):
+            complete = options(kind, method, variant)
+            for key, limit in most.items():
+                if complete.get(key, 0) > limit:
+                    where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {complete[key]}"
+                    raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
+
+
+def check_image(section: ImageSection) -> None:
+    for model, spec in section.models.items():
+        weights.family("discrete", spec.family, f"image.models.{model}.family")
+        weights.check_trained(model, spec)
+        for method in section.methods:
+            weights.check_needs(method, model, spec)
+        check_at_most("discrete", section.methods, weights.largest(spec), f"image.models.{model}")
+    samplings = [s.model_dump() for s in as_list(section.sampling)]
+    if len({canonical(s) for s in samplings}) < len(samplings):
+        raise ConfigError(f"image.sampling = {samplings}: a set of settings is given twice")
+
+
+def check_text(section: TextSection) -> None:
+    for kind in TextTasks.model_fields:
+        for i, task in enumerate(getattr(section.tasks, kind)):
+            if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
+                raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
+    prompts = {t.prompt for t in section.tasks.infilling}
+    for method in section.methods:
+        wanted = constant("decoders/anysubset", method, "PROMPT")
+        if wanted is not None and wanted not in prompts:
+            raise ConfigError(
+                f"text.methods.{method}: reads from left to right; allowed: with an infilling task whose prompt is {wanted!r}"
+            )
+    if len(set(section.cache)) < len(section.cache):
+        raise ConfigError(f"text.cache = {section.cache}: a value is given twice")
+
+
+def check_continuous(section: ContinuousSection) -> None:
+    folder = weights.continuous_folder(section)
+    if not (folder / "SHA256SUMS").exists():
+        raise ConfigError(
+            f"continuous.weights = {section.weights!r}: no SHA256SUMS in it; allowed: '' or a folder that `convert` wrote"
+        )
+    for name in ("models", "batch"):
+        if len(set(getattr(section, name))) < len(getattr(section, name)):
+            raise ConfigError(f"continuous.{name} = {getattr(section, name)}: a value is given twice")
+    for b in section.batch:
+        if not 1 <= b <= 4096:
+            raise ConfigError(f"continuous.batch = {b}: allowed: 1 to 4096")
+    drafted = any(needs("continuous", m) == "draft" for m in section.methods)
+    for model in section.models:
+        said = weights.family("continuous", model, "continuous.models")
+        weights.check_pair(model, drafted, folder)
+        most = dict.fromkeys(("iterations", "gamma"), weights.places(model, folder))
+        check_at_most("continuous", section.methods, most, f"the {most['gamma']} tokens of an image ({model})")
+        check_head(model, said, section)
+        if said["causal"]:
+            check_causal(model, section)
+
+
+def check_head(model: str, said: dict[str, Any], section: ContinuousSection) -> None:
+    """A model's head has the guidance schedule and the sampler that it is asked for."""
+    for sampling in as_list(section.sampling):
+        if sampling.guidance != 1 and sampling.guidance_schedule not in said["schedules"]:
+            raise ConfigError(
+                f"continuous.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it;"
+                f" allowed: {', '.join(said['schedules']) or 'guidance 1 alone'}"
+            )
+        if sampling.sampler not in said["samplers"]:
+            raise ConfigError(
+                f"continuous.sampling.sampler = {sampling.sampler!r}: {model} has no such sampler; allowed: {said['samplers'][0]!r}"
+            )
+
+
+def check_causal(model: str, section: ContinuousSection) -> None:
+    """A causal model draws one token at a time, and has no law of a token before it has read the one before."""
+    for (method, variants), (option, value, why) in itertools.product(
+        section.methods.items(),
+        (
+            ("iterations", 0, "draws one token at a time"),
+            ("verify", "each", "has no law of a token before it has read the one before"),
+        ),
+    ):
+        for variant in variants:
+            given = options("continuous", method, variant).get(option, value)
+            if given != value:
+                raise ConfigError(
+                    f"continuous.methods.{method}: {option} = {given!r} with {model}, which {why}; allowed: {value!r}"
+                )
+
+
+def slug(title: str) -> str:
+    """A title as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def check_studies(value: Config) -> None:
+    """Every figure of a study names settings and measures that its section's cells have, under a title of its own."""
+    every, titles = cells(value, []), set()
+    for kind in kinds(value):
+        specs = [c.spec for c in every if c.kind == kind and c.role in ("reference", "method")]
+        for i, figure in enumerate(getattr(value, KINDS[kind]).study):
+            where = f"{KINDS[kind]}.study.{i}"
+            if found := study.problem(figure, specs, study.measures(kind)):
+                raise ConfigError(f"{where}.{found[0]}: allowed: {found[1]}")
+            if slug(figure.title) in titles:
+                raise ConfigError(f"{where}.title = {figure.title!r}: given twice; allowed: one figure of a title")
+            titles.add(slug(figure.title))
+
+
+def check_sources(value: Config, published: list[Path]) -> None:
+    """ConfigError for a figure whose paper, or table, is not among the published numbers."""
+    rows = [row for file in published for row in csv.DictReader(file.open(encoding="utf-8"))]
+    for kind in kinds(value):
+        for i, figure in enumerate(getattr(value, KINDS[kind]).study):
+            if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):
+                raise ConfigError(f"{KINDS[kind]}.study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
+
+
+def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
+    """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt that is too long."""
+    where = "image.prompts"
+    try:
+        text = (root / spec.file).read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{where}.file = {spec.file!r}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{where}.file = {spec.file!r}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where}.file = {spec.file!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line"
+        ) from None
+    prompts = [line.strip() for line in text.splitlines() if line.strip()][: spec.limit]
+    if not prompts:
+        raise ConfigError(f"{where}.file = {spec.file!r}: holds no prompt; allowed: one prompt a line")
+    for number, prompt in enumerate(prompts, 1):
+        if (words := len(prompt.split())) > spec.max_words:
+            raise ConfigError(
+                f"{where}.file = {spec.file!r}: prompt {number} ({prompt[:40]!r}...) has {words} words;"
+                f" allowed: at most {spec.max_words}"
+            )
+    if len(prompts) < spec.limit and "limit" in spec.model_fields_set:
+        raise ConfigError(
+            f"{where}.limit = {spec.limit}: {spec.file!r} holds {len(prompts)} prompts; allowed: at most that"
+        )
+    if len(prompts) * spec.repeats < spec.shards:
+        raise ConfigError(
+            f"{where}.shards = {spec.shards}: more than the {len(prompts) * spec.repeats} images; allowed: at most that"
+        )
+    return prompts

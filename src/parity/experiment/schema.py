@@ -1,0 +1,281 @@
+"""What a configuration may say: the experiment, and a section for each kind of model, none of them required."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Methods = Annotated[
+    dict[str, list[dict[str, Any]]],
+    Field(description="a method's variants: a list of option sets; {} for the defaults"),
+]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSpec(Strict):
+    """A model: the embedded one, or published files by repository, commit and SHA-256, or by local path."""
+
+    family: str = Field("llamagen", description="a module of src/parity/models/discrete that declares FAMILY")
+    source: Literal["embedded", "hub", "files"] = "embedded"
+    grid: Literal[8, 16] = Field(
+        16, description="embedded: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32"
+    )
+    repo: str = Field("", description="hub: owner/name")
+    revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
+    files: dict[Part, str] = Field({}, description="hub: path in the repository; files: path here")
+    sha256: dict[Part, Hex64] = {}
+    network: dict[str, int | float] = Field(
+        {}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self):
+        if self.source == "hub" and not (self.repo and self.revision):
+            raise ValueError("source 'hub' needs repo and revision")
+        if self.source != "embedded" and "grid" in self.model_fields_set:
+            raise ValueError(
+                f"grid is of source 'embedded' alone; allowed with source {self.source!r}: network: {{grid: ...}}"
+            )
+        if self.source != "embedded" and set(self.sha256) != set(self.files):
+            raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
+        return self
+
+
+class PromptSpec(Strict):
+    """A prompt set: a UTF-8 text file, one prompt a line."""
+
+    file: str = "prompts/scenes.txt"
+    limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
+    repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
+    shards: int = Field(1, ge=1, le=1000, description="jobs the prompts are split over; changes no result")
+    max_words: int = Field(23, ge=1, le=120, description="longest prompt the model's prefix holds")
+
+
+class SamplingSpec(Strict):
+    """The law that is sampled; the same for a decoder and its baseline."""
+
+    guidance: float = Field(1.8, ge=0, le=50)
+    temperature: float = Field(1.0, gt=0, le=10)
+    top_k: int = Field(0, ge=0, description="0 keeps every token")
+    top_p: float = Field(1.0, gt=0, le=1)
+
+
+class HeadSpec(Strict):
+    """How the heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
+
+    steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
+    sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
+    eta: float = Field(1.0, gt=0, le=1, description="of ddim: share of DDPM's noise; at 0 a trajectory has no density")
+    temperature: float = Field(1.0, gt=0, le=10, description="multiplies the deviation of every step")
+    guidance: float = Field(1.0, ge=1, le=100)
+    guidance_schedule: Literal["linear", "constant"] = Field(
+        "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
+    )
+    clip: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="bound on a diffusion head's prediction of x_0, for few steps; 0 is none, as published",
+    )
+    last: Literal["noise", "mean"] = Field(
+        "noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return"
+    )
+
+
+class Seeds(Strict):
+    """Independent seeds: tests compare samples that share no noise."""
+
+    reference: int = Field(0, ge=0, le=2**31, description="of plain decoding, the reference")
+    control: int = Field(1, ge=0, le=2**31, description="of plain decoding again: the null row of every table")
+    methods: int = Field(2, ge=0, le=2**31, description="of every other method")
+    again: int = Field(3, ge=0, le=2**31, description="of the repetition, if `repeat` is on")
+
+    @model_validator(mode="after")
+    def _distinct(self):
+        given = [self.reference, self.control, self.methods, self.again]
+        if len(set(given)) < len(given):
+            raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, given))}")
+        return self
+
+
+class EqualitySpec(Strict):
+    """How much testing is done, and the margins, fixed before looking."""
+
+    n: int = Field(100_000, ge=10_000, le=10**8, description="sequences per decoder and enumerable model")
+    models: Literal["small", "full"] = Field("small", description="enumerable models of discrete decoders")
+    mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
+    continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
+    anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per planted fault of any-subset decoders")
+    pathwise: int = Field(
+        2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain decoding"
+    )
+    calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
+    alpha: float = Field(0.05, gt=0, lt=0.5)
+    margin_tv: float = Field(
+        0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below"
+    )
+    margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
+    margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")
+    swaps: int = Field(499, ge=99, le=100_000, description="within-prompt swaps of the paired tests")
+    seeds: list[int] = Field(
+        [11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next one"
+    )
+
+
+class FigureSpec(Strict):
+    """A figure the experiment ends in, the paper's numbers beside ours."""
+
+    title: str = Field(min_length=1, max_length=120)
+    x: str = Field(
+        description="a setting (method, model, sampling.<field>, an option) or a measure (a figure of a metric)"
+    )
+    y: list[str] = Field(min_length=1, max_length=8, description="measures, a panel each")
+    by: list[str] = Field(["method"], description="settings; each combination is a line of its own")
+    where: dict[str, Any] = Field(
+        {}, description="option: the value, or list of values, that is shown; methods without it stay"
+    )
+    paper: str = Field("", description="the paper as in workflow/published, then its tables and figures, with commas")
+    reading: str = Field("", max_length=1000, description="how to read the figure")
+
+
+class TextModel(Strict):
+    """The any-subset model and the judge: the embedded ones, or folders as transformers saves them. No download."""
+
+    xlnet: str = Field("", description="folder of an XLNetLMHeadModel with its tokenizer; '' for the embedded model")
+    judge: str = Field("", description="folder of a GPT2LMHeadModel with its tokenizer; '' for the embedded judge")
+
+
+class TextTask(Strict):
+    rows: int = Field(32, ge=2, le=100_000, description="texts, stories, functions, passages or questions")
+    data: str = Field(
+        "", description="a file, or datasets:NAME[/CONFIG]:SPLIT; '' for the held-out part of the embedded grammar"
+    )
+
+
+class InfillingTask(TextTask):
+    """Packed texts with a share of their words hidden (the paper's Tables 1, 4 to 9, 11)."""
+
+    length: int = Field(128, ge=8, le=4096, description="tokens of a text")
+    masked: float = Field(0.95, gt=0, lt=1, description="share of them that is hidden")
+    prompt: Literal["scattered", "prefix"] = "scattered"
+
+    @model_validator(mode="after")
+    def _something(self):
+        hidden, what = round(self.masked * self.length), f"masked {self.masked} of length {self.length}"
+        if hidden == 0:
+            raise ValueError(f"{what} hides no position; allowed: at least one hidden")
+        if hidden == self.length:
+            raise ValueError(f"{what} hides every position; allowed: at least one known")
+        return self
+
+
+class StoriesTask(TextTask):
+    """Five-sentence stories: the third sentence hidden, or the three in the middle (Table 3)."""
+
+    missing: Literal[1, 3] = 3
+    attempts: int = Field(1, ge=1, le=100, description="completions per story, each with noise of its own")
+
+
+class CodeTask(TextTask):
+    """A function with one line hidden, judged by its unit tests in a sandbox (Table 2)."""
+
+    attempts: int = Field(
+        1, ge=1, le=100, description="completions per function, each with noise of its own; all count"
+    )
+
+
+class TextTasks(Strict):
+    """Tasks, each a list of settings; the first three are decoded by every method, the others ask for the model's laws."""
+
+    infilling: list[InfillingTask] = [InfillingTask()]
+    stories: list[StoriesTask] = []
+    code: list[CodeTask] = []
+    last_word: list[TextTask] = []
+    choice: list[TextTask] = []
+
+
+class ImageSection(Strict):
+    """The experiment on image tokens: models of kind `discrete`."""
+
+    models: dict[Name, ModelSpec] = Field({"scenes": ModelSpec()}, min_length=1)
+    prompts: PromptSpec = PromptSpec()
+    sampling: SamplingSpec | list[SamplingSpec] = SamplingSpec()
+    methods: Methods
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
+    reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
+    reference_folder: str = Field("", description="PNG pictures to compare with, for models that are not embedded")
+    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+
+    @field_validator("sampling")
+    @classmethod
+    def _some(cls, value):
+        if isinstance(value, list) and not value:
+            raise ValueError("needs at least one set of sampling settings")
+        return value
+
+
+class TextSection(Strict):
+    """The experiment on text: models of kind `anysubset`."""
+
+    model: TextModel = TextModel()
+    tasks: TextTasks = TextTasks()
+    methods: Methods
+    cache: list[bool] = Field(
+        [True], min_length=1, max_length=2, description="keys and values kept; [true, false] compares both"
+    )
+    batch: int = Field(64, ge=1, le=4096, description="rows decoded at once; changes no result but rounding")
+    run_generated_code: bool = Field(
+        False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1"
+    )
+    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+
+
+class ContinuousSection(Strict):
+    """The experiment on tokens that are vectors: models of kind `continuous`."""
+
+    models: list[str] = Field(["mar"], min_length=1, description="modules of src/parity/models/continuous with FAMILY")
+    weights: str = Field(
+        "", description="a folder that `python -m parity.models convert` wrote; '' for the embedded models"
+    )
+    images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
+    sampling: HeadSpec | list[HeadSpec] = HeadSpec()
+    methods: Methods
+    batch: list[int] = Field(
+        [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
+    )
+    forced: int = Field(
+        256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0 leaves them out"
+    )
+    conditions: int = Field(
+        6,
+        ge=1,
+        le=1000,
+        description="conditions of the one-token tests: images of plain decoding, cut at a random place",
+    )
+    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+
+
+class Config(Strict):
+    """One experiment: a section for each kind of model that it is about, and what they share."""
+
+    experiment: Name = "default"
+    image: ImageSection | None = None
+    text: TextSection | None = None
+    continuous: ContinuousSection | None = None
+    seeds: Seeds = Seeds()
+    repeat: bool = Field(
+        False, description="decode every method once more on seeds.again, to confirm or clear what a layer rejects"
+    )
+    equality: EqualitySpec = EqualitySpec()
+
+    @model_validator(mode="after")
+    def _some_section(self):
+        if not (self.image or self.text or self.continuous):
+            raise ValueError("no section; allowed: one or more of image, text, continuous")
+        return self

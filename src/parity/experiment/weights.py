@@ -1,0 +1,161 @@
+"""Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.base.files import digest, header, sums
+from parity.experiment.declared import PACKAGE, constant, modules, require
+from parity.experiment.options import needs
+from parity.experiment.schema import ContinuousSection, ModelSpec, TextModel
+
+ROOT = PACKAGE / "embedded/weights"
+EMBEDDED = ROOT / "discrete"
+COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
+
+
+def families(kind: str) -> tuple[str, ...]:
+    """Modules of models/<kind> that declare FAMILY."""
+    return tuple(m for m in modules(f"models/{kind}") if constant(f"models/{kind}", m, "FAMILY") is not None)
+
+
+def family(kind: str, name: str, where: str) -> dict[str, Any]:
+    """What a family declares of itself; ConfigError for one that is not there."""
+    if name not in families(kind):
+        raise ConfigError(f"{where} = {name!r}: unknown family; allowed: {', '.join(families(kind))}")
+    return require(f"models/{kind}", name, ("FAMILY",))["FAMILY"]
+
+
+def embedded_files(spec: ModelSpec) -> dict[str, str]:
+    """The weights of an embedded model by what they are, in the order of SHA256SUMS; `llamagen` whatever its grid."""
+    transformer = "llamagen" if spec.grid == 16 else f"llamagen{spec.grid}"
+    parts = ("vq", "t5", "llamagen", "clip")
+    return {part: f"{transformer if part == 'llamagen' else part}.safetensors" for part in parts}
+
+
+def network(spec: ModelSpec) -> dict[str, Any]:
+    """A transformer's configuration, as far as it is known before the file is to hand."""
+    if spec.source != "embedded":
+        return {**family("discrete", spec.family, "family")["network"], **spec.network}
+    return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["llamagen"])
+
+
+def largest(spec: ModelSpec) -> dict[str, int]:
+    """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
+    group larger than the codebook."""
+    grid, vocab = int(network(spec)["grid"]), int(network(spec)["vocab"])
+    return {"window": grid**2, "ahead": grid, "group": vocab, "k": vocab - 1, "top_k": vocab}
+
+
+def revision(spec: ModelSpec) -> str:
+    """What identifies a discrete model's weights: the digest of its files' digests."""
+    if spec.source != "embedded":
+        return digest([spec.revision, spec.network, spec.sha256])
+    known = sums(EMBEDDED)
+    if not known:
+        return "untrained"
+    wanted = embedded_files(spec).values()
+    lines = [f"{total}  {name}\n" for name, total in known.items() if name in wanted]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:8]
+
+
+def check_trained(model: str, spec: ModelSpec) -> None:
+    """ConfigError for an embedded model of a size that was not trained here."""
+    file = embedded_files(spec)["llamagen"]
+    if spec.source == "embedded" and spec.grid != 16 and not (EMBEDDED / file).exists():
+        raise ConfigError(
+            f"image.models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
+            f" `python -m parity.training llamagen{spec.grid}`, or all with `snakemake train_embedded`"
+        )
+
+
+def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
+    """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
+    its size."""
+    said, wanted = header(file), {key: network(spec)[key] for key in ("vocab", "grid")}
+    if part == "drafter":
+        embedded = spec.source == "embedded"
+        wanted["target"] = sums(EMBEDDED).get("llamagen.safetensors") if embedded else spec.sha256.get("transformer")
+    for key, value in wanted.items():
+        if said.get(key) != value:
+            what = "the SHA-256 of its target" if key == "target" else f"its {key}"
+            raise ConfigError(
+                f"image.models.{model}: {part} {file.name} was trained for another target: {what} is"
+                f" {str(said.get(key))[:16]}; allowed: {str(value)[:16]}"
+            )
+
+
+def check_needs(method: str, model: str, spec: ModelSpec) -> None:
+    """ConfigError if a method needs a companion that a model does not have, or that is another model's."""
+    part, where = needs("discrete", method), f"image.methods.{method}: image.models.{model}"
+    if not part:
+        return
+    named = next((file for key, file in spec.files.items() if key == part), "")
+    file = EMBEDDED / f"{part}.safetensors" if spec.source == "embedded" else Path(named)
+    if spec.source == "embedded" and spec.grid != 16:
+        raise ConfigError(f"{where}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
+    if spec.source == "embedded" and not file.exists():
+        raise ConfigError(
+            f"{where} has no {part} yet: {file.name} is missing; make it with"
+            f" `python -m parity.training {part}`, or all with `snakemake train_embedded`"
+        )
+    if spec.source != "embedded" and not named:
+        raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
+    if spec.source != "hub":  # else it is checked when it has been downloaded
+        check_companion(model, spec, file, part)
+
+
+def text_revision(model: TextModel) -> str:
+    """What identifies the text models' weights: the digest of the embedded list, or of the files of the folders."""
+    if model.xlnet and model.judge:
+        folders = [sorted(Path(f).glob("*.safetensors")) for f in (model.xlnet, model.judge)]
+        return digest([[hashlib.sha256(p.read_bytes()).hexdigest() for p in files] for files in folders])
+    if model.xlnet or model.judge:
+        missing = "judge" if model.xlnet else "xlnet"
+        raise ConfigError(f"text.model.{missing} = '': allowed: both folders, or neither")
+    lock = ROOT / "anysubset/SHA256SUMS"
+    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+
+
+def continuous_folder(section: ContinuousSection) -> Path:
+    """Where the weights of continuous models are."""
+    return Path(section.weights) if section.weights else ROOT / "continuous"
+
+
+def places(model: str, weights: Path) -> int:
+    """Places of an image of a continuous model: its tokens, or groups of them that are drawn at once."""
+    said = header(weights / f"{model}.safetensors")
+    return (said["grid"] // said.get("cell", 1)) ** 2
+
+
+def continuous_revision(model: str, weights: Path) -> str:
+    """Of every file a continuous model's images depend on."""
+    known = sums(weights)
+    return digest([known.get(f"{name}.safetensors") for name in ("kl", model, f"{model}-draft")])
+
+
+def check_pair(model: str, draft: bool, weights: Path) -> None:
+    """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes than its target's."""
+    files = [weights / f"{model}.safetensors", *([weights / f"{model}-draft.safetensors"] if draft else [])]
+    for file in files:
+        if not file.exists():
+            ours = weights == ROOT / "continuous"
+            made = "make it with `snakemake train_continuous`" if ours else f"allowed: what {weights} holds"
+            raise ConfigError(f"continuous.models: {file.name} is missing; {made}")
+        if "grid" not in header(file):
+            raise ConfigError(
+                f"continuous.models: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote"
+            )
+    said = [header(f) for f in files]
+    for key, what in (
+        ("grid", "tokens a side"),
+        ("dim", "numbers a token"),
+        ("classes", "classes"),
+        ("latents", "latents"),
+    ):
+        values = [h.get(key) for h in said]
+        if len(set(map(str, values))) > 1:
+            raise ConfigError(
+                f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]}; allowed: the same"
+            )
