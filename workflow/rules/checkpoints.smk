@@ -1,20 +1,28 @@
 """Checkpoints: get a model's files, verify them by SHA-256, convert what is pickled.
 
-REQUIRED INPUTS  the `models` section of the configuration; for the embedded model src/parity/embedded/weights
-OUTPUTS          results/checkpoints/<model>-<revision>/manifest.json: where each file is, and its digest
+REQUIRED INPUTS  the models of every section of the configuration; for embedded ones src/parity/embedded/weights
+OUTPUTS          results/checkpoints/<kind>/<model>-<revision>/manifest.json: where each file is, and its digest
 
 The only rule that may use the network, and only for `source: hub`. A pinned commit, a digest for every file.
 """
 
 
+def model_spec(wildcards):
+    """What a model's section of the configuration says of it."""
+    if wildcards.kind == "discrete":
+        return canonical(EXPERIMENT.image.models[wildcards.model].model_dump(exclude_unset=True))
+    if wildcards.kind == "anysubset":
+        return canonical(EXPERIMENT.text.model.model_dump())
+    return canonical({"family": wildcards.model, "weights": EXPERIMENT.continuous.weights})
+
+
 rule checkpoint:
-    input:
-        weights=ancient(weights),
     output:
-        "results/checkpoints/{model}-{revision}/manifest.json",
+        "results/checkpoints/{kind}/{model}-{revision}/manifest.json",
     log:
-        "logs/checkpoints/{model}-{revision}.log",
+        "logs/checkpoints/{kind}/{model}-{revision}.log",
     wildcard_constraints:
+        kind="[a-z]+",
         model="[a-z0-9][a-z0-9_.-]*",
         revision="[0-9a-z]{8,9}",
     retries: 2
@@ -22,10 +30,12 @@ rule checkpoint:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        spec=lambda w: canonical(EXPERIMENT.models[w.model].model_dump(exclude_unset=True)),
+        spec=model_spec,
+        code=code("parity.models.__main__"),
     shell:
         r"""
-        python -m parity.checkpoints \
+        python -m parity.models \
+            --kind {wildcards.kind} \
             --name {wildcards.model} \
             --spec {params.spec:q} \
             --out {output:q} \

@@ -1,51 +1,51 @@
 """Equality: does a decoder draw from the law it was to draw from?
 
-REQUIRED INPUTS  decoders (exact layer); samples, checkpoint and features of cells (teacher-forced and paired layers)
-OUTPUTS          results/equality/exact/<method>-<key>.json         on enumerable models, against the exact joint
-                 results/equality/mutants-<n>.json                  planted faults: what the exact layer detects
-                 results/equality/calibration-<replicates>.json     sizes of the tests under the null
-                 results/equality/{continuous,anyorder}-<n>.json    the same for continuous and any-subset decoders
-                 results/equality/teacher-forced/<model>/<cell>.json, .npz (log- and top-1 probabilities, for metrics and report)
-                 results/equality/pathwise/<model>/<cell>.json   (coupled decoders)
-                 results/equality/paired/<model>/<cell>-<baseline>.json
+REQUIRED INPUTS  decoders (exact layer); samples, checkpoint and features of cells (the other layers)
+OUTPUTS          results/equality/exact/<kind>/<method>-<key>.json                on enumerable models, against their law
+                 results/equality/<layer>/<kind>/<model>/<method>-<key>.json      of a layer that looks at a cell
+                 results/equality/teacher-forced/<kind>/<model>/<method>-<key>.npz   what the target gave a cell's tokens
+                 results/equality/faults-<kind>-<n>.json                          planted faults: what the exact layer detects
+                 results/equality/calibration-<replicates>.json                   sizes of the tests under the null
 
-Each file is a list of rows, one per test. Plain sampling goes through every layer like any other decoder: the null row of every table.
+Each JSON file is a list of rows, one per test. A layer is a module of src/parity/equality/layers/<kind>: it declares
+which cells it looks at and what it reads. Plain decoding goes through every layer like any other decoder: the null row.
 """
 
 EQUALITY = EXPERIMENT.equality
-EXACT = {layout.exact_key(EXPERIMENT, cell["spec"]): cell["spec"] for cell in CELLS}
-EQUALITY_CODE = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/equality").glob("*.py"))
-
-EQUALITY_FILES = sorted(
-    {file for cell in CELLS for file in layout.equality(EXPERIMENT, cell, CELLS)} | set(layout.tables(EXPERIMENT).values())
+ROWS = sorted(
+    {paths.layer(layer, c) for c in CELLS for layer in layers.of(EXPERIMENT, LAYERS, c)}
+    | {paths.exact(EXPERIMENT, v) for v in VARIANTS.values()}
+    | set(paths.self_tests(EXPERIMENT).values())
 )
 
 
 rule exact:
-    input:
-        code=lambda w: [*CORE, f"src/parity/decoders/{w.method}.py", "src/parity/models/tabular.py", "src/parity/equality/exact.py"],
     output:
-        "results/equality/exact/{method}-{key}.json",
+        "results/equality/exact/{kind}/{method}-{key}.json",
     log:
-        "logs/equality/exact/{method}-{key}.log",
+        "logs/equality/exact/{kind}/{method}-{key}.log",
     wildcard_constraints:
+        kind="[a-z]+",
         method="[a-z0-9_]+",
         key="[0-9a-f]{8}",
     conda:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        options=lambda w: canonical(layout.small(EXACT[w.key]["options"])),
-        claim=lambda w: parity_config.claim(w.method, EXACT[w.key]["options"]),
-        # a decoder coupled to plain sampling by shared noise must also return its very tokens
-        pathwise=lambda w: "--pathwise" if parity_config.coupled(w.method, EXACT[w.key]["options"]) else "",
-        # what is lossy by its own claim is found out with less than a certificate needs
-        n=lambda w: EQUALITY.n if parity_config.claim(w.method, EXACT[w.key]["options"]) == "lossless" else max(10_000, EQUALITY.n // 5),
+        options=lambda w: canonical(VARIANTS[w.kind, w.key].options),
+        claim=lambda w: VARIANTS[w.kind, w.key].claim,
+        n=lambda w: VARIANTS[w.kind, w.key].n,
+        # a decoder coupled to plain decoding by shared noise must also return its very tokens
+        pathwise=lambda w: (
+            "--pathwise" if options.coupled(w.kind, w.method, VARIANTS[w.kind, w.key].options) else ""
+        ),
         models=EQUALITY.models,
-        seeds=canonical(EQUALITY.seeds),
+        seeds=canonical(EQUALITY.seeds[:2]),
+        code=code("parity.equality.__main__", "parity.equality.exact", "parity.equality.targets.{kind}", "parity.decoders.{kind}.{method}"),
     shell:
         r"""
         python -m parity.equality exact \
+            --kind {wildcards.kind} \
             --method {wildcards.method} \
             --options {params.options:q} \
             --claim {params.claim} \
@@ -59,23 +59,25 @@ rule exact:
         """
 
 
-rule mutants:
-    input:
-        code=EQUALITY_CODE,
+rule faults:
     output:
-        "results/equality/mutants-{n}.json",
+        "results/equality/faults-{kind}-{n}.json",
     log:
-        "logs/equality/mutants-{n}.log",
+        "logs/equality/faults-{kind}-{n}.log",
+    wildcard_constraints:
+        kind="[a-z]+",
+        n="[0-9]+",
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    params:
+        code=code("parity.equality.__main__", "parity.equality.faults.{kind}"),
     shell:
-        "python -m parity.equality mutants --n {wildcards.n} --threads {threads} --out {output:q} > {log:q} 2>&1"
+        "python -m parity.equality faults --kind {wildcards.kind} --n {wildcards.n}"
+        " --threads {threads} --out {output:q} > {log:q} 2>&1"
 
 
 rule calibration:
-    input:
-        code=EQUALITY_CODE,
     output:
         "results/equality/calibration-{replicates}.json",
     log:
@@ -83,38 +85,41 @@ rule calibration:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    params:
+        code=code("parity.equality.__main__", "parity.equality.calibration"),
     shell:
         "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} > {log:q} 2>&1"
 
 
-rule other_decoders:
+def reads(what, find):
+    """An input of a layer: the files of a cell that it reads, [] if it does not."""
+    return lambda w: find(cell(w)) if what in LAYERS[w.kind][w.layer.replace("-", "_")]["READS"] else []
+
+
+def layer_code(wildcards):
+    layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
+    kind, method = wildcards.kind, cell(wildcards).spec["method"]
+    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in LAYERS[kind][layer]["READS"] else []
+    return sources.digest("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
+
+
+rule layer:
     input:
-        code=EQUALITY_CODE,
+        spec="results/cells/{kind}/{name}/spec.json",
+        shards=reads("shards", lambda c: paths.pieces(EXPERIMENT, c, "shards")),
+        inputs=reads("inputs", lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
+        features=reads("features", lambda c: [f"{paths.folder(c)}/features.npz"]),
+        baseline=reads("baseline", lambda c: layers.baseline(EXPERIMENT, CELLS, c)),
+        reference=reads("reference", lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)]),
+        checkpoint=reads("checkpoint", lambda c: [ancient(paths.checkpoint(EXPERIMENT, c))]),
     output:
-        "results/equality/{kind}-{n}.json",
+        "results/equality/{layer}/{kind}/{name}.json",
     log:
-        "logs/equality/{kind}-{n}.log",
+        "logs/equality/{layer}/{kind}/{name}.log",
     wildcard_constraints:
-        kind="continuous|anyorder",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    shell:
-        "python -m parity.equality {wildcards.kind} --n {wildcards.n} --threads {threads} --out {output:q} > {log:q} 2>&1"
-
-
-rule teacher_forced:
-    input:
-        spec="results/cells/{model}/{cell}/spec.json",
-        prompts=encoded_prompts,
-        shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
-        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
-        code=["src/parity/compare.py", "src/parity/equality/teacher_forced.py", "src/parity/metrics/likelihood.py"],
-    output:
-        rows="results/equality/teacher-forced/{model}/{cell}.json",
-        logp="results/equality/teacher-forced/{model}/{cell}.npz",
-    log:
-        "logs/equality/teacher-forced/{model}/{cell}.log",
+        layer="[a-z-]+",
+        kind="[a-z]+",
+        name=NAME,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -122,90 +127,18 @@ rule teacher_forced:
         gpu=GPU,
     params:
         cell=subpath(input.spec, parent=True),
-        seeds=EQUALITY.seeds,
+        settings=lambda w: canonical(layers.settings(EXPERIMENT, LAYERS[w.kind][w.layer.replace("-", "_")])),
         device=device,
+        code=layer_code,
     shell:
         r"""
-        python -m parity.compare teacher-forced \
+        python -m parity.equality layer {wildcards.layer} \
+            --kind {wildcards.kind} \
             --cell {params.cell:q} \
-            --prompts {input.prompts:q} \
-            --shards {input.shards:q} \
-            --checkpoint {input.checkpoint:q} \
-            --seeds {params.seeds} \
+            --settings {params.settings:q} \
+            {params.files} \
             --threads {threads} \
             --device {params.device} \
-            --out {output.rows:q} \
-            --logp {output.logp:q} \
-            >{log:q} 2>&1
-        """
-
-
-rule pathwise:
-    input:
-        spec="results/cells/{model}/{cell}/spec.json",
-        prompts=encoded_prompts,
-        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
-        code=lambda w: [*CORE, f"src/parity/decoders/{w.cell.rsplit('-', 1)[0]}.py", "src/parity/compare.py"],
-    output:
-        "results/equality/pathwise/{model}/{cell}.json",
-    log:
-        "logs/equality/pathwise/{model}/{cell}.log",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    resources:
-        gpu=GPU,
-    params:
-        cell=subpath(input.spec, parent=True),
-        images=EQUALITY.pathwise,
-        device=device,
-    shell:
-        r"""
-        python -m parity.compare pathwise \
-            --cell {params.cell:q} \
-            --prompts {input.prompts:q} \
-            --checkpoint {input.checkpoint:q} \
-            --images {params.images} \
-            --threads {threads} \
-            --device {params.device} \
-            --out {output:q} \
-            >{log:q} 2>&1
-        """
-
-
-rule paired:
-    input:
-        features="results/cells/{model}/{cell}/features.npz",
-        baseline="results/cells/{model}/ar-{baseline}/features.npz",
-        reference=reference_file,
-        code=["src/parity/pair.py", "src/parity/equality/paired.py"],
-    output:
-        "results/equality/paired/{model}/{cell}-{baseline}.json",
-    log:
-        "logs/equality/paired/{model}/{cell}-{baseline}.log",
-    wildcard_constraints:
-        cell="[a-z0-9_]+-[0-9a-f]{8}",
-        baseline="[0-9a-f]{8}",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    params:
-        cell=subpath(input.features, parent=True),
-        against=subpath(input.baseline, parent=True),
-        seeds=EQUALITY.seeds,
-        clip=EQUALITY.margin_clip,
-        logp=EQUALITY.margin_logp,
-        swaps=EQUALITY.swaps,
-    shell:  # Snakemake sets OMP_NUM_THREADS to `threads`, which is all that numpy and scipy read
-        r"""
-        python -m parity.pair \
-            --cell {params.cell:q} \
-            --baseline {params.against:q} \
-            --reference {input.reference:q} \
-            --seeds {params.seeds} \
-            --margin-clip {params.clip} \
-            --margin-logp {params.logp} \
-            --swaps {params.swaps} \
-            --out {output:q} \
+            --out {output[0]:q} \
             >{log:q} 2>&1
         """

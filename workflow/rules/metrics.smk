@@ -1,57 +1,47 @@
-"""Metrics: figures of each cell, with their errors.
+"""Metrics: pictures, figures of each cell with their errors, a record per image or text.
 
-REQUIRED INPUTS  shards, images and log-probabilities (rule teacher_forced) of a cell, the checkpoint manifest, the reference pictures
-OUTPUTS          results/reference/<prompts>-<n>/<model>.npz              pictures to compare with, and features
-                 results/cells/<model>/<method>-<key>/metrics.json        speed, likelihood, FID, KID, CLIP-score, precision, recall
-                 results/cells/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
+REQUIRED INPUTS  shards, inputs and laws (layer teacher-forced) of a cell, the checkpoint manifest
+OUTPUTS          results/reference/...npz                                        pictures to compare with, and features
+                 results/cells/<kind>/<model>/<method>-<key>/pictures/<k>.npz    ids and pixels
+                 results/cells/<kind>/<model>/<method>-<key>/metrics.json        speed, likelihood, quality
+                 results/cells/<kind>/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
+                 results/cells/<kind>/<model>/<method>-<key>/records.parquet     a row per image or text
+                 results/accuracy/<task kind>-<key>.json                         last-word and multiple-choice accuracy
+                 results/drafting/<model>/<cell>/{similarity,staleness}.json     figures of experiments that skip verification
 """
 
 
-rule reference:
-    input:
-        prompts=collect("results/prompts/{{set}}/{shard}.json", shard=range(SHARDS)),
-        checkpoint="results/checkpoints/{model}/manifest.json",
-        code=["src/parity/reference.py", "src/parity/embedded/scenes.py"],
-    output:
-        "results/reference/{set}-{pictures}/{model}.npz",
-    log:
-        "logs/reference/{set}-{pictures}/{model}.log",
-    wildcard_constraints:
-        pictures="[0-9]+",
-        model="[^/]+",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    params:
-        folder=EXPERIMENT.reference_folder,
-    shell:
-        r"""
-        python -m parity.reference \
-            --prompts {input.prompts:q} \
-            --count {wildcards.pictures} \
-            --folder={params.folder:q} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --out {output:q} \
-            >{log:q} 2>&1
-        """
+def pictured(kind):
+    """Whether a kind's tokens are pictures."""
+    return kind != "anysubset"
 
 
-rule measure:
+def reference_prompts(wildcards):
+    """The captions that reference pictures are drawn of."""
+    shards = range(EXPERIMENT.image.prompts.shards) if wildcards.kind == "discrete" else []
+    return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
+
+
+def metric_code(wildcards):
+    """Every metric that takes figures of a kind, what reads its samples, and the networks that they ask."""
+    kind, model = wildcards.kind, wildcards.name.partition("/")[0]
+    metrics = [f"parity.metrics.{name}" for name in checks.metrics(kind)]
+    samples = f"parity.metrics.samples.{kind}"
+    return sources.digest("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
+
+
+rule render:
     input:
-        shards=lambda w: [f"results/cells/{w.model}/{w.cell}/shards/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
-        logp="results/equality/teacher-forced/{model}/{cell}.npz",
-        images=lambda w: [f"results/cells/{w.model}/{w.cell}/images/{k}-of-{SHARDS}.npz" for k in range(SHARDS)],
-        checkpoint=lambda w: layout.manifest(EXPERIMENT, w.model),
-        reference=reference_file,
-        code=["src/parity/measure.py", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "src/parity/metrics").glob("*.py"))],
+        shard="results/cells/{kind}/{name}/shards/{piece}.npz",
+        checkpoint=checkpoint,
     output:
-        metrics="results/cells/{model}/{cell}/metrics.json",
-        features="results/cells/{model}/{cell}/features.npz",
+        "results/cells/{kind}/{name}/pictures/{piece}.npz",
     log:
-        "logs/measure/{model}/{cell}.log",
+        "logs/render/{kind}/{name}/{piece}.log",
     wildcard_constraints:
-        cell="[a-z0-9_]+-[0-9a-f]{8}",
+        kind="discrete|continuous",
+        name=NAME,
+        piece="[0-9]+-of-[0-9]+",
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -59,17 +49,177 @@ rule measure:
         gpu=GPU,
     params:
         device=device,
+        code=lambda w: sources.digest(
+            "parity.metrics.__main__", "parity.metrics.render", *family(w.kind, w.name.partition("/")[0])
+        ),
     shell:
         r"""
-        python -m parity.measure \
-            --shards {input.shards:q} \
-            --images {input.images:q} \
-            --logp {input.logp:q} \
+        python -m parity.metrics render \
+            --kind {wildcards.kind} \
+            --shard {input.shard:q} \
             --checkpoint {input.checkpoint:q} \
-            --reference {input.reference:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule reference:
+    input:
+        prompts=reference_prompts,
+        checkpoint=lambda w: ancient(paths.manifest(w.kind, w.model, w.revision)),
+    output:
+        "results/reference/{kind}/{set}/{model}-{revision}.npz",
+    log:
+        "logs/reference/{kind}/{set}/{model}-{revision}.log",
+    wildcard_constraints:
+        kind="discrete|continuous",
+        set="[^/]+",
+        model="[a-z0-9][a-z0-9_.-]*",
+        revision="[0-9a-z]{8,9}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        prompts=lambda w, input: given("prompts", input.prompts),
+        folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
+        count=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
+        device=device,
+        code=lambda w: sources.digest(
+            "parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"
+        ),
+    shell:
+        r"""
+        python -m parity.metrics reference \
+            --kind {wildcards.kind} \
+            {params.prompts} \
+            --folder={params.folder:q} \
+            --count {params.count} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule measure:
+    input:
+        spec="results/cells/{kind}/{name}/spec.json",
+        shards=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "shards")),
+        pictures=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "pictures") if pictured(c.kind) else []),
+        laws=of_cell(lambda c: [paths.laws(c)] if "teacher_forced" in LAYERS[c.kind] else []),
+        inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
+        reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
+        checkpoint=checkpoint,
+    output:
+        metrics="results/cells/{kind}/{name}/metrics.json",
+        features="results/cells/{kind}/{name}/features.npz",
+        records="results/cells/{kind}/{name}/records.parquet",
+    log:
+        "logs/measure/{kind}/{name}.log",
+    wildcard_constraints:
+        kind="[a-z]+",
+        name=NAME,
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        cell=subpath(input.spec, parent=True),
+        pictures=lambda w, input: given("pictures", input.pictures),
+        laws=lambda w, input: given("laws", input.laws),
+        inputs=lambda w, input: given("inputs", input.inputs),
+        reference=lambda w, input: given("reference", input.reference),
+        run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
+        device=device,
+        code=metric_code,
+    shell:
+        r"""
+        python -m parity.metrics measure \
+            --kind {wildcards.kind} \
+            --cell {params.cell:q} \
+            --shards {input.shards:q} \
+            {params.pictures} {params.laws} {params.inputs} {params.reference} {params.run_code} \
+            --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {params.device} \
             --out {output.metrics:q} \
             --features {output.features:q} \
+            --records {output.records:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule accuracy:
+    input:
+        task="results/inputs/anysubset/{task_kind}-{key}.npz",
+        checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+    output:
+        "results/accuracy/{task_kind}-{key}.json",
+    log:
+        "logs/accuracy/{task_kind}-{key}.log",
+    wildcard_constraints:
+        task_kind="last_word|choice",
+        key="[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        device=device,
+        code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
+    shell:
+        r"""
+        python -m parity.metrics accuracy \
+            --task-kind {wildcards.task_kind} \
+            --inputs {input.task:q} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule drafted_trees:
+    input:
+        spec="results/cells/discrete/{name}/spec.json",
+        shards=lambda w: paths.pieces(EXPERIMENT, CELL["discrete", w.name], "shards"),
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, CELL["discrete", w.name]),
+        checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, CELL["discrete", w.name])),
+    output:
+        "results/drafting/{name}/similarity.json",
+        "results/drafting/{name}/staleness.json",
+    log:
+        "logs/drafting/{name}.log",
+    wildcard_constraints:
+        name=NAME,
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        cell=subpath(input.spec, parent=True),
+        device=device,
+        code=lambda w: sources.digest(
+            "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
+        ),
+    shell:
+        r"""
+        python -m parity.metrics drafted-trees \
+            --cell {params.cell:q} \
+            --inputs {input.inputs:q} \
+            --shards {input.shards:q} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
             >{log:q} 2>&1
         """

@@ -7,6 +7,7 @@ The keyword-only arguments of the function of the module's name, with their anno
     COUPLED_WITH  options with which the tokens must be plain decoding's under the same noise; {} for any
     PLAIN         options with which the method is plain decoding, the baseline of its kind; {} for any
     NEEDS         the companion of the target that it needs: "drafter" or "draft"
+    RESTS_ON      an observation that the method rests on: a module of metrics that makes figures of it
     EXACT_LAYER   options with which it runs on enumerable models; {} (the default) for any, None for never
 """
 
@@ -82,6 +83,11 @@ def plain_options(kind: str) -> dict[str, Any]:
 def needs(kind: str, method: str) -> str:
     """The companion of the target that a method needs: "drafter", "draft" or none."""
     return _declared(kind, method, "NEEDS", "")
+
+
+def rests_on(kind: str, method: str) -> str:
+    """The observation that a method rests on, or none."""
+    return _declared(kind, method, "RESTS_ON", "")
 
 
 def on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:

@@ -4,6 +4,9 @@ from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, variant_key
 from parity.experiment.schema import Config
 
+ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
+REAL = 512  # real pictures that continuous models' are compared with
+
 
 def checkpoint(config: Config, cell: Cell) -> str:
     """The manifest of a cell's model."""
@@ -63,14 +66,15 @@ def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
 
 
-def reference(config: Config, prompts: list[str], kind: str, model: str, revision: str) -> str:
-    """Pictures that quality metrics compare with, and their features."""
-    if kind == "discrete" and config.image is not None:
-        return f"results/reference/discrete/{prompt_set(config, prompts)}-{config.image.reference_images}/{model}-{revision}.npz"
-    return f"results/reference/{kind}/{model}-{revision}.npz"
+def reference(config: Config, prompts: list[str], cell: Cell) -> str:
+    """Pictures that quality metrics compare a cell's with, and their features."""
+    image = config.image if cell.kind == "discrete" else None
+    pictures = f"{prompt_set(config, prompts)}-{image.reference_images}" if image is not None else f"classes-{REAL}"
+    return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"
 
 
 def exact(config: Config, v: Variant) -> str:
+    """The rows of a variant on enumerable models."""
     return f"results/equality/exact/{v.kind}/{v.method}-{variant_key(config, v)}.json"
 
 

@@ -1,0 +1,62 @@
+"""Equality layers: which cells a layer looks at and what it reads, as its module declares; imports none of them.
+
+A layer is a module of equality/layers/<kind>: adding one is adding a file. Its declarations are in the docstring of
+parity.equality.layers.
+"""
+
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.experiment import paths
+from parity.experiment.cells import Cell, reference_of
+from parity.experiment.declared import modules, require
+from parity.experiment.options import coupled, needs
+from parity.experiment.schema import Config
+
+WHEN = ("always", "coupled", "drafted")  # every cell; what must return plain decoding's tokens; what has a draft, and controls
+DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
+
+
+def declared(kind: str) -> dict[str, dict[str, Any]]:
+    """What every layer of a kind says of itself, by name; ConfigError for one that says too little."""
+    package = f"equality/layers/{kind}"
+    found = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
+    for name, said in found.items():
+        if said["WHEN"] not in WHEN:
+            raise ConfigError(
+                f"src/parity/{package}/{name}.py: WHEN = {said['WHEN']!r}; allowed: {', '.join(map(repr, WHEN))}"
+            )
+    return found
+
+
+def applies(said: dict[str, Any], cell: Cell) -> bool:
+    """Whether a layer looks at a cell."""
+    method, options = cell.spec["method"], cell.spec["options"]
+    wanted = {
+        "always": True,
+        "coupled": coupled(cell.kind, method, options),
+        "drafted": cell.role == "control" or bool(needs(cell.kind, method)),
+    }
+    return cell.role in said["ROLES"] and wanted[said["WHEN"]]
+
+
+def of(config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell) -> list[str]:
+    """Layers that look at a cell. Where the batch is part of a specification, the law is tested at the first size."""
+    section = config.continuous if cell.kind == "continuous" else None
+    if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
+        return []
+    return [name for name, said in layers[cell.kind].items() if applies(said, cell)]
+
+
+def settings(config: Config, said: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a layer reads: an edit of any other does not run it again."""
+    known = config.equality.model_dump()
+    if config.continuous is not None:
+        known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
+    return {name: known[name] for name in said["SETTINGS"] if name in known}
+
+
+def baseline(config: Config, every: list[Cell], cell: Cell) -> list[str]:
+    """Files of the plain decoding that a cell is compared with."""
+    plain = reference_of(cell, every)
+    return [*paths.pieces(config, plain, "shards"), f"{paths.folder(plain)}/features.npz"]

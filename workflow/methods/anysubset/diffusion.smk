@@ -1,0 +1,4 @@
+use rule decode as anysubset_diffusion with:
+    pathvars:
+        kind="anysubset",
+        method="diffusion",

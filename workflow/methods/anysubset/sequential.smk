@@ -1,0 +1,4 @@
+use rule decode as anysubset_sequential with:
+    pathvars:
+        kind="anysubset",
+        method="sequential",

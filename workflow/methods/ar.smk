@@ -1,3 +1,0 @@
-use rule generate as ar with:
-    pathvars:
-        method="ar",

@@ -1,0 +1,4 @@
+use rule decode as continuous_cspd with:
+    pathvars:
+        kind="continuous",
+        method="cspd",

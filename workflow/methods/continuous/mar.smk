@@ -1,0 +1,4 @@
+use rule decode as continuous_mar with:
+    pathvars:
+        kind="continuous",
+        method="mar",

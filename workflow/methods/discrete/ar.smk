@@ -1,0 +1,4 @@
+use rule decode as discrete_ar with:
+    pathvars:
+        kind="discrete",
+        method="ar",

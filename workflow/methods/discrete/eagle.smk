@@ -1,0 +1,4 @@
+use rule decode as discrete_eagle with:
+    pathvars:
+        kind="discrete",
+        method="eagle",

@@ -1,0 +1,4 @@
+use rule decode as discrete_lantern with:
+    pathvars:
+        kind="discrete",
+        method="lantern",

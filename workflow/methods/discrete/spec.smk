@@ -1,0 +1,4 @@
+use rule decode as discrete_spec with:
+    pathvars:
+        kind="discrete",
+        method="spec",

@@ -1,0 +1,4 @@
+use rule decode as discrete_vvs with:
+    pathvars:
+        kind="discrete",
+        method="vvs",

@@ -1,0 +1,4 @@
+use rule decode as discrete_zipar with:
+    pathvars:
+        kind="discrete",
+        method="zipar",

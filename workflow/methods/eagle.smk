@@ -1,3 +1,0 @@
-use rule generate as eagle with:
-    pathvars:
-        method="eagle",

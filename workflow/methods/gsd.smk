@@ -1,3 +1,0 @@
-use rule generate as gsd with:
-    pathvars:
-        method="gsd",

@@ -1,3 +1,0 @@
-use rule generate as jacobi with:
-    pathvars:
-        method="jacobi",

@@ -1,3 +1,0 @@
-use rule generate as lantern with:
-    pathvars:
-        method="lantern",

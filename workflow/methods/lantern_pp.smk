@@ -1,3 +1,0 @@
-use rule generate as lantern_pp with:
-    pathvars:
-        method="lantern_pp",

@@ -1,3 +1,0 @@
-use rule generate as mtj with:
-    pathvars:
-        method="mtj",

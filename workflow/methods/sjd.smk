@@ -1,3 +1,0 @@
-use rule generate as sjd with:
-    pathvars:
-        method="sjd",

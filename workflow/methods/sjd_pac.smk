@@ -1,3 +1,0 @@
-use rule generate as sjd_pac with:
-    pathvars:
-        method="sjd_pac",

@@ -1,3 +1,0 @@
-use rule generate as spec with:
-    pathvars:
-        method="spec",

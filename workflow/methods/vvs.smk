@@ -1,3 +1,0 @@
-use rule generate as vvs with:
-    pathvars:
-        method="vvs",

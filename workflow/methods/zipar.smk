@@ -1,3 +1,0 @@
-use rule generate as zipar with:
-    pathvars:
-        method="zipar",

@@ -1,0 +1,73 @@
+"""Decode: every shard of every cell, whatever the kind of model.
+
+REQUIRED INPUTS  a cell's specification, its inputs, the checkpoint manifest
+OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/spec.json              what was asked for
+                 results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
+
+`decode` is the rule that every method inherits (workflow/methods/<kind>/<method>.smk); by itself nothing asks for it.
+Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shard there
+links it, so neither a killed run nor an option changed and changed back decodes anything twice.
+"""
+
+
+rule specification:
+    output:
+        "results/cells/{kind}/{name}/spec.json",
+    log:
+        "logs/spec/{kind}/{name}.log",
+    wildcard_constraints:
+        kind="[a-z]+",
+        name=NAME,
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        spec=of_cell(lambda c: canonical(c.spec)),
+    shell:
+        "printf '%s\\n' {params.spec:q} > {output:q}.part 2> {log:q} && mv {output:q}.part {output:q}"
+
+
+rule decode:
+    input:
+        spec="results/cells/<kind>/{model}/<method>-{key}/spec.json",
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key])[int(w.shard) :][:1],
+        checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, BY_KEY[w.key])),
+    output:
+        "results/cells/<kind>/{model}/<method>-{key}/shards/{shard}-of-{shards}.npz",
+    log:
+        "logs/decode/<kind>/{model}/<method>-{key}/{shard}-of-{shards}.log",
+    benchmark:
+        "results/benchmarks/decode/<kind>/{model}/<method>-{key}/{shard}-of-{shards}.jsonl"
+    pathvars:
+        kind="abstract",
+        method="abstract",
+    wildcard_constraints:
+        key="[0-9a-f]{8}",
+        shard="[0-9]+",
+        shards="[0-9]+",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        kind=lambda w: BY_KEY[w.key].kind,
+        inputs=lambda w, input: given("inputs", input.inputs),
+        batch=lambda w: batch(BY_KEY[w.key]),
+        device=device,
+        code=lambda w: decoding_code(BY_KEY[w.key]),
+    shell:
+        r"""
+        python -m parity.decode \
+            --kind {params.kind} \
+            --spec {input.spec:q} \
+            {params.inputs} \
+            --checkpoint {input.checkpoint:q} \
+            --code {params.code} \
+            --store results/store \
+            --batch {params.batch} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """

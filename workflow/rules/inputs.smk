@@ -1,0 +1,109 @@
+"""Inputs: what is decoded. Prompts in shards, their captions encoded once for all methods; texts with words missing.
+
+REQUIRED INPUTS  image.prompts.file (UTF-8 text, one prompt a line); data files of text tasks; checkpoint manifests
+OUTPUTS          results/inputs/discrete/<digest>-<repeats>x<shards>/<k>.json                     ids and captions
+                 results/inputs/discrete/<digest>-<repeats>x<shards>/<model>-<revision>/<k>.npz   their embeddings
+                 results/inputs/anysubset/<task kind>-<key>.npz                                   known and missing words
+
+Images of continuous models are numbered, and need no file.
+"""
+
+
+if EXPERIMENT.image:
+    PROMPT_SET = paths.prompt_set(EXPERIMENT, PROMPTS)
+
+    rule shard_prompts:
+        input:
+            EXPERIMENT.image.prompts.file,
+        output:
+            collect("results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(EXPERIMENT.image.prompts.shards)),
+        log:
+            f"logs/inputs/{PROMPT_SET}.log",
+        conda:
+            "../../envs/parity.yaml"
+        threads: 1
+        params:
+            folder=subpath(output[0], parent=True),
+            limit=len(PROMPTS),
+            repeats=EXPERIMENT.image.prompts.repeats,
+            shards=EXPERIMENT.image.prompts.shards,
+            max_words=EXPERIMENT.image.prompts.max_words,
+            code=code("parity.inputs.prompts"),
+        shell:
+            r"""
+            python -m parity.inputs prompts \
+                --file {input:q} \
+                --limit {params.limit} \
+                --repeats {params.repeats} \
+                --shards {params.shards} \
+                --max-words {params.max_words} \
+                --out {params.folder:q} \
+                >{log:q} 2>&1
+            """
+
+
+rule captions:
+    input:
+        prompts="results/inputs/discrete/{set}/{k}.json",
+        checkpoint=ancient("results/checkpoints/discrete/{model}/manifest.json"),
+    output:
+        "results/inputs/discrete/{set}/{model}/{k}.npz",
+    log:
+        "logs/inputs/{set}/{model}/{k}.log",
+    wildcard_constraints:
+        k="[0-9]+",
+        set="[^/]+",
+        model="[^/]+",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        device=device,
+        code=code("parity.inputs.captions"),
+    shell:
+        r"""
+        python -m parity.inputs captions \
+            --prompts {input.prompts:q} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+def task_data(wildcards):
+    """The data file of a task, where it has one."""
+    data = TASKS[wildcards.key]["settings"]["data"]
+    return [data] if data and Path(data).is_file() else []
+
+
+rule task:
+    input:
+        checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+        data=task_data,
+    output:
+        "results/inputs/anysubset/{task_kind}-{key}.npz",
+    log:
+        "logs/inputs/anysubset/{task_kind}-{key}.log",
+    wildcard_constraints:
+        task_kind="[a-z_]+",
+        key="[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        settings=lambda w: canonical(TASKS[w.key]["settings"]),
+        code=code("parity.inputs.tasks"),
+    shell:
+        r"""
+        python -m parity.inputs task \
+            --task-kind {wildcards.task_kind} \
+            --settings {params.settings:q} \
+            --checkpoint {input.checkpoint:q} \
+            --threads {threads} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
