@@ -1,0 +1,155 @@
+"""A cell's key is a digest of all that its samples depend on, and of nothing else; what modules declare is read."""
+
+from pathlib import Path
+
+import pytest
+
+from parity.base.errors import ConfigError
+from parity.experiment import checks, declared, layers, options, paths, study
+from parity.experiment.cells import cells, reference_of, variant, variant_key
+
+METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
+TEXT = {"methods": {"sequential": [{}], "assd": [{"k": 5}]}, "tasks": {"infilling": [{"rows": 8}], "stories": [{}]}}
+VECTORS = {"methods": {"mar": [{}], "cspd": [{"gamma": 4}]}, "images": 4}
+
+
+def every(prompt="a red circle", repeat=False, **sections):
+    return cells(checks.load({**sections, "repeat": repeat}), [prompt])
+
+
+def keys(prompt="a red circle", **sections):
+    return {c.key for c in every(prompt, **sections)}
+
+
+def image(methods=METHODS, **section):
+    return {"methods": methods, **section}
+
+
+def test_key_holds_all_that_samples_depend_on_and_nothing_else():
+    base = keys(image=image())
+    for change in ({"sampling": {"guidance": 2.0}}, {"dtype": "float64"}, {"prompts": {"repeats": 2}}):
+        assert not base & keys(image=image(**change)), change
+    assert not base & keys(image=image(), seeds={"reference": 5, "control": 6, "methods": 7})
+    assert not base & keys("a blue circle", image=image())
+    figure = {"title": "t", "x": "init", "y": ["fid"]}
+    for change in ({"batch": 7}, {"prompts": {"shards": 1}}, {"study": [figure]}):
+        assert base == keys(image=image(**change)), change
+    assert base == keys(image=image(), experiment="other", equality={"n": 50_000})
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ({"image": image()}, {"image": image({**METHODS, "sjd": [*METHODS["sjd"], {"window": 17}]})}),
+        ({"text": TEXT}, {"text": {**TEXT, "methods": {**TEXT["methods"], "diffusion": [{"steps": 4}]}}}),
+        (
+            {"continuous": VECTORS},
+            {"continuous": {**VECTORS, "methods": {**VECTORS["methods"], "cspd": [{"gamma": 4}, {}]}}},
+        ),
+    ],
+)
+def test_one_more_variant_of_any_kind_adds_its_own_cells_alone(section, change):
+    before, after = keys(**section), keys(**change)
+    assert before < after and len(after - before) == (2 if "text" in section else 1)  # one for each task
+
+
+def test_a_default_written_out_is_the_same_cell():
+    assert keys(image=image({**METHODS, "jacobi": [{"window": 16}]})) == keys(image=image())
+
+
+@pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
+def test_repeating_decodes_every_method_once_more_on_a_seed_of_its_own(sections):
+    once, twice = every(**sections), every(**sections, repeat=True)
+    more = [c for c in twice if c.role == "again"]
+    assert {c.spec["seed"] for c in more} == {3} and len(twice) == len(once) + len(more)
+    assert len(more) == len({(c.spec["method"], str(c.spec["options"]), str(c.spec.get("task"))) for c in once})
+
+
+def test_plain_decoding_is_there_twice_and_everything_has_its_reference():
+    found = every(image=image(), text=TEXT, continuous=VECTORS)
+    for cell in found:
+        plain = reference_of(cell, found)
+        assert plain.kind == cell.kind and plain.role == "reference" and plain.spec["seed"] == 0
+        assert plain.spec.get("task") == cell.spec.get("task")
+    assert [c.spec["seed"] for c in found if c.role == "control"] == [1] * 4  # images, two tasks, vectors
+
+
+def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
+    two = {"sampling": [{"temperature": 0.8}, {"temperature": 0.8, "clip": 4.0}], "methods": {"mar": [{}]}}
+    assert (
+        len(keys(continuous={**two, "models": ["gmm"]})) == 2 and len(keys(continuous={**two, "models": ["mar"]})) == 4
+    )
+
+
+def test_methods_of_one_name_in_two_kinds_are_two_methods(monkeypatch, tmp_path):
+    """A discrete decoder called `diffusion` has its own options, not those of the any-subset one."""
+    folder = tmp_path / "decoders/discrete"
+    folder.mkdir(parents=True)
+    (folder / "diffusion.py").write_text(
+        'CLAIM = "lossy"\ndef diffusion(model, start, *, noise, speed: int = 3): ...\n'
+    )
+    (tmp_path / "decoders/anysubset").symlink_to(declared.PACKAGE / "decoders/anysubset")
+    monkeypatch.setattr(declared, "PACKAGE", tmp_path)
+    for read in (declared.source, options.option_schema):
+        read.cache_clear()
+    try:
+        assert options.options("discrete", "diffusion", {}) == {"speed": 3}
+        assert options.options("anysubset", "diffusion", {}) == {"steps": 64}
+    finally:
+        for read in (declared.source, options.option_schema):
+            read.cache_clear()
+
+
+def test_defaults_of_the_code_are_what_the_options_say():
+    assert options.options("discrete", "sjd", {}) == {
+        "window": 16, "init": "random", "refine": True, "tolerance": 0.0,
+    }  # fmt: skip
+    cut = options.small("discrete", {"ahead": 8, "window": 16, "init": "random"})
+    assert cut == {"ahead": 1, "window": 3, "init": "random"}
+    for method, given, said in (
+        ("zipar", {}, "lossy"),
+        ("sjd", {"window": 4, "tolerance": 0.0}, "lossless"),
+        ("sjd", {"tolerance": 0.1}, "lossy"),
+        ("sjd_coupled", {"store": "q"}, "lossy"),
+    ):
+        assert options.claim("discrete", method, given) == said
+    assert options.coupled("discrete", "mtj", {}) and options.coupled("discrete", "jacobi", {"coupling": "shared"})
+    assert not options.coupled("discrete", "sjd", {})
+    assert not options.coupled("discrete", "sjd_coupled", {"coupling": "maximal"})
+    assert options.plain("continuous", "mar", {"iterations": 0}) and not options.plain(
+        "continuous", "mar", {"iterations": 4}
+    )
+
+
+def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
+    config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
+    found = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
+    assert len(found) == 4  # ar, sjd, sequential, assd
+
+
+def test_a_module_that_declares_too_little_is_one_line_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(declared, "PACKAGE", tmp_path)
+    for folder, file, text, parts in (
+        ("metrics", "size.py", 'MEASURES = {"size": ("Size", "")}\nKINDS = ("discrete",)\ndef measure(s): ...\n',
+         ["metrics/size.py", "'size'", "no direction"]),
+        ("equality/layers/discrete", "nose.py", 'ROLES = ()\nWHEN = "always"\nREADS = ()\nWRITES = ()\nSETTINGS = ()\n',
+         ["layers/discrete/nose.py", "rows(...)"]),
+        ("equality/layers/anysubset", "nose.py", 'def rows(cell): ...\n', ["layers/anysubset/nose.py", "ROLES"]),
+    ):  # fmt: skip
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / file).write_text(text)
+        declared.source.cache_clear()
+        study.metrics.cache_clear()
+        with pytest.raises(ConfigError) as error:
+            study.metrics("discrete") if folder == "metrics" else layers.declared(folder.rpartition("/")[2])
+        assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    declared.source.cache_clear()
+    study.metrics.cache_clear()
+
+
+def test_files_of_cells_are_where_the_rules_look():
+    config = checks.load({"image": image(prompts={"limit": 1}), "text": TEXT, "continuous": VECTORS})
+    for cell in cells(config, ["a"]):
+        assert Path(paths.folder(cell)).parts[:3] == ("results", "cells", cell.kind)
+        assert paths.layer("teacher_forced", cell).endswith(f"teacher-forced/{cell.kind}/{cell.name}.json")
+        assert cell.key in paths.pieces(config, cell, "shards")[0]

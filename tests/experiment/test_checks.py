@@ -1,0 +1,335 @@
+"""A wrong configuration is one line that names the key, the value and what is allowed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parity.base.errors import ConfigError
+from parity.experiment import checks, weights
+from parity.experiment.cells import cells
+from parity.experiment.json_schema import schema
+from parity.experiment.schema import PromptSpec
+
+ROOT = Path(__file__).parents[2]
+METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
+TOP = ("experiment", "seeds", "repeat", "equality", "text", "continuous")
+
+
+def image(methods=METHODS, **section):
+    """A configuration with a section on images; keys of the top level stand there."""
+    top = {k: section.pop(k) for k in TOP if k in section}
+    return {**top, "image": {"methods": methods, **section}}
+
+
+BAD = {
+    "unknown key": ({"foo": 1}, ["image.foo = 1", "unknown key", "prompts"]),
+    "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
+    "unknown method": ({"methods": {"ar": [{}], "sjdd": [{}]}}, ["image.methods.sjdd", "allowed", "jacobi, "]),
+    "unknown option": (
+        {"methods": {"ar": [{}], "sjd": [{"windows": 3}]}},
+        ["image.methods.sjd.0.windows = 3", "window, init, refine"],
+    ),
+    "option of another method": ({"methods": {"ar": [{"window": 4}]}}, ["image.methods.ar.0.window = 4", "no options"]),
+    "option out of range": (
+        {"methods": {"ar": [{}], "sjd": [{"window": 0}]}},
+        ["image.methods.sjd.0.window = 0", "greater than or equal to 1"],
+    ),
+    "window longer than the sequence": (
+        {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
+        ["image.methods.sjd.0.window = 257", "at most 256 with image.models.scenes"],
+    ),
+    "lead longer than a row": (
+        {"methods": {"ar": [{}], "zipar": [{"ahead": 17}]}},
+        ["image.methods.zipar.0.ahead = 17", "at most 16 with image.models.scenes"],
+    ),
+    "group larger than the codebook": (
+        {"methods": {"ar": [{}], "gsd": [{"group": 1025}]}},
+        ["image.methods.gsd.0.group = 1025", "at most 1024"],
+    ),
+    "option not a choice": (
+        {"methods": {"ar": [{}], "sjd": [{"init": "up"}]}},
+        ["image.methods.sjd.0.init = 'up'", "repeat_above"],
+    ),
+    "text for a number": (
+        yaml.safe_load("sampling: {temperature: 1e-4}"),
+        ["image.sampling.temperature = '1e-4'", "1.0e-04"],
+    ),
+    "text for a whole number": ({"batch": "8"}, ["image.batch = '8'", "whole number"]),
+    "out of range": ({"sampling": {"top_p": 2.0}}, ["image.sampling.top_p = 2.0", "less than or equal to 1"]),
+    "same variant twice": (
+        {"methods": {"ar": [{}], "sjd": [{}, {"window": 16}]}},
+        ["image.methods.sjd.1 = {'window': 16}", "same variant as image.methods.sjd.0"],
+    ),
+    "no baseline": ({"methods": {"sjd": [{}]}}, ["image.methods", "needs ar"]),
+    "no variant": ({"methods": {"ar": []}}, ["image.methods.ar = []", "no variant"]),
+    "same sampling twice": ({"sampling": [{"top_k": 5}, {"top_k": 5}]}, ["image.sampling", "twice"]),
+    "seeds that share noise": ({"seeds": {"control": 0}}, ["seeds", "must differ"]),
+    "figure over no setting": (
+        {"study": [{"title": "t", "x": "windows", "y": ["nfe"]}]},
+        ["image.study.0.x = 'windows'", "init", "step_compression"],
+    ),
+    "figure of no measure": (
+        {"study": [{"title": "t", "x": "init", "y": ["FID"]}]},
+        ["image.study.0.y = 'FID'", "allowed", "fid"],
+    ),
+    "lines by no setting": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "by": ["delta"]}]},
+        ["image.study.0.by = 'delta'", "method, model, sampling.guidance"],
+    ),
+    "limit to a value that none has": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "where": {"window": 17}}]},
+        ["image.study.0.where.window = 17", "a value that a variant has (16)"],
+    ),
+    "two variants at one place": (
+        {"study": [{"title": "t", "x": "window", "y": ["fid"]}]},
+        ["image.study.0.by = ['method']", "window apart", "init"],
+    ),
+    "two figures of a title": (
+        {"study": [{"title": "A b", "x": "init", "y": ["fid"]}, {"title": "a B", "x": "init", "y": ["nfe"]}]},
+        ["image.study.1.title = 'a B'", "twice"],
+    ),
+    "unknown key of a figure": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "z": 1}]},
+        ["image.study.0.z = 1", "unknown key", "where"],
+    ),
+    "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
+    "moving revision": (
+        {"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}},
+        ["image.models.m.revision = 'main'", "allowed"],
+    ),
+    "no such grid": ({"models": {"m": {"grid": 12}}}, ["image.models.m.grid = 12", "allowed: 8 or 16"]),
+    "grid of published files": (
+        {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
+        ["image.models.m", "grid is of source 'embedded' alone", "network"],
+    ),
+    "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["image.models.m", "sha256"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_configuration_is_one_clear_line(case):
+    change, parts = BAD[case]
+    with pytest.raises(ConfigError) as error:
+        checks.load(image(**change))
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "spec", "parts"),
+    [
+        (None, {}, ["no such file"]),
+        (b"", {}, ["holds no prompt"]),
+        (b"\n  \n", {}, ["holds no prompt"]),
+        (b"a red \xff circle\n", {}, ["not UTF-8 at byte 6"]),
+        (b"ok\n" + b"word " * 30 + b"\n", {}, ["prompt 2", "30 words", "at most 23"]),
+        (b"one\ntwo\n", {"limit": 3}, ["image.prompts.limit = 3", "holds 2"]),
+        (b"one\ntwo\n", {"shards": 5}, ["image.prompts.shards = 5", "2 images"]),
+    ],
+)
+def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
+    if content is not None:
+        (tmp_path / "p.txt").write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        checks.read_prompts(PromptSpec(file="p.txt", **spec), tmp_path)
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["image.prompts.", *parts]), str(
+        error.value
+    )
+
+
+SECTIONS = {  # a wrong text or continuous section, and what the line holds
+    "no section": ({"experiment": "x"}, ["no section", "image, text, continuous"]),
+    "methods of the old top level": ({"methods": {"ar": [{}]}, **image()}, ["methods = ", "unknown key", "image"]),
+    "text: no baseline": ({"text": {"methods": {"assd": [{}]}}}, ["text.methods", "needs sequential"]),
+    "text: a decoder of images": (
+        {"text": {"methods": {"sequential": [{}], "sjd": [{}]}}},
+        ["text.methods.sjd", "unknown method", "assd"],
+    ),
+    "text: nothing to read from left to right": (
+        {"text": {"methods": {"sequential": [{}], "gpt2": [{}]}}},
+        ["text.methods.gpt2", "'prefix'"],
+    ),
+    "text: no such file": (
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"data": "none.csv"}]}}},
+        ["text.tasks.stories.0.data = 'none.csv'", "no such file"],
+    ),
+    "text: nothing hidden": (
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"length": 8, "masked": 0.01}]}}},
+        ["text.tasks.infilling.0", "hides no position"],
+    ),
+    "text: one of two folders": (
+        {"text": {"methods": {"sequential": [{}]}, "model": {"xlnet": "x"}}},
+        ["text.model.judge = ''", "both folders, or neither"],
+    ),
+    "continuous: no family": (
+        {"continuous": {"methods": {"mar": [{}]}, "models": ["mars"]}},
+        ["continuous.models = 'mars'", "unknown family", "harmon"],
+    ),
+    "continuous: no baseline": (
+        {"continuous": {"methods": {"mar": [{"iterations": 4}]}}},
+        ["continuous.methods", "needs mar with {'iterations': 0}"],
+    ),
+    "continuous: longer than the image": (
+        {"continuous": {"methods": {"mar": [{}], "cspd": [{"gamma": 65}]}}},
+        ["continuous.methods.cspd.0.gamma = 65", "at most 64"],
+    ),
+    "continuous: a schedule it lacks": (
+        {"continuous": {"methods": {"mar": [{}]}, "models": ["harmon"], "sampling": {"guidance": 2.0}}},
+        ["continuous.sampling.guidance_schedule = 'linear'", "harmon", "constant"],
+    ),
+    "continuous: a sampler it lacks": (
+        {"continuous": {"methods": {"mar": [{}]}, "models": ["xar"], "sampling": {"sampler": "ddim"}}},
+        ["continuous.sampling.sampler = 'ddim'", "xar", "'ddpm'"],
+    ),
+    "continuous: blind and causal": (
+        {"continuous": {"methods": {"mar": [{}], "cspd": [{"verify": "blind"}]}, "models": ["gmm"]}},
+        ["continuous.methods.cspd", "verify = 'blind' with gmm", "'each'"],
+    ),
+    "continuous: several at once and causal": (
+        {"continuous": {"methods": {"mar": [{}, {"iterations": 4}]}, "models": ["xar"]}},
+        ["continuous.methods.mar", "iterations = 4 with xar", "0"],
+    ),
+    "continuous: twice": (
+        {"continuous": {"methods": {"mar": [{}]}, "batch": [4, 4]}},
+        ["continuous.batch = [4, 4]", "twice"],
+    ),
+    "continuous: a study of no measure": (
+        {"continuous": {"methods": {"mar": [{}]}, "study": [{"title": "t", "x": "batch", "y": ["perplexity"]}]}},
+        ["continuous.study.0.y = 'perplexity'", "acceptance"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SECTIONS)
+def test_a_wrong_section_is_one_clear_line(case):
+    raw, parts = SECTIONS[case]
+    with pytest.raises(ConfigError) as error:
+        cells(checks.load(raw), ["a"])
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "continuous"])
+def test_no_section_is_required(kind):
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    alone = checks.load({kind: raw[kind]})
+    every = checks.load(raw)
+    assert {c.key for c in cells(alone, ["a"])} < {c.key for c in cells(every, ["a"])}
+
+
+def test_schema_file_is_the_schema():
+    """`python -m parity.experiment.json_schema` writes it."""
+    assert json.loads((ROOT / "workflow/schemas/config.schema.json").read_text()) == schema()
+
+
+PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    "file", [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))], ids=lambda p: p.name
+)
+def test_every_configuration_we_ship_is_valid(file, all_weights):
+    loaded = checks.load(yaml.safe_load(file.read_text()))
+    checks.check_sources(loaded, PUBLISHED)
+    assert cells(loaded, checks.read_prompts(loaded.image.prompts, ROOT) if loaded.image else [])
+
+
+@pytest.mark.parametrize(
+    ("paper", "parts"),
+    [
+        ("Teng (SJD), Table 9", ["Teng et al. 2024 (SJD)"]),
+        ("Teng et al. 2024 (SJD), Table 99", ["a table of Teng et al. 2024 (SJD)", "Table 9"]),
+    ],
+)
+def test_a_figure_of_an_unknown_paper_or_table_is_one_clear_line(paper, parts):
+    figure = {"title": "t", "x": "init", "y": ["fid"], "paper": paper}
+    with pytest.raises(ConfigError) as error:
+        checks.check_sources(checks.load(image(study=[figure])), PUBLISHED)
+    parts = [f"image.study.0.paper = {paper!r}", *parts]
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts)
+    figure["paper"] = "Teng et al. 2024 (SJD), Fig. 8, Table 9"
+    checks.check_sources(checks.load(image(study=[figure])), PUBLISHED)
+
+
+def companion(file: Path, **said) -> None:
+    """A safetensors file that is all header."""
+    text = json.dumps({"__metadata__": {"config": json.dumps(said)}}).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize("method", ["eagle", "lantern", "lantern_pp", "vvs"])
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [
+        (None, ["has no drafter", "training drafter", "train_embedded"]),
+        (
+            {"vocab": 64, "grid": 16, "target": "ab"},
+            ["drafter.safetensors was trained for another target", "its vocab is 64", "allowed: 1024"],
+        ),
+        ({"vocab": 1024, "grid": 8, "target": "ab"}, ["its grid is 8", "allowed: 16"]),
+        ({"vocab": 1024, "grid": 16, "target": "cd"}, ["the SHA-256 of its target is cd", "allowed: ab"]),
+        ({}, ["its vocab is None"]),
+    ],
+)
+def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, method, said, parts):
+    monkeypatch.setattr(weights, "EMBEDDED", tmp_path)
+    companion(tmp_path / "llamagen.safetensors", vocab=1024, grid=16)
+    (tmp_path / "SHA256SUMS").write_text("ab  llamagen.safetensors\n")
+    if said is not None:
+        companion(tmp_path / "drafter.safetensors", **said)
+    with pytest.raises(ConfigError) as error:
+        checks.load(image({"ar": [{}], method: [{}]}))
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
+    checks.load(image({"ar": [{}], method: [{}]}))
+    if method != "eagle":
+        wrong = f"methods.{method}.0.k = 1024: allowed: at most 1023 with image.models.scenes"
+        with pytest.raises(ConfigError, match=wrong):
+            checks.load(image({"ar": [{}], method: [{"k": 1024}]}))
+
+
+def test_published_files_need_a_drafter_of_their_own(tmp_path):
+    digest, methods = "0" * 64, {"ar": [{}], "eagle": [{}]}
+    named = {"transformer": "t.safetensors", "vq": "v.safetensors"}
+    model = {"source": "files", "files": named, "sha256": dict.fromkeys(named, digest)}
+    with pytest.raises(ConfigError, match="needs a drafter"):
+        checks.load(image(methods, models={"m": model}))
+    companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
+    named = {**named, "drafter": str(tmp_path / "d.safetensors")}
+    model = {"source": "files", "files": named, "sha256": dict.fromkeys(named, digest)}
+    checks.load(image(methods, models={"m": model}))
+
+
+def test_sizes_of_the_embedded_model(all_weights):
+    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16 model's
+    revision as it was."""
+    _, (before, digest) = all_weights
+    specs, methods = {"scenes": {}, "scenes8": {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
+    loaded = checks.load(image(methods, models=specs))
+    small, large = loaded.image.models["scenes8"], loaded.image.models["scenes"]
+    assert weights.revision(large) == before == digest != weights.revision(small)
+    assert weights.largest(small) == {"window": 64, "ahead": 8, "group": 1024, "k": 1023, "top_k": 1024}
+    assert weights.largest(large)["window"] == 256
+    assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.revision(m) for m in (small, large)}
+    for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
+        with pytest.raises(ConfigError, match=r"at most (64|8) with image.models.scenes8"):
+            checks.load(image({"ar": [{}], **change}, models=specs))
+        checks.load(image({"ar": [{}], **change}))
+
+
+def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
+    folder, _ = all_weights
+    small, spec = image({"ar": [{}]}, models={"m": {"grid": 8}}), image({"ar": [{}], "spec": [{}]})
+    checks.load(small), checks.load(spec)
+    for file, raw, parts in (
+        ("llamagen8", small, ["models.m.grid = 8", "training llamagen8"]),
+        ("draft", spec, ["methods.spec", "models.scenes", "training draft"]),
+    ):
+        (folder / f"{file}.safetensors").unlink()
+        with pytest.raises(ConfigError) as error:
+            checks.load(raw)
+        parts = [*parts, f"{file}.safetensors"]
+        assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts)
+    assert checks.load(image({"ar": [{}], "sjd": [{}]}))
+    with pytest.raises(ConfigError, match="needs a draft trained for this model"):
+        checks.load(image({"ar": [{}], "spec": [{}]}, models={"m": {"source": "files"}}))

@@ -1,0 +1,83 @@
+"""The house: arrows run downwards, no circle, nothing too long to read at once, no torch where the workflow is planned."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from parity.experiment import sources
+from parity.experiment.declared import PACKAGE
+
+STAGES = (  # from the top: a module imports its own stage or those behind it
+    "report", "training", "certify", "equality", "metrics", "decode", "inputs", "decoders", "models", "experiment",
+    "embedded", "base",
+)  # fmt: skip
+MODULES = sorted(
+    ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for p in PACKAGE.rglob("*.py")
+)
+HEAVY = {"torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "safetensors"}
+
+
+def stage(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_module_stands_in_a_stage():
+    assert {stage(m) for m in MODULES} - {""} <= set(STAGES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_downwards(module):
+    own = stage(module)
+    for other in sources.direct(module):
+        if stage(other):
+            assert STAGES.index(own) <= STAGES.index(stage(other)), f"{module} imports {other}"
+
+
+def test_no_circle():
+    """Packages aside: `from package import module` names the package too."""
+    state: dict[str, int] = {}
+
+    def visit(module, path):
+        if state.get(module) == 1:
+            raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
+        if module not in state:
+            state[module] = 1
+            for other in sources.direct(module):
+                if not (sources.file_of(other) or Path()).name == "__init__.py":
+                    visit(other, [*path, module])
+            state[module] = 2
+
+    for module in MODULES:
+        visit(module, [])
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_too_long_to_read_at_once(module):
+    file = sources.file_of(module)
+    lines = file.read_text().splitlines()
+    assert len(lines) <= 350
+    assert max(map(len, lines), default=0) <= 120
+    for node in ast.walk(sources.tree(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno + 1 <= 60, f"{module}.{node.name}"
+
+
+def top_level_imports(module):
+    """Packages that importing a module brings in, other modules of ours aside."""
+    for node in sources.tree(sources.file_of(module)).body:
+        if isinstance(node, ast.Import):
+            yield from (a.name.partition(".")[0] for a in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def test_planning_needs_no_torch():
+    """What the rules import while they are parsed: the experiment, the readers of text data."""
+    planned = [m for m in MODULES if stage(m) == "experiment"] + ["parity.inputs.readers", "parity.base.machine"]
+    for module in sources.closure(*planned):
+        heavy = HEAVY & set(top_level_imports(module)) - (
+            {"numpy"} if stage(module) == "embedded" or module == "parity.base.files" else set()
+        )
+        assert not heavy, f"{module} imports {heavy}"

@@ -1,0 +1,73 @@
+"""The import closure of a module, and a digest that writing does not change."""
+
+import pytest
+
+from parity.experiment import declared, sources
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of four modules: a imports b, b imports c inside a function, d stands alone."""
+    folder = tmp_path / "parity"
+    (folder / "leaf").mkdir(parents=True)
+    for name, text in {
+        "__init__": "",
+        "leaf/__init__": "",
+        "a": '"""A."""\nimport os\nfrom parity import b\nx = 1\n',
+        "b": "def f():\n    from parity.leaf.c import g\n    return g\n",
+        "leaf/c": 'def g():\n    """Says."""\n    return 2  # two\n',
+        "d": "y = 3\n",
+    }.items():
+        (folder / f"{name}.py").write_text(text)
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    forget()
+    yield folder
+    forget()
+
+
+def forget():
+    for read in (sources.file_of, sources.tree, sources.direct, sources.own_digest):
+        read.cache_clear()
+
+
+def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(package):
+    assert sources.closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
+    assert sources.closure("parity.d") == ["parity", "parity.d"]
+    with pytest.raises(ValueError, match=r"parity.none: no module"):
+        sources.closure("parity.none")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("leaf/c", "return 2", "return 3", True),
+        ("leaf/c", "# two", "# deux", False),
+        ("leaf/c", "Says.", "Says more, on\n    two lines.", False),
+        ("a", '"""A."""\n', "", False),
+        ("a", "x = 1", "x = 1\n\n\nx  = 1", True),
+        ("d", "y = 3", "y = 4", False),
+    ],
+)
+def test_digest_changes_with_code_alone(package, file, old, new, changes):
+    before = sources.digest("parity.a")
+    path = package / f"{file}.py"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    forget()
+    assert (sources.digest("parity.a") != before) == changes
+
+
+def test_templates_beside_a_package_are_part_of_it(package):
+    before = sources.digest("parity.leaf.c")
+    (package / "leaf/templates").mkdir()
+    (package / "leaf/templates/page.html.j2").write_text("<p>")
+    forget()
+    assert sources.digest("parity.leaf.c") != before
+
+
+def test_every_module_of_this_package_is_found():
+    names = [
+        ".".join(p.relative_to(declared.PACKAGE.parent).with_suffix("").parts) for p in declared.PACKAGE.rglob("*.py")
+    ]
+    for name in names:
+        sources.closure(name.removesuffix(".__init__"))
