@@ -18,8 +18,8 @@ from parity.base import machine
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
-from parity.experiment import checks, layers, options, paths, sources
-from parity.experiment import weights as parity_weights
+from parity.experiment import checks, layers, options, paths, sources, study
+from parity.inputs import readers
 
 machine.use_package(ROOT / "src")
 PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published").glob("*.csv"))
@@ -32,7 +32,8 @@ try:
     PROMPTS = checks.read_prompts(EXPERIMENT.image.prompts) if EXPERIMENT.image else []
     CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
     TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
-    checks.check_data(EXPERIMENT, TASKS.values())
+    for task in TASKS.values():
+        readers.check(task["kind"], task["settings"], embedded=not EXPERIMENT.text.model.xlnet)
 except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)

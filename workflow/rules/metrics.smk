@@ -25,7 +25,7 @@ def reference_prompts(wildcards):
 def metric_code(wildcards):
     """Every metric that takes figures of a kind, what reads its samples, and the networks that they ask."""
     kind, model = wildcards.kind, wildcards.name.partition("/")[0]
-    metrics = [f"parity.metrics.{name}" for name in checks.metrics(kind)]
+    metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
     samples = f"parity.metrics.samples.{kind}"
     return sources.digest("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
 

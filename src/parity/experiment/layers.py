@@ -13,7 +13,11 @@ from parity.experiment.declared import modules, require
 from parity.experiment.options import coupled, needs
 from parity.experiment.schema import Config
 
-WHEN = ("always", "coupled", "drafted")  # every cell; what must return plain decoding's tokens; what has a draft, and controls
+WHEN = (
+    "always",
+    "coupled",
+    "drafted",
+)  # every cell; what must return plain decoding's tokens; what has a draft, and controls
 DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
 
 

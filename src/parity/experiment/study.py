@@ -17,23 +17,30 @@ SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings 
 
 
 @cache
-def measures(kind: str) -> dict[str, str]:
-    """Every figure that a metric of a kind of model takes, with its label: what a study may be of."""
-    found: dict[str, str] = {}
+def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
+    """The metrics of a kind of model: module to the figures it takes, each (label, unit, direction).
+
+    A module of metrics/ is a metric if it declares MEASURES; ConfigError for one that lacks the rest, or a direction.
+    """
+    found = {}
     for module in modules("metrics"):
-        said = constant("metrics", module, "MEASURES")
-        if said is None:
-            continue  # a helper, no metric
-        declared = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
-        for name, value in said.items():
+        if constant("metrics", module, "MEASURES") is None:
+            continue  # a helper
+        said = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
+        for name, value in said["MEASURES"].items():
             if len(value) != 3 or value[2] not in DIRECTIONS:
                 raise ConfigError(
                     f"src/parity/metrics/{module}.py: MEASURES[{name!r}] = {value!r}: no direction;"
-                    " allowed: (label, unit, direction), direction one of 'higher', 'lower', 'none'"
+                    f" allowed: (label, unit, direction), direction one of {', '.join(map(repr, DIRECTIONS))}"
                 )
-            if kind in declared["KINDS"]:
-                found[name] = label(*value)
+        if kind in said["KINDS"]:
+            found[module] = said["MEASURES"]
     return found
+
+
+def measures(kind: str) -> dict[str, str]:
+    """Every figure that a metric of a kind of model takes, with its label: what a study may be of."""
+    return {name: label(*value) for taken in metrics(kind).values() for name, value in taken.items()}
 
 
 def label(text: str, unit: str, direction: str) -> str:
