@@ -13,11 +13,13 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from parity.base.errors import ParityError
+
+T = TypeVar("T")
 
 
 def publish(path: Path, data: bytes) -> None:
@@ -56,6 +58,22 @@ def header(file: Path) -> dict[str, Any]:
         return json.loads(json.loads(text)["__metadata__"]["config"])
     except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
         return {}
+
+
+def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
+    """A network's sizes, the dataclass `kind`, from a file's header; what is `ignored` there is no part of them.
+
+    ParityError for a file that says nothing of its sizes, or something that `kind` does not have.
+    """
+    said = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
+    if not said:
+        raise ParityError(f"{file}: says nothing of its sizes; allowed: a file that a recipe or `convert` wrote")
+    if unknown := sorted(set(said) - {f.name for f in fields(kind)}):  # type: ignore[arg-type]
+        raise ParityError(f"{file}: its configuration names {', '.join(unknown)}, which {kind.__name__} does not have")
+    try:
+        return kind(**said)
+    except TypeError as error:
+        raise ParityError(f"{file}: its configuration is not whole: {error}") from None
 
 
 def canonical(value: Any) -> str:

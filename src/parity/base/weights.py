@@ -3,17 +3,20 @@
 import argparse
 import hashlib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import sums
+from parity.base.files import configured, sums
 
-AVERAGED = ("model_ema", "model", "module", "state_dict")  # where a published pickle keeps its tensors, the first that it has
+C = TypeVar("C")
+N = TypeVar("N", bound=nn.Module)
+AVERAGED = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
 
 
 def parts(path: Path) -> list[Path]:
@@ -87,10 +90,10 @@ def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
         raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
 
 
-def read_weights(path: Path, device: str = "cpu") -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a folder of them; what is floating-point as float32."""
+def read_weights(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a folder of them; what is floating-point in `dtype`."""
     found = {k: v for file in parts(path) for k, v in load_file(file, device=device).items()}
-    return {k: v.float() if v.is_floating_point() else v for k, v in found.items()}
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in found.items()}
 
 
 def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
@@ -98,3 +101,10 @@ def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -
     state = {k: v for k, v in read_weights(path).items() if k not in ignored}
     check_fit(module, state, path)
     module.load_state_dict(state)
+
+
+def network(build: Callable[[C], N], config: type[C], file: Path, ignored: tuple[str, ...] = ()) -> N:
+    """A network of the sizes in its file's header (entries `ignored` aside), its weights loaded; ParityError unless they fit."""
+    net = build(configured(config, file, ignored))
+    load_weights(net, file)
+    return net.eval()

@@ -3,7 +3,7 @@
 A row begins with the separator, as GPT-2's texts do; what is known must be a prefix (`decoders.gpt2` says so).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
 
+def build(config: dict[str, Any]) -> "GPT2LMHeadModel":
+    """transformers' GPT-2 of a saved configuration, its weights not yet read."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(**config))
+
+
 class Causal:
-    """transformers' GPT-2, with its cache or without. Satisfies `infilling.AnySubsetModel` for one rank a pass, in the identity order."""
+    """transformers' GPT-2, with its cache or without. Satisfies `AnySubsetModel` for one rank a pass, in the identity
+    order."""
 
     def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
         self.net, self.mask, self.separator, self.cache = net.eval(), mask, separator, cache

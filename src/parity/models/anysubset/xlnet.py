@@ -16,6 +16,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
 
+FAMILY = {"files": ("xlnet", "judge")}  # see models.anysubset.protocol
+
 
 def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
     """A small XLNet with no dropout and no memory."""
@@ -26,6 +28,13 @@ def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLN
         use_mems_train=False,
     )  # fmt: skip
     return XLNetLMHeadModel(config)
+
+
+def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
+    """transformers' XLNet of a saved configuration, its weights not yet read."""
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
+    return XLNetLMHeadModel(XLNetConfig(**config))
 
 
 def permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
@@ -154,3 +163,6 @@ class CachedXLNet:
 
     def _norm(self, x: Tensor, w: dict[str, Tensor], name: str) -> Tensor:
         return F.layer_norm(x, (self.width,), w[f"{name}.weight"], w[f"{name}.bias"], self.epsilon)
+
+
+plain, cached = XLNet, CachedXLNet

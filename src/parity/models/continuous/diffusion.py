@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.protocol import PathNoise
+from parity.models.continuous.protocol import LOG_2PI, PathNoise
 
 TRAINED = 1000  # diffusion steps of training
-LOG_2PI = math.log(2 * math.pi)
 
 
 class Trajectory(NamedTuple):
@@ -177,7 +176,7 @@ def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor
 
 
 @dataclass(frozen=True)
-class Sampling:
+class HeadSampling:
     """How a diffusion head is sampled: the same for every method of an experiment, for it is what the target's law is."""
 
     steps: int = 100  # T
@@ -186,9 +185,7 @@ class Sampling:
     temperature: float = 1.0  # of the noise of every step
     guidance: float = 1.0
     guidance_schedule: Literal["constant", "linear"] = "linear"
-    clip: float = (
-        0.0  # bound on what a diffusion head predicts of x_0 on the way, for a few steps: 0 is none, as published
-    )
+    clip: float = 0.0  # bound on what a diffusion head predicts of x_0, for few steps: 0 is none, as published
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
@@ -200,7 +197,7 @@ class Steps:
     """
 
     net: HeadNet
-    sampling: Sampling
+    sampling: HeadSampling
     z: Tensor
     unconditional: Tensor | None = None
     guidance: Tensor | None = None

@@ -6,49 +6,25 @@ A temperature multiplies every component's scale, as there, and leaves a mixture
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.equality.mixtures import Mixture
-from parity.models.continuous.diffusion import LOG_2PI
+from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.protocol import PathNoise
+from parity.models.continuous.protocol import PathNoise, require_predecessors
+from parity.models.continuous.tabular import MixtureLaw
 
-
-class MixtureLaw(NamedTuple):
-    """Laws of N tokens, each a mixture of K Gaussians with diagonal covariance."""
-
-    log_weights: Tensor  # [N, K]
-    means: Tensor  # [N, K, D]
-    scales: Tensor  # [N, K, D]
-
-    @property
-    def log_sigma(self) -> Tensor:
-        return torch.zeros_like(self.log_weights[:, 0])
-
-    def sample(self, path: PathNoise) -> Tensor:
-        """path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the component."""
-        u = torch.special.ndtr(path(1)[:, :1])
-        k = (u > self.log_weights.exp().cumsum(1)).sum(1).clamp(max=self.log_weights.shape[1] - 1)
-        rows = torch.arange(len(k), device=k.device)
-        return self.means[rows, k] + self.scales[rows, k] * path(0)
-
-    def propose(self, path: PathNoise) -> Tensor:
-        return self.sample(path)
-
-    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
-        if inner != 1:
-            raise ValueError(f"inner_temperature {inner}: allowed: 1, since a mixture has no residuals of its own")
-        z = (x[:, None] - self.means) / self.scales
-        return (self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)).logsumexp(1) - 0.5 * LOG_2PI * x.shape[
-            -1
-        ]
-
-    def rows(self, which: Tensor) -> "MixtureLaw":
-        return MixtureLaw(self.log_weights[which], self.means[which], self.scales[which])
+FAMILY = {  # see models.continuous.protocol
+    "condition": "class",
+    "causal": True,
+    "single_path": False,
+    "samplers": ("ddpm",),
+    "schedules": (),
+    "reads": ("temperature",),
+}
 
 
 @dataclass(frozen=True)
@@ -114,16 +90,6 @@ def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
     return -net.law(z.flatten(0, 1)).log_density(tokens.flatten(0, 1)).mean() / tokens.shape[-1]
 
 
-def require_predecessors(places: Tensor, known: Tensor) -> None:
-    """ValueError unless every place's predecessors are all known: a causal model has no condition for it otherwise."""
-    short = (known < places).nonzero()
-    if len(short):
-        place, given = (int(v[tuple(short[0])]) for v in (places, known))
-        raise ValueError(
-            f"known {given} at place {place}: a causal model has no condition for a place whose predecessor is unknown"
-        )
-
-
 @dataclass(frozen=True)
 class GMM:
     """Satisfies `ContinuousModel`; `order` is raster order and is not read. One causal pass gives the conditions of all places."""
@@ -156,41 +122,9 @@ class GMM:
         return GMM(self.net, self.labels[rows], self.temperature)
 
 
-@dataclass(frozen=True)
-class TabularMixture:
-    """The mixture over whole sequences of the equality tests as a `ContinuousModel`, in float64: every conditional is exact.
+Config, Network = GMMConfig, GMMNet
 
-    The components tie the tokens together, and the posterior of the component has a closed form whatever is known: any order, and places whose
-    predecessors are unknown.
-    """
 
-    mixture: Mixture
-    rows: int
-    raster: bool = True
-    steps = 1
-
-    @property
-    def length(self) -> int:
-        return self.mixture.means.shape[1]
-
-    @property
-    def dim(self) -> int:
-        return self.mixture.means.shape[2]
-
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
-        z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
-        evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
-        evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
-        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
-        log = weights.log() + evidence.gather(1, known[..., None].expand(-1, -1, len(weights)))
-        position = order.gather(1, places).flatten()
-        return MixtureLaw(
-            log.flatten(0, 1).log_softmax(-1), means[:, position].transpose(0, 1), scales[:, position].transpose(0, 1)
-        )
-
-    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        return condition
-
-    def take(self, rows: Tensor) -> "TabularMixture":
-        return TabularMixture(self.mixture, len(rows), self.raster)
+def condition(net: GMMNet, given: Tensor, sampling: HeadSampling) -> GMM:
+    """The model of images of the classes `given` [B]; of the settings it reads the temperature alone."""
+    return GMM(net, given, sampling.temperature)

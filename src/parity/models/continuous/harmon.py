@@ -14,9 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
-from parity.models.continuous.diffusion import Sampling
-from parity.models.continuous.guided import MAR
-from parity.models.continuous.mar import DiffLoss, MARConfig, MARNet
+from parity.models.continuous.diffusion import HeadSampling
+from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
+
+FAMILY = {  # see models.continuous.protocol
+    "condition": "caption",
+    "causal": False,
+    "single_path": True,
+    "samplers": ("ddpm", "ddim"),
+    "schedules": ("constant",),
+    "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,9 @@ class HarmonNet(nn.Module):
         return self.mar.decode(x + self.proj_out(back), places, real)
 
 
-def Harmon(net: HarmonNet, ids: Tensor, valid: Tensor, sampling: Sampling) -> MAR:
-    """Satisfies `ContinuousModel`: a MAR whose labels are prompts. ids and valid [B, P], padding where valid is 0. Its published guidance is constant."""
-    return MAR(net, ids.masked_fill(valid == 0, -1), sampling)  # type: ignore[arg-type]  # reads what MAR reads of a network
+Config, Network = HarmonConfig, HarmonNet
+
+
+def condition(net: HarmonNet, given: Tensor, sampling: HeadSampling) -> MAR:
+    """The model of images of the prompts `given` [B, P], padding below 0: a MAR whose labels are prompts."""
+    return MAR(net, given, sampling)  # type: ignore[arg-type]  # reads what MAR reads of a network

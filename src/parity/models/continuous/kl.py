@@ -5,13 +5,16 @@ from this one; `published_names` renames the parameters of `kl16.ckpt` to theirs
 The embedded tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from parity.models.discrete.vq import Decoder, Encoder, VQConfig
+from parity.base.weights import network
+from parity.models.discrete.vq import Decoder, Encoder, VQConfig, side_of
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
 
@@ -57,11 +60,27 @@ class KL(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Pictures of a square grid of tokens; ValueError if they are not one."""
-        side = round(tokens.shape[1] ** 0.5)
-        if side * side != tokens.shape[1]:
-            raise ValueError(f"tokens per picture: {tokens.shape[1]} is not a square grid")
+        side = side_of(tokens.shape[1])
         z = tokens.transpose(1, 2).unflatten(2, (side, side)) / self.config.scale
         return self.decoder(self.post_quant_conv(z))
+
+
+def load(file: Path) -> KL:
+    """An autoencoder from its file, of the sizes in its header; ParityError unless they fit."""
+    return network(KL, KLConfig, file)
+
+
+def fold(tokens: Tensor, cell: int) -> Tensor:
+    """Tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
+    side = math.isqrt(tokens.shape[1]) // cell
+    x = tokens.unflatten(1, (side, cell, side, cell)).transpose(2, 3)
+    return x.flatten(3).flatten(1, 2)
+
+
+def unfold(cells: Tensor, cell: int) -> Tensor:
+    """The inverse of `fold`."""
+    side = math.isqrt(cells.shape[1])
+    return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
 
 
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:

@@ -1,5 +1,8 @@
-"""Continuous models from their files, with the labels or captions of a batch and the sampler's settings: pairs that decoders see."""
+"""Continuous models from their manifest, with the classes or captions of a batch and the settings of the sampler: pairs
+that decoders see. Nothing here knows a family."""
 
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -7,35 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from parity.base.files import sums
-from parity.decode.continuous import Clocked
+from parity.base.errors import ParityError
+from parity.base.weights import check, network
 from parity.embedded.classes import CLASSES, scene
-from parity.experiment.continuous import WEIGHTS
-from parity.models.checkpoints import check, load_weights
-from parity.models.continuous.diffusion import Sampling
-from parity.models.continuous.guided import MAR
-from parity.models.continuous.kl import KL, LATENTS, KLConfig
+from parity.models.continuous import kl
+from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.protocol import ContinuousModel, Pair
-from parity.models.discrete.llamagen import read_config
 from parity.models.discrete.vq import to_uint8
 
 
-def load_kl(file: Path) -> KL:
-    config = read_config(file)
-    kl = KL(KLConfig(**{**config, "ch_mult": tuple(config["ch_mult"])}))
-    load_weights(kl, file)
-    return kl.eval()
-
-
 def label_of(image: int, classes: int = len(CLASSES)) -> int:
-    """The class of an image by its number: in turn, by steps coprime to their number, so that a few images are of many shapes and colours."""
+    """The class of an image by its number: in turn, by steps coprime to their number, so that a few images are of many
+    shapes and colours."""
     return image * 7 % classes
-
-
-def labels_of(images: range, classes: int = len(CLASSES)) -> Tensor:
-    return torch.tensor([label_of(i, classes) for i in images])
 
 
 def caption_of(image: int) -> str:
@@ -44,93 +33,85 @@ def caption_of(image: int) -> str:
 
 
 @dataclass
-class Networks:
-    """Target, draft and autoencoder of one kind of model."""
+class Loaded:
+    """Target, draft and autoencoder of one model, each read from its file when it is first asked for."""
 
-    name: str
-    device: str = "cpu"
-    folder: Path = WEIGHTS
-    loaded: dict[str, torch.nn.Module] = field(default_factory=dict)
+    manifest: Mapping[str, Any]
+    device: torch.device
+    dtype: torch.dtype = torch.float32  # of target and draft
+    nets: dict[str, nn.Module] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.family = importlib.import_module(f"parity.models.continuous.{self.manifest['family']}")
+        captioned = self.family.FAMILY["condition"] == "caption"
+        self.classes = len(CLASSES) if captioned else self.manifest["network"].get("classes", len(CLASSES))
 
     def network(self, part: str) -> Any:
-        """`part` is "" for the target, "-draft" for the draft."""
-        if part not in self.loaded:
-            file = self.checked(f"{self.name}{part}")
-            config = {k: v for k, v in read_config(file).items() if k != LATENTS}
-            net: Any = build(self.name, config)
-            load_weights(net, file)
-            net = net.eval().to(self.device)
-            if self.device == "cuda" and hasattr(
-                net, "diffloss"
-            ):  # T small calls a token: launches would cost more than the arithmetic
+        """"target" or "draft"; ParityError for one that the model does not have."""
+        if part not in self.nets:
+            net: Any = network(self.family.Network, self.family.Config, self.file(part), ignored=(kl.LATENTS,))
+            net.to(self.device, self.dtype)
+            if self.device.type == "cuda" and hasattr(net, "diffloss"):
+                # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = torch.compile(net.diffloss.net.run, dynamic=True)
-            self.loaded[part] = net
-        return self.loaded[part]
+            self.nets[part] = net
+        return self.nets[part]
 
-    def checked(self, part: str) -> Path:
-        """A part's file, of the SHA-256 that its folder says; ConfigError if not."""
-        file = self.folder / f"{part}.safetensors"
-        check(file, sums(self.folder).get(file.name, "none"), "continuous.weights")
+    def file(self, part: str) -> Path:
+        """A part's file, verified."""
+        if part not in self.manifest["files"]:
+            raise ParityError(f"{self.manifest['family']}: has no {part}; allowed: {', '.join(self.manifest['files'])}")
+        file = Path(self.manifest["files"][part])
+        check(file, self.manifest["sha256"][part], f"continuous.weights: {part}")
         return file
 
     @cached_property
-    def kl(self) -> KL:
-        return load_kl(self.checked("kl")).to(self.device)
+    def kl(self) -> kl.KL:
+        return kl.load(self.file("kl")).to(self.device)
+
+    def labels(self, images: range) -> Tensor:
+        """Classes [n] of the images of these numbers."""
+        return torch.tensor([label_of(i, self.classes) for i in images])
 
     def class_of(self, image: int) -> str:
         """The name of an image's class, or its number where classes have no names here."""
-        classes = read_config(self.folder / f"{self.name}.safetensors").get("classes", len(CLASSES))
-        return CLASSES[label_of(image)] if classes == len(CLASSES) else str(label_of(image, classes))
+        label = label_of(image, self.classes)
+        return CLASSES[label] if self.classes == len(CLASSES) else str(label)
 
-    def of(self, part: str, images: range, settings: dict[str, Any]) -> ContinuousModel:
-        """One network conditioned on the images of these numbers."""
-        net = self.network(part)
-        if self.name in ("mar", "xar"):
-            from parity.models.continuous.xar import XAR
+    def condition(self, images: range) -> Tensor:
+        """What a network is told of these images: classes [n], or token ids of captions [n, P], padding below 0."""
+        if self.family.FAMILY["condition"] == "class":
+            return self.labels(images).to(self.device)
+        from parity.embedded.tokenizer import PREFIX, token_ids
 
-            labels = labels_of(images, net.config.classes).to(self.device)
-            return (MAR if self.name == "mar" else XAR)(net, labels, Sampling(**settings))
-        if self.name == "harmon":
-            from parity.models.continuous.harmon import Harmon
-            from parity.models.discrete.text import PREFIX, token_ids
+        ids, valid = token_ids([caption_of(i) for i in images], PREFIX)
+        return ids.masked_fill(valid == 0, -1).to(self.device)
 
-            ids, valid = token_ids([caption_of(i) for i in images], PREFIX)
-            return Harmon(net, ids.to(self.device), valid.to(self.device), Sampling(**settings))
-        from parity.models.continuous.gmm import GMM
+    def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
+        """"target" or "draft", conditioned on the images of these numbers."""
+        return self.family.condition(self.network(part), self.condition(images), HeadSampling(**sampling))
 
-        return GMM(net, labels_of(images).to(self.device), settings["temperature"])
-
-    def pair(self, images: range, settings: dict[str, Any], draft: bool) -> Pair:
-        """Target and, if asked for, draft; each counts and times what it is asked."""
-        return Pair(
-            Clocked(self.of("", images, settings)), Clocked(self.of("-draft", images, settings)) if draft else None
-        )
+    def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
+        """Target and, if asked for, draft, conditioned on the images of these numbers."""
+        target = self.model("target", images, sampling)
+        return Pair(target, self.model("draft", images, sampling) if draft else None)
 
     @torch.inference_mode()
-    def pictures(self, tokens: Tensor) -> np.ndarray:
+    def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
         """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
-        if self.name == "xar":
-            from parity.models.continuous.xar import unfold
-
-            tokens = unfold(tokens, read_config(self.folder / "xar.safetensors")["cell"])
-        parts = [self.kl.decode(t.float().to(self.device)) for t in tokens.split(64)]
+        grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
+        parts = [self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)]
         return to_uint8(torch.cat(parts)).permute(0, 2, 3, 1).cpu().numpy()
 
 
-def build(name: str, config: dict[str, Any]) -> torch.nn.Module:
-    """A network from the configuration in its file's header."""
-    if name == "mar":
-        from parity.models.continuous.mar import MARConfig, MARNet
+def load(
+    manifest: Mapping[str, Any], device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = ""
+) -> Loaded:
+    """The model of a manifest; ParityError if it lacks the companion that is needed, "draft"."""
+    loaded = Loaded(manifest, torch.device(device), dtype)
+    for part in ("target", *([needs] if needs else [])):
+        loaded.network(part)
+    return loaded
 
-        return MARNet(MARConfig(**config))
-    if name == "xar":
-        from parity.models.continuous.xar import XARConfig, XARNet
 
-        return XARNet(XARConfig(**config))
-    if name == "harmon":
-        from parity.models.continuous.harmon import HarmonConfig, HarmonNet
-
-        return HarmonNet(HarmonConfig(**config))
-    from parity.models.continuous.gmm import GMMConfig, GMMNet
-
-    return GMMNet(GMMConfig(**config))
+load_kl = kl.load  # its former name, until every import site has the new one

@@ -7,13 +7,25 @@ everywhere else, and gives a condition z for every unknown place. Attention is b
 token is another pass: `conditions` counts what it evaluates.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.diffusion import HeadConfig, HeadNet
+from parity.models.continuous.diffusion import HeadConfig, HeadNet, HeadSampling, Steps, Trajectory, walk
+from parity.models.continuous.protocol import PathNoise
+
+FAMILY = {  # see models.continuous.protocol
+    "condition": "class",
+    "causal": False,
+    "single_path": True,
+    "samplers": ("ddpm", "ddim"),
+    "schedules": ("linear", "constant"),
+    "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
+}
 
 
 @dataclass(frozen=True)
@@ -144,3 +156,82 @@ class MARNet(nn.Module):
     def forward(self, tokens: Tensor, known: Tensor, labels: Tensor) -> Tensor:
         """tokens [N, L, D], known [N, L] bool (others are not read), labels [N] -> z [N, L, width] for every place."""
         return self.decode(*self.encode(tokens, known, self.embed_class(labels)))
+
+
+def known_mask(order: Tensor, known: Tensor) -> Tensor:
+    """[N, L] bool over grid positions: those of the first `known` [N] places of `order` [N, L]."""
+    inside = torch.arange(order.shape[1], device=order.device) < known[:, None]
+    return torch.zeros_like(inside).scatter(1, order, inside)
+
+
+def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
+    """The guidance scale when `done` [N] of `length` tokens will be known (MAR, appendix B: linear in what is known, or constant)."""
+    share = done / length if sampling.guidance_schedule == "linear" else torch.ones_like(done, dtype=torch.float32)
+    return 1 + (sampling.guidance - 1) * share.float()
+
+
+@dataclass(frozen=True)
+class MAR:
+    """Satisfies `ContinuousModel`. Attention is bidirectional: a condition is one evaluation of the network, whatever is drawn beside it."""
+
+    net: MARNet
+    labels: Tensor  # [B]
+    sampling: HeadSampling
+    raster = False
+
+    @property
+    def length(self) -> int:
+        return self.net.config.tokens
+
+    @property
+    def dim(self) -> int:
+        return self.net.config.dim
+
+    @property
+    def steps(self) -> int:
+        return self.sampling.steps
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
+        """Pairs of a row that know the same tokens share one evaluation."""
+        B, n = places.shape
+        together = bool((known == known[:, :1]).all())
+        rows = torch.arange(B, device=tokens.device)
+        rows = rows if together else rows.repeat_interleave(n)
+        mask = known_mask(order[rows], known[:, 0] if together else known.flatten())
+        position = order.gather(1, places)
+        position = position if together else position.flatten()[:, None]
+
+        def read(labels: Tensor) -> Tensor:
+            z = self.net(tokens[rows], mask, labels[rows])
+            return z.gather(1, position[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
+
+        head = self.net.diffloss.net
+        if self.sampling.guidance == 1:
+            return Steps(head, self.sampling, read(self.labels))
+        scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
+        return Steps(
+            head, self.sampling, read(self.labels), read(torch.full_like(self.labels, -1)), scale.to(tokens.dtype)
+        )
+
+    def law(self, condition: Any, path: PathNoise) -> Trajectory:
+        return walk(condition, path)
+
+    def take(self, rows: Tensor) -> "MAR":
+        return MAR(self.net, self.labels[rows], self.sampling)
+
+
+def released(state: dict[str, Tensor], **same: int) -> MARConfig:
+    """The sizes of a released network that are this family's own, beside the `same`; KeyError for an entry it lacks."""
+    tokens, places = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
+    depth = len({k.split(".")[3] for k in state if k.startswith("diffloss.net.res_blocks.")})
+    head = {"head_width": len(state["diffloss.net.input_proj.weight"]), "head_depth": depth}
+    classes = len(state["class_emb.weight"])
+    return MARConfig(classes=classes, grid=math.isqrt(tokens), buffer=places - tokens, **head, **same)
+
+
+Config, Network = MARConfig, MARNet
+
+
+def condition(net: MARNet, given: Tensor, sampling: HeadSampling) -> MAR:
+    """The model of images of the classes `given` [B]."""
+    return MAR(net, given, sampling)

@@ -5,6 +5,7 @@ Words. An image is L tokens of D numbers. Its *order* is a permutation of the L 
 model's head makes of a condition. Both are asked for in batches: rows b, and n places of each row.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 
-# noise of N tokens, by use: path(i) is [N, D] standard normals, i = 0 for x_0's own noise, 1 .. T for a trajectory's steps, T for x_T
+LOG_2PI = math.log(2 * math.pi)
+# noise of N tokens, by use: path(i) is [N, D] standard normals, i = 0 for x_0's own noise, 1 .. T for a trajectory's
+# steps, T for x_T
 PathNoise = Callable[[int], Tensor]
 
 
@@ -103,3 +106,13 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
     if raster:
         return at.expand(rows, -1)
     return noise.uniform("order", at[None].expand(rows, -1)).argsort(1)
+
+
+def require_predecessors(places: Tensor, known: Tensor) -> None:
+    """ValueError unless every place's predecessors are all known: a causal model has no condition for it otherwise."""
+    short = (known < places).nonzero()
+    if len(short):
+        place, given = (int(v[tuple(short[0])]) for v in (places, known))
+        raise ValueError(
+            f"known {given} at place {place}: a causal model has no condition for a place whose predecessor is unknown"
+        )

@@ -16,9 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.diffusion import Sampling, TimeEmbedding, Trajectory
-from parity.models.continuous.gmm import require_predecessors
-from parity.models.continuous.protocol import PathNoise
+from parity.base.errors import ParityError
+from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory
+from parity.models.continuous.kl import fold
+from parity.models.continuous.protocol import PathNoise, require_predecessors
+
+FAMILY = {  # see models.continuous.protocol
+    "condition": "class",
+    "causal": True,
+    "single_path": False,
+    "samplers": ("ddpm",),
+    "schedules": ("linear",),
+    "reads": ("steps", "temperature", "guidance", "guidance_schedule", "last"),
+}
 
 CLEANEST = 0.04  # the time of the last step but one; from there to 0 the released sampler takes the mean
 KeysValues = tuple[Tensor, Tensor]  # [N, heads, S, width / heads] each
@@ -42,19 +52,6 @@ class XARConfig:
     @property
     def cells(self) -> int:
         return (self.grid // self.cell) ** 2
-
-
-def fold(tokens: Tensor, cell: int) -> Tensor:
-    """Tokens [B, L, D] of a square grid in raster order to cells [B, L / k^2, k^2 D]."""
-    side = math.isqrt(tokens.shape[1]) // cell
-    x = tokens.unflatten(1, (side, cell, side, cell)).transpose(2, 3)
-    return x.flatten(3).flatten(1, 2)
-
-
-def unfold(cells: Tensor, cell: int) -> Tensor:
-    """The inverse of `fold`."""
-    side = math.isqrt(cells.shape[1])
-    return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
 
 
 def rotations(c: XARConfig) -> Tensor:
@@ -122,9 +119,9 @@ class XARNet(nn.Module):
     def __init__(self, c: XARConfig):
         super().__init__()
         if c.grid % c.cell:
-            raise ValueError(f"cell {c.cell}: allowed: a divisor of grid {c.grid}")
+            raise ParityError(f"cell {c.cell}: allowed: a divisor of grid {c.grid}")
         if c.width % (4 * c.heads):
-            raise ValueError(f"width {c.width}: allowed: a multiple of 4 x heads {c.heads}")
+            raise ParityError(f"width {c.width}: allowed: a multiple of 4 x heads {c.heads}")
         self.config = c
         d = c.width
         self.class_emb, self.time_embed = (
@@ -203,18 +200,19 @@ class XAR:
     """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
 
     A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which reads the clean cells before it
-    and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or is constant. ValueError for another sampler.
+    and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or is constant. ParityError for another sampler.
     """
 
     net: XARNet
     labels: Tensor  # [B]
-    sampling: Sampling
+    sampling: HeadSampling
     raster = True
 
     def __post_init__(self) -> None:
         if self.sampling.sampler != "ddpm":
-            raise ValueError(
-                f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', its stochastic sampler (the other has no density)"
+            raise ParityError(
+                f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', its stochastic sampler (the other has no"
+                " density)"
             )
 
     @property
@@ -240,7 +238,7 @@ class XAR:
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
         """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a Gaussian.
 
-        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `Sampling.last` says which is drawn.
+        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `HeadSampling.last` says which is drawn.
         """
         s, (before, labels, places) = self.sampling, condition
         B, n = places.shape
@@ -275,3 +273,17 @@ class XAR:
 
     def take(self, rows: Tensor) -> "XAR":
         return XAR(self.net, self.labels[rows], self.sampling)
+
+
+def released(state: dict[str, Tensor], **same: int) -> XARConfig:
+    """The sizes of a released network that are this family's own, beside the `same`; KeyError for an entry it lacks."""
+    classes, tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
+    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **same)
+
+
+Config, Network = XARConfig, XARNet
+
+
+def condition(net: XARNet, given: Tensor, sampling: HeadSampling) -> XAR:
+    """The model of images of the classes `given` [B]."""
+    return XAR(net, given, sampling)

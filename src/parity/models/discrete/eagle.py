@@ -3,16 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from parity.models.discrete.llamagen import (
-    Block,
-    LlamaGen,
-    LlamaGenConfig,
-    Remember,
-    RMSNorm,
-    at_rows,
-    close_up,
-    staying,
-)
+from parity.models.discrete.cached import LlamaGen, at_rows, close_up, staying
+from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
 
 
@@ -30,7 +22,7 @@ class FeatureDrafter(nn.Module):
 
 
 class EagleDrafter:
-    """A `parity.models.protocol.Drafter` of a batch that is being decoded; it makes the target keep its features by position.
+    """A `protocol.Drafter` of a batch that is being decoded; it makes the target keep its features by position.
 
     The drafter sees the picture alone: what it knows of the caption is in the features.
     """
@@ -38,15 +30,13 @@ class EagleDrafter:
     def __init__(self, net: FeatureDrafter, target: LlamaGen):
         c, rows = target.net.config, len(target.last)
         self.net, self.target = net, target
-        self.features = target.features = target.last.new_zeros(
-            rows, target.length + 1, c.dim
-        )  # at position + 1; the target writes them
+        # at position + 1; the target writes them
+        self.features = target.features = target.last.new_zeros(rows, target.length + 1, c.dim)
         shape = (rows, target.length, c.heads, c.dim // c.heads)
         self.keys, self.values = target.last.new_zeros(shape), target.last.new_zeros(shape)
         self.table = target.net.table[c.prefix :]
-        self.going = torch.arange(
-            rows, device=target.last.device
-        )  # rows whose pictures are not done: keys and values hold these alone
+        # rows whose pictures are not done: keys and values hold these alone
+        self.going = torch.arange(rows, device=target.last.device)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
@@ -63,9 +53,8 @@ class EagleDrafter:
             self.keys[self.rows, positions], self.values[self.rows, positions] = k, v
             return self.keys, self.values
 
-        found = self.net(
-            self.target.embeddings[tokens], features, self.table[positions].to(features.dtype), mask, remember
-        )
+        table = self.table[positions].to(features.dtype)
+        found = self.net(self.target.embeddings[tokens], features, table, mask, remember)
         self.last = positions[:, -1:]
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
         self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
@@ -76,11 +65,8 @@ class EagleDrafter:
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
         B, S = tokens.shape
-        tokens, parents, at = (
-            tokens[self.going],
-            parents[self.going],
-            positions[self.going].clamp(max=self.target.length - 1),
-        )
+        tokens, parents, positions = (x[self.going] for x in (tokens, parents, positions))
+        at = positions.clamp(max=self.target.length - 1)
         self.shown.append(parents)
         above = ancestors(torch.cat(self.shown, 1))[:, -S:]
         written = (torch.arange(self.target.length, device=at.device) <= self.last)[:, None].expand(-1, S, -1)

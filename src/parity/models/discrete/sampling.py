@@ -15,11 +15,16 @@ from parity.models.discrete.protocol import Drafter, TokenModel
 
 
 @dataclass(frozen=True)
-class Sampling:
+class TokenSampling:
+    """How a token is drawn from a model's logits: part of what the law is, so the same for every method."""
+
     guidance: float = 1.0  # scale s of classifier-free guidance u + s (c - u); 1 is none
     temperature: float = 1.0
     top_k: int = 0  # 0 keeps all
     top_p: float = 1.0
+
+
+Sampling = TokenSampling  # its former name, until every import site has the new one
 
 
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
@@ -41,7 +46,7 @@ class Sampled:
     raw_codebook: Any
     embeddings: Any
 
-    def __init__(self, model: TokenModel, sampling: Sampling):
+    def __init__(self, model: TokenModel, sampling: TokenSampling):
         self.model, self.sampling = model, sampling
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
         for vectors in ("codebook", "raw_codebook", "embeddings"):

@@ -5,10 +5,16 @@ The embedded tokenizer is the same module with fewer channels and two down-sampl
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.base.files import configured
+from parity.base.weights import load_weights
 
 
 @dataclass(frozen=True)
@@ -119,15 +125,8 @@ class Decoder(nn.Module):
         self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
         self.mid = _mid(c, widths[-1])
         self.conv_blocks = nn.ModuleList(
-            Level(
-                c,
-                widths[min(i + 1, last)],
-                widths[i],
-                c.res_blocks + 1,
-                c.decoder_attention and i == last,
-                "upsample" if i else "",
-            )
-            for i in range(last, -1, -1)
+            Level(c, widths[min(i + 1, last)], widths[i], c.res_blocks + 1, c.decoder_attention and i == last, up)
+            for i, up in zip(range(last, -1, -1), ["upsample"] * last + [""], strict=True)
         )
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
@@ -147,6 +146,12 @@ class Codebook(nn.Module):
     def codes(self) -> Tensor:
         """The codes as they are used, [V, code_dim]: rows of unit length."""
         return F.normalize(self.embedding.weight, dim=-1)
+
+    def groups(self, dimensions: int = 8) -> np.ndarray:
+        """Indicators bool [G, V] of codes whose k-th coordinate is above its median, G = min(code_dim, dimensions): codes
+        that look alike share most of them."""
+        first = self.codes.detach().cpu().numpy()[:, :dimensions]
+        return (first > np.median(first, axis=0)).T
 
 
 class VQ(nn.Module):
@@ -168,13 +173,26 @@ class VQ(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Tokens [B, h*w] of a square grid to pictures [B, 3, H, W]."""
-        side = round(tokens.shape[1] ** 0.5)
-        if side * side != tokens.shape[1]:
-            raise ValueError(f"tokens per picture: {tokens.shape[1]} is not a square grid")
+        side = side_of(tokens.shape[1])
         return self.decode_latents(self.quantize.codes[tokens].unflatten(1, (side, side)))
 
     def decode_latents(self, codes: Tensor) -> Tensor:
         return self.decoder(self.post_quant_conv(codes.permute(0, 3, 1, 2)))
+
+
+def side_of(tokens: int) -> int:
+    """Tokens a side of a square picture; ParityError if it is none."""
+    side = round(tokens**0.5)
+    if side * side != tokens:
+        raise ParityError(f"tokens per picture: {tokens} is not a square grid")
+    return side
+
+
+def load(file: Path, config: VQConfig | None = None) -> VQ:
+    """A tokenizer from its file, of the sizes given, or of those in its header; ParityError unless they fit."""
+    vq = VQ(config or configured(VQConfig, file))
+    load_weights(vq, file, ignored=("quantize.codebook_used",))
+    return vq.eval()
 
 
 def to_uint8(pictures: Tensor) -> Tensor:

@@ -1,0 +1,40 @@
+"""Models: get and verify what an experiment names, or convert published checkpoints into what it can name.
+
+python -m parity.models --kind discrete --name scenes --spec '{}' --out results/checkpoints/discrete/scenes/manifest.json
+python -m parity.models convert --model mar --target mar_base.pth --draft mar_small.pth --kl kl16.ckpt --out weights/mar
+"""
+
+import argparse
+import json
+import sys
+
+from parity.base.command import arguments, one_line
+from parity.base.files import write_json
+
+
+def fetched() -> None:
+    """Write a model's manifest."""
+    from parity.models import fetch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=list(fetch.BY_KIND), required=True)
+    parser.add_argument("--name", required=True, help="of the model in the configuration: what messages call it")
+    parser.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of it")
+    arguments(parser, "out")
+    a = parser.parse_args()
+    write_json(a.out, fetch.manifest(a.kind, a.name, a.spec, a.out.parent))
+
+
+def converted() -> None:
+    """Published checkpoints of a continuous family as a folder of weights that an experiment reads."""
+    from parity.models.continuous.published import RELEASED, convert
+
+    parser = argparse.ArgumentParser(prog="python -m parity.models convert", description=converted.__doc__)
+    parser.add_argument("--model", choices=RELEASED, required=True)
+    arguments(parser, "target", "draft", "kl", "out")
+    a = parser.parse_args(sys.argv[2:])
+    convert(a.model, a.target, a.draft, a.kl, a.out)
+
+
+if __name__ == "__main__":
+    one_line(converted if sys.argv[1:2] == ["convert"] else fetched)

@@ -1,0 +1,139 @@
+"""Continuous models small enough to write down: a Gaussian mixture over whole sequences, whose conditionals are mixtures.
+
+The components tie the tokens together, while within one they are independent: every conditional has a known density and
+distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy import special, stats
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.models.continuous.protocol import LOG_2PI, PathNoise
+
+
+class Mixture(NamedTuple):
+    """weights [K], means and scales [K, L, D]."""
+
+    weights: np.ndarray
+    means: np.ndarray
+    scales: np.ndarray
+
+    def posterior(self, prefix: np.ndarray) -> np.ndarray:
+        """Weights [n, K] of the components given the tokens so far, prefix [n, i, D]."""
+        i = prefix.shape[1]
+        z = (prefix[:, None] - self.means[:, :i]) / self.scales[:, :i]
+        log = np.log(self.weights) - (0.5 * z * z + np.log(self.scales[:, :i])).sum((-2, -1))
+        return special.softmax(log, axis=1)
+
+    def draw(self, prefix: np.ndarray, rng: np.random.Generator, temperature: float = 1.0) -> np.ndarray:
+        """One token [n, D] for each prefix [n, i, D]: a component, then its normal (scale times `temperature`)."""
+        w = self.posterior(prefix)
+        k = (rng.random((len(w), 1)) > w.cumsum(1)).sum(1).clip(max=w.shape[1] - 1)
+        i = prefix.shape[1]
+        return self.means[k, i] + temperature * self.scales[k, i] * rng.standard_normal((len(w), self.means.shape[2]))
+
+    def density(self, prefix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """p(x | prefix) [n] of one token x [n, D]."""
+        i = prefix.shape[1]
+        own = stats.norm.pdf(x[:, None], self.means[:, i], self.scales[:, i]).prod(-1)  # [n, K] of each component
+        return (self.posterior(prefix) * own).sum(1)
+
+    def rosenblatt(self, x: np.ndarray) -> np.ndarray:
+        """u [n, L D] of samples x [n, L, D]: each coordinate's CDF given the coordinates before it."""
+        n, L, D = x.shape
+        flat, means, scales = x.reshape(n, L * D), self.means.reshape(-1, L * D), self.scales.reshape(-1, L * D)
+        log, u = np.tile(np.log(self.weights), (n, 1)), np.empty((n, L * D))
+        for j in range(L * D):
+            x_j = flat[:, j : j + 1]
+            u[:, j] = (special.softmax(log, axis=1) * stats.norm.cdf(x_j, means[:, j], scales[:, j])).sum(1)
+            log += stats.norm.logpdf(x_j, means[:, j], scales[:, j])
+        return u.clip(0, 1)
+
+
+def random_mixture(rng: np.random.Generator, components: int = 3, length: int = 3, dimensions: int = 1) -> Mixture:
+    """Overlapping components: centres of spread 1, scales between 0.5 and 1."""
+    shape = (components, length, dimensions)
+    return Mixture(rng.dirichlet(np.full(components, 5.0)), rng.standard_normal(shape), rng.uniform(0.5, 1.0, shape))
+
+
+def exact_sampler(model: Mixture, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Plain autoregressive sampling, [rows, L, D]."""
+    x = np.empty((rows, 0, model.means.shape[2]))
+    for _ in range(model.means.shape[1]):
+        x = np.concatenate([x, model.draw(x, rng)[:, None]], 1)
+    return x
+
+
+class MixtureLaw(NamedTuple):
+    """Laws of N tokens, each a mixture of K Gaussians with diagonal covariance."""
+
+    log_weights: Tensor  # [N, K]
+    means: Tensor  # [N, K, D]
+    scales: Tensor  # [N, K, D]
+
+    @property
+    def log_sigma(self) -> Tensor:
+        return torch.zeros_like(self.log_weights[:, 0])
+
+    def sample(self, path: PathNoise) -> Tensor:
+        """path(0) is the Gaussian's noise; the first number of path(1), as a uniform, chooses the component."""
+        u = torch.special.ndtr(path(1)[:, :1])
+        k = (u > self.log_weights.exp().cumsum(1)).sum(1).clamp(max=self.log_weights.shape[1] - 1)
+        rows = torch.arange(len(k), device=k.device)
+        return self.means[rows, k] + self.scales[rows, k] * path(0)
+
+    def propose(self, path: PathNoise) -> Tensor:
+        return self.sample(path)
+
+    def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
+        if inner != 1:
+            raise ParityError(f"inner_temperature {inner}: allowed: 1, since a mixture has no residuals of its own")
+        z = (x[:, None] - self.means) / self.scales
+        own = self.log_weights + (-0.5 * z * z - self.scales.log()).sum(-1)
+        return own.logsumexp(1) - 0.5 * LOG_2PI * x.shape[-1]
+
+    def rows(self, which: Tensor) -> "MixtureLaw":
+        return MixtureLaw(self.log_weights[which], self.means[which], self.scales[which])
+
+
+@dataclass(frozen=True)
+class TabularMixture:
+    """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places whose
+    predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
+
+    mixture: Mixture
+    rows: int
+    raster: bool = True
+    steps = 1
+
+    @property
+    def length(self) -> int:
+        return self.mixture.means.shape[1]
+
+    @property
+    def dim(self) -> int:
+        return self.mixture.means.shape[2]
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
+        z = (tokens.double()[:, None] - means) / scales  # [B, K, L, D]
+        evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
+        evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
+        evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
+        log = weights.log() + evidence.gather(1, known[..., None].expand(-1, -1, len(weights)))
+        position = order.gather(1, places).flatten()
+        return MixtureLaw(
+            log.flatten(0, 1).log_softmax(-1), means[:, position].transpose(0, 1), scales[:, position].transpose(0, 1)
+        )
+
+    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
+        return condition
+
+    def take(self, rows: Tensor) -> "TabularMixture":
+        return TabularMixture(self.mixture, len(rows), self.raster)
