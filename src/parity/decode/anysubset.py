@@ -1,20 +1,28 @@
-"""What an any-subset decoder yields, and the caller that runs one and counts."""
+"""Any-subset decoders: how a batch of texts is begun, and what a run of one is and costs."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from parity.base.noise import Noise
+from parity.decode.canvas import Canvas
 from parity.decoders.steps import Fill
-from parity.models.anysubset.protocol import Infilling
+from parity.experiment.declared import constant
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, infilling
+
+PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
 
 
 @dataclass
 class Filled:
+    """A batch of texts filled in and what they cost."""
+
     tokens: Tensor  # [B, N] complete
-    loop: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
+    step: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
     nfe: Tensor  # [B] evaluations of the model
     aux: Tensor  # [B] passes of the auxiliary drafter
     loops: Tensor  # [B] loops the row took part in
@@ -22,32 +30,56 @@ class Filled:
     seconds: float  # wall time of the batch
 
 
-def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
-    """Write the final tokens of every loop in their place. ValueError if a decoder stops before a row is complete."""
+def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Filled:
+    """Run a decoder: the final tokens of every loop in their place.
+
+    ParityError that names row and position if it stops early or draws what is not in the vocabulary.
+    """
     B, N = start.tokens.shape
     device = start.tokens.device
-    tokens = torch.cat([start.tokens, start.tokens.new_zeros(B, 1)], 1)  # the last column takes what is not final
-    loop = torch.zeros_like(tokens)
+    canvas = Canvas(start.tokens)
     nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
     passes = torch.zeros((), dtype=torch.int64, device=device)
-    begin = time.perf_counter()
-    for number, (positions, new, final, calls, drafts) in enumerate(steps, 1):
-        where = torch.where(final, positions, N)
-        tokens.scatter_(1, where, new)
-        loop.scatter_(1, where, number)
+    for positions, new, final, calls, drafts in steps:
+        canvas.write(torch.where(final, positions, N), new)
         nfe += calls
         passes += calls.max()
         aux += 0 if drafts is None else drafts
         loops += calls > 0
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - begin
     ranks = torch.arange(N, device=device)
-    asked = torch.zeros_like(start.tokens).scatter_(
-        1, start.order, ((ranks >= start.begin[:, None]) & (ranks < start.end[:, None])).long()
-    )
-    left = (asked > 0) & (loop[:, :N] == 0)
-    if left.any():
-        row, position = left.nonzero()[0].tolist()
-        raise ValueError(f"row {row}, position {position}: the decoder stopped before it was filled in")
-    return Filled(tokens[:, :N], loop[:, :N].to(torch.int16), nfe, aux, loops, int(passes), seconds)
+    inside = (ranks >= start.begin[:, None]) & (ranks < start.end[:, None])
+    asked = torch.zeros_like(inside).scatter_(1, start.order, inside)
+    seconds = canvas.finish(asked)
+    wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab) | (canvas.tokens == model.mask)
+    allowed = f"0 to {model.vocab - 1} without the mask {model.mask}"
+    canvas.refuse(asked & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
+    return Filled(canvas.tokens, canvas.step, nfe, aux, loops, int(passes), seconds)
+
+
+def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
+    """Rows of a task (tokens, known, end) to the model, one for all of a job's batches, and what is to be filled in."""
+    judge = constant("decoders/anysubset", spec["method"], "NETWORK") == "judge"
+    model = (loaded.causal if judge else loaded.subset)(spec["cache"])
+    words = loaded.words
+
+    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Any, Infilling]:
+        tokens, known, end = (torch.from_numpy(rows[k]).to(noise.keys.device) for k in ("tokens", "known", "end"))
+        return model, infilling(tokens.long(), known, words.mask, words.vocab, end.long())
+
+    return begin
+
+
+def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Filled) -> dict[str, Any]:
+    """What a shard keeps of a batch: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
+    return vars(done) | {
+        "order": start.order, "begin": start.begin, "end": start.end, "missing": start.end - start.begin,
+    }  # fmt: skip
+
+
+def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
+    """Former name of `record`."""
+    from types import SimpleNamespace
+
+    done: Any = record(SimpleNamespace(vocab=10**9, mask=-1), start, steps)  # type: ignore[arg-type]
+    done.loop = done.step
+    return done

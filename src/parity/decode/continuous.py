@@ -1,86 +1,95 @@
-"""What a continuous decoder yields, and the caller that runs one, counts and times."""
+"""Continuous decoders: how a batch of images is begun, what a run of one is and costs, and the clocks of network and head."""
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from parity.base.noise import Noise
+from parity.decode.canvas import Canvas, now
 from parity.decoders.steps import Draw
-from parity.models.continuous.protocol import ContinuousModel, Law, PathNoise
+from parity.experiment.options import needs
+from parity.models.continuous.protocol import ContinuousModel, Law, Pair, PathNoise, Start, draw_order
+
+PACED = 4  # batches of a job beside which the target alone is timed
 
 
 @dataclass
-class Image:
-    """A batch of decoded images and what they cost."""
+class Drawn:
+    """A batch of decoded images and what they cost. A place is a position's turn in the order of decoding."""
 
     tokens: Tensor  # [B, L, D] in raster order of the grid
     steps: Tensor  # [B] steps a row took part in
-    step: Tensor  # [B, L] the step, from 1, in which the token of a place became final
+    step: Tensor  # [B, L] int16, by place: the step, from 1, in which its token became final
     accepted: Tensor  # [B, L] int8, by place: 1 an accepted draft, 0 a rejected one, -1 never drafted
     tries: Tensor  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor  # [B] times it ended with none
     log_ratio: Tensor  # [B, L] by place, NaN where nothing was verified
     distance: Tensor  # [B, L] by place, likewise
-    order: Tensor  # [B, L]
-    seconds: float
+    order: Tensor  # [B, L] position of each place
+    seconds: float  # wall time of the batch
 
 
-def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Image:
-    """Write every step's tokens in their places. ValueError if a decoder stops early or yields what is not finite."""
-    B, L = order.shape
-    tokens = torch.empty(0)
-    step, accepted = torch.zeros(B, L, dtype=torch.int32), torch.full((B, L), -1, dtype=torch.int8)
-    log_ratio, distance = torch.full((B, L), float("nan")), torch.full((B, L), float("nan"))
-    begin = torch.zeros(B, dtype=torch.int64, device=order.device)
-    taken, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=order.device) for _ in range(3))
-    clock = time.perf_counter()
-    for number, d in enumerate(steps, 1):
-        if number == 1:
-            tokens = torch.full((B, L, dim), float("nan"), dtype=d.tokens.dtype, device=order.device)
-        at = begin[:, None] + torch.arange(d.tokens.shape[1], device=order.device)
-        new = (at < (begin + d.kept)[:, None]) & (at < L)
-        b, w = new.nonzero(as_tuple=True)
-        tokens[b, at[b, w]] = d.tokens[b, w].to(tokens.dtype)
-        if not bool(tokens[b, at[b, w]].isfinite().all()):
-            bad = int((~tokens[b, at[b, w]].isfinite().all(-1)).nonzero()[0])
-            raise ValueError(
-                f"place {int(at[b, w][bad])}, row {int(b[bad])}: the decoder drew a token that is not finite"
-            )
-        step[b.cpu(), at[b, w].cpu()] = number
+def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
+    """Run a decoder: every step's tokens in their places.
+
+    ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a draft of
+    which the densities have no ratio.
+    """
+    order, (B, L), device = start.order, start.order.shape, start.order.device
+    canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
+    begin, taken, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
+    accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # the last place takes what nobody verified
+    log_ratio, distance = (torch.full((B, L + 1), float("nan"), device=device) for _ in range(2))
+    dtype = torch.float32
+    for d in steps:
+        i, dtype = torch.arange(d.tokens.shape[1], device=device), d.tokens.dtype
+        place = (begin[:, None] + i).clamp(max=L)
+        position = order.gather(1, place.clamp(max=L - 1))
+        canvas.write(torch.where((i < d.kept[:, None]) & (place < L), position, L), d.tokens)
         if d.verified is not None and d.accepted is not None and d.log_ratio is not None and d.distance is not None:
-            b, w = d.verified.nonzero(as_tuple=True)  # W may be one less than the tokens: the last is nobody's draft
-            where = (b.cpu(), at[b, w].cpu())
-            if bool((wrong := d.log_ratio[b, w].isnan()).any()):
-                bad = int(wrong.nonzero()[0])
-                raise ValueError(
-                    f"place {int(at[b, w][bad])}, row {int(b[bad])}: the densities of target and draft have no ratio: one is not finite"
-                )
-            accepted[where] = d.accepted[b, w].to(torch.int8).cpu()
-            log_ratio[where], distance[where] = d.log_ratio[b, w].float().cpu(), d.distance[b, w].float().cpu()
-        tries, gave_up = (
-            tries + (d.tries if d.tries is not None else 0),
-            gave_up + (d.gave_up if d.gave_up is not None else 0),
-        )
-        taken, begin = taken + (d.kept > 0), begin + d.kept
-    seconds = time.perf_counter() - clock
-    if int(begin.min()) < L:
-        row = int(begin.argmin())
-        raise ValueError(f"row {row}: the decoder stopped at place {int(begin[row])} of {L}")
-    raster = torch.empty_like(tokens).scatter(1, order[..., None].expand(-1, -1, dim), tokens)
-    return Image(
-        raster, taken.cpu(), step, accepted, tries.cpu(), gave_up.cpu(), log_ratio, distance, order.cpu(), seconds
-    )
+            where = torch.where(d.verified, place[:, : d.verified.shape[1]], L)  # the last token may be nobody's draft
+            accepted.scatter_(1, where, d.accepted.to(torch.int8))
+            log_ratio.scatter_(1, where, d.log_ratio.float())
+            distance.scatter_(1, where, d.distance.float())
+        tries += 0 if d.tries is None else d.tries
+        gave_up += 0 if d.gave_up is None else d.gave_up
+        taken += d.kept > 0
+        begin += d.kept
+    seconds = canvas.finish(torch.ones_like(order, dtype=torch.bool))
+    canvas.refuse(~canvas.tokens.isfinite().all(-1), "the decoder drew a token that is not finite")
+    accepted, log_ratio, distance = accepted[:, :L], log_ratio[:, :L], distance[:, :L]
+    lost = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, (accepted >= 0) & log_ratio.isnan())
+    canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
+    return Drawn(
+        canvas.tokens.to(dtype), taken, canvas.step.gather(1, order), accepted, tries, gave_up, log_ratio, distance,
+        order, seconds,
+    )  # fmt: skip
 
 
-def now(device: torch.device) -> float:
-    """Seconds on a clock that waits for what was launched on `device`."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:
+    """Numbers of images and their noise to a fresh pair, clocked, and the orders of decoding."""
+    draft = needs("continuous", spec["method"]) == "draft"
+
+    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
+        first, n = int(rows["ids"][0]), len(rows["ids"])
+        target, companion = loaded.pair(range(first, first + n), spec["sampling"], draft)
+        order = draw_order(noise, n, target.length, target.raster)
+        return Pair(Clocked(target), Clocked(companion) if companion else None), Start(order)
+
+    return begin
+
+
+def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
+    """What a shard keeps of a batch: of each network an image's share of what it cost."""
+    counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
+    shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
+    return vars(done) | shares | {"passes": int(counts["target"]["passes"])}
 
 
 @dataclass
@@ -95,15 +104,15 @@ class ClockedLaw:
 
     def propose(self, path: PathNoise) -> Tensor:
         begin = now(self.log_sigma.device)
-        found = self.law.propose(path)
-        self.counts["residual_seconds"] += now(found.device) - begin
-        return found
+        drawn = self.law.propose(path)
+        self.counts["residual_seconds"] += now(drawn.device) - begin
+        return drawn
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
         begin = now(x.device)
-        found = self.law.log_density(x, inner)
+        density = self.law.log_density(x, inner)
         self.counts["density_seconds"] += now(x.device) - begin
-        return found
+        return density
 
     def rows(self, which: Tensor) -> "ClockedLaw":
         return ClockedLaw(self.law.rows(which), self.counts)
@@ -121,18 +130,28 @@ class Clocked:
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
         begin = now(tokens.device)
-        found = self.model.conditions(tokens, order, places, known)
+        condition = self.model.conditions(tokens, order, places, known)
         self.counts["network_seconds"] += now(tokens.device) - begin
         self.counts["passes"] += 1
         self.counts["conditions"] += places.numel()
-        return found
+        return condition
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         begin = time.perf_counter()
-        found = self.model.law(condition, path)
-        self.counts["head_seconds"] += now(found.log_sigma.device) - begin
+        law = self.model.law(condition, path)
+        self.counts["head_seconds"] += now(law.log_sigma.device) - begin
         self.counts["head_calls"] += self.model.steps
-        return ClockedLaw(found, self.counts)
+        return ClockedLaw(law, self.counts)
 
     def take(self, rows: Tensor) -> "Clocked":
         return Clocked(self.model.take(rows), self.counts)
+
+
+Image = Drawn
+
+
+def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Drawn:
+    """Former name of `record`."""
+    from types import SimpleNamespace
+
+    return record(Pair(SimpleNamespace(dim=dim)), Start(order), steps)  # type: ignore[arg-type]

@@ -1,20 +1,27 @@
-"""Run a decoder and count: the tokens and one record per row, from the steps it yields."""
+"""Discrete decoders: how a batch of prompts is begun, and what a run of one is and costs."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from parity.base.noise import Noise
+from parity.decode.canvas import Canvas
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
+
+PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
 
 
 @dataclass
 class Decoded:
+    """A batch of decoded prompts and what they cost."""
+
     tokens: Tensor  # [B, L]
-    step: Tensor  # [B, L] int16: the pass, from 1, in which a token became final (0: forced by the grammar before any pass)
+    step: Tensor  # [B, L] int16: the pass, from 1, in which a token became final (0: forced before any pass)
     nfe: Tensor  # [B] target passes a row took part in
     nodes: Tensor  # [B] tokens evaluated for a row, over all its passes
     kept: Tensor  # [B, passes] int16: tokens that became final, pass by pass
@@ -22,32 +29,46 @@ class Decoded:
     seconds: float  # wall time of the batch
 
 
-def decode(model: TokenModel, steps: Iterator[Step], rows: int) -> Decoded:
-    """Write the final tokens of every step in their place; positions past the end are dropped."""
-    device, L = model.forced.device, model.length
-    tokens = model.forced.clamp(min=0).repeat(rows, 1)
-    tokens = torch.cat([tokens, tokens.new_zeros(rows, 1)], 1)  # the last column takes what is not kept
-    written = torch.zeros_like(tokens)
-    nfe, nodes, kept_by_step = (
-        torch.zeros(rows, dtype=torch.int64, device=device),
-        torch.zeros(rows, dtype=torch.int64, device=device),
-        [],
-    )
-    begin = time.perf_counter()
-    for number, (new, kept, positions, evaluated) in enumerate(steps, 1):
+def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
+    """Run a decoder: the final tokens of every step in their place, those past the end dropped.
+
+    ParityError that names row and position if it stops early or draws what is not in the vocabulary.
+    """
+    B, L, device = len(start), model.length, start.device
+    canvas = Canvas(model.forced.clamp(min=0).repeat(B, 1))
+    nfe, nodes = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(2))
+    kept_by_step = []
+    for new, kept, positions, evaluated in steps:
         i = torch.arange(new.shape[1], device=device)
         places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
-        where = places.clamp(max=L)
-        tokens.scatter_(1, where, new)
-        written.scatter_(1, where, number)
+        canvas.write(places.clamp(max=L), new)
         active = kept > 0
         nfe += active
         if evaluated is None:
             evaluated = (positions < L).sum(1) if positions.ndim == 2 else (L - positions).clamp(max=new.shape[1])
         nodes += torch.where(active, evaluated, 0)
         kept_by_step.append(kept)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - begin
+    seconds = canvas.finish((model.forced < 0).expand(B, L))
+    wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
+    canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
     kept = torch.stack(kept_by_step, 1).to(torch.int16)
-    return Decoded(tokens[:, :L], written[:, :L].to(torch.int16), nfe, nodes, kept, len(kept_by_step), seconds)
+    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept, canvas.steps, seconds)
+
+
+def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
+    """Encoded prompts and their noise to a fresh model and the starts [B] that a decoder takes."""
+
+    def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
+        return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
+
+    return begin
+
+
+def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:
+    """What a shard keeps of a batch."""
+    return vars(done) | {"tokens": done.tokens.int(), "captions": rows["captions"]}
+
+
+def decode(model: TokenModel, steps: Iterator[Step], rows: int) -> Decoded:
+    """Former name of `record`."""
+    return record(model, torch.zeros(rows, dtype=torch.int64, device=model.forced.device), steps)

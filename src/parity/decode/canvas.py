@@ -1,0 +1,45 @@
+"""What decoders of every kind draw on: places, the step in which each became final, and the time that took."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from parity.base.errors import ParityError
+
+
+def now(device: torch.device) -> float:
+    """Seconds on a clock that waits for what was launched on `device`."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+class Canvas:
+    """B rows of L places, filled in step by step. The clock runs from here to `finish`; nothing waits for a device before."""
+
+    def __init__(self, blank: Tensor):
+        """blank [B, L] or [B, L, D]: what stands there before the first step."""
+        self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
+        self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
+        self.steps, self.begin = 0, now(blank.device)
+
+    def write(self, where: Tensor, new: Tensor) -> None:
+        """One step: tokens new [B, W] or [B, W, D] at places where [B, W]; L for a slot that is not final."""
+        self.steps += 1
+        self.tokens.scatter_(1, where if new.ndim == 2 else where[..., None].expand_as(new), new.to(self.tokens.dtype))
+        self.step.scatter_(1, where, self.steps)
+
+    def finish(self, asked: Tensor) -> float:
+        """Seconds since the beginning. ParityError if a place of `asked` [B, L] bool was never written."""
+        seconds = now(self.tokens.device) - self.begin
+        self.tokens, self.step = self.tokens[:, :-1], self.step[:, :-1]
+        self.refuse(asked & (self.step == 0), "the decoder stopped before it was filled in")
+        return seconds
+
+    def refuse(self, bad: Tensor, what: str) -> None:
+        """ParityError that names row and position of the first, by step, of the places `bad` [B, L] bool, and its {token}."""
+        if bad.any():
+            row, position = min(bad.nonzero().tolist(), key=lambda at: int(self.step[at[0], at[1]]))
+            token = self.tokens[row, position].tolist()
+            raise ParityError(f"row {row}, position {position}: {what.format(token=token)}")

@@ -1,0 +1,85 @@
+"""The one batch loop: rows of any kind of model, decoded with one method and clocked beside plain decoding.
+
+What is particular to a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone:
+
+    PACED                             batches of a job beside which plain decoding is timed
+    opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take
+    record(model, start, steps)       runs a decoder: its tokens, and what they cost
+    columns(rows, model, start, done) what a shard keeps of that
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.base.command import progress
+from parity.base.files import canonical
+from parity.base.noise import Noise, batch_noise
+from parity.decode.records import Shard, join
+from parity.experiment.options import needs, plain_method, plain_options
+
+Rows = dict[str, np.ndarray]
+Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
+
+
+def leaf(kind: str) -> Any:
+    return importlib.import_module(f"parity.decode.{kind}")
+
+
+def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu") -> Any:
+    """The networks that decode a cell, in its dtype, with the companion that its method needs."""
+    models = importlib.import_module(f"parity.models.{kind}.load")
+    dtype = getattr(torch, spec.get("dtype", "float32"))
+    return models.load(manifest, device, dtype, needs(kind, spec["method"]))
+
+
+def begun(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
+    """A method on the models of a job: rows and their noise to what `record` takes."""
+    decoder = getattr(importlib.import_module(f"parity.decoders.{kind}.{spec['method']}"), spec["method"])
+    begin = leaf(kind).opened(loaded, spec)
+
+    def steps(rows: Rows, noise: Noise) -> Begun:
+        model, start = begin(rows, noise)
+        return model, start, decoder(model, start, noise=noise, **spec["options"])
+
+    return steps
+
+
+def column(value: Any, n: int) -> np.ndarray:
+    """A column of n rows: what a batch has of each of them, or one number for all."""
+    if isinstance(value, Tensor):
+        return value.cpu().numpy()
+    return value if isinstance(value, np.ndarray) else np.full(n, value)
+
+
+def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> float:
+    """Wall time of plain decoding of a batch, its networks fresh. What a first call pays for once is nobody's."""
+    plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
+    if first:
+        _, _, steps = begun(kind, loaded, plain)(rows, noise)
+        next(steps)
+    return leaf(kind).record(*begun(kind, loaded, plain)(rows, noise)).seconds
+
+
+def decode(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0) -> Shard:
+    """Tokens and records of `rows` under `spec`, `batch` of them at once.
+
+    What a job's seconds are worth depends on what else the machine does, so plain decoding is timed beside the first
+    `paced` batches, on the same rows. Noise is keyed by a row's id, so that changes nothing of what the method draws.
+    """
+    method, starts, parts = begun(kind, loaded, spec), range(0, len(rows["ids"]), batch), []
+    wide = torch.float64 if spec.get("dtype") == "float64" else torch.float32  # laws are float32 or wider
+    for number, i in enumerate(progress(starts, len(starts), f"{spec['method']} {canonical(spec['options'])}")):
+        some = {k: v[i : i + batch] for k, v in rows.items()}
+        n = len(some["ids"])
+        noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)
+        paced_by = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else float("nan")
+        model, start, steps = method(some, noise)
+        done = leaf(kind).record(model, start, steps)
+        given = {"ids": some["ids"], "plain_seconds": paced_by, "batch": n}
+        parts.append({k: column(v, n) for k, v in (given | leaf(kind).columns(some, model, start, done)).items()})
+    return Shard(join(parts))

@@ -1,0 +1,93 @@
+"""Shards: the tokens and records of decoded rows, an .npz with a column each.
+
+Of every kind of model
+    ids           [n] str: what keys a row's noise
+    tokens        [n, L], or [n, L, D] where they are continuous
+    step          [n, L] int16: the step in which a token became final; 0 for what was given or forced
+    seconds       [n] wall time of the row's batch, decoding alone
+    plain_seconds [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed
+    batch         [n] rows in that batch
+    passes        [n] passes of the target over that batch, one after another
+    provenance    device, versions, specification, code
+and what `columns` of `parity.decode.<kind>` adds.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import ParityError
+from parity.base.files import canonical, read_arrays, write_arrays
+
+NEEDED = ("ids", "tokens", "step", "seconds", "plain_seconds", "batch", "passes")
+
+
+@dataclass
+class Shard:
+    """Columns of decoded rows, each also an attribute, and how they were obtained."""
+
+    columns: dict[str, np.ndarray]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["columns"][name]
+        except KeyError:
+            raise AttributeError(f"shard: no column {name}") from None
+
+
+def write_shard(path: Path, columns: dict[str, np.ndarray], provenance: dict[str, Any]) -> None:
+    write_arrays(path, provenance=np.array(canonical(provenance)), **columns)
+
+
+def read_shard(path: Path) -> Shard:
+    """ParityError that names the file if it is not whole."""
+    columns = read_arrays(path)
+    if missing := sorted({*NEEDED, "provenance"} - set(columns)):
+        raise ParityError(f"{path}: damaged (no {', '.join(missing)}); delete it and run again")
+    return Shard(columns, json.loads(str(columns.pop("provenance"))))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a shard can be read: every member's checksum holds."""
+    try:
+        read_shard(path)
+    except (FileNotFoundError, ParityError):
+        return False
+    return True
+
+
+def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Columns end to end; one that has a column a pass is as wide as its widest part, the others filled up with zeros."""
+    joined = {}
+    for name in parts[0]:
+        every = [p[name] for p in parts]
+        if every[0].ndim == 2:
+            wide = max(x.shape[1] for x in every)
+            every = [np.pad(x, ((0, 0), (0, wide - x.shape[1]))) for x in every]
+        joined[name] = np.concatenate(every)
+    return joined
+
+
+def read_shards(paths: Iterable[Path]) -> Shard:
+    """Shards of one cell joined in the order given."""
+    shards = [read_shard(p) for p in paths]
+    return Shard(join([s.columns for s in shards]), shards[0].provenance)
+
+
+def read_rows(path: Path) -> dict[str, np.ndarray]:
+    """What rows are decoded from, a column each (ids among them); what a file says of them all is left out."""
+    return {k: v for k, v in read_arrays(path).items() if v.ndim}
+
+
+def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
+    """What a cell's shards were decoded from, joined; ParityError unless they are the shard's rows in its order."""
+    rows = join([read_rows(p) for p in paths])
+    if not np.array_equal(rows["ids"], shard.ids):
+        first = f"first: {rows['ids'][0]} against {shard.ids[0]}"
+        raise ParityError(f"inputs: their ids are not the samples' ({first}); run the cell again")
+    return rows
