@@ -15,22 +15,22 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
-    """The package's weights as after `recipe install`, those of the draft model and of the 8x8 grid small and random: a folder, and its digests
-    without these two and the drafter."""
-    from parity.experiment import config
-    from parity.models import checkpoints
-    from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
+    """The package's weights as after `training install`, those of the draft model and of the 8x8 grid small and random:
+    a folder, and its digests without these two and the drafter."""
+    from parity.experiment import weights
+    from parity.experiment.schema import ModelSpec
+    from parity.models.discrete.transformer import LlamaGenConfig, Transformer
     from parity.training.llamagen import CONFIGS
     from parity.training.loop import publish
 
-    folder, trained, sums, drafter = tmp_path / "weights", config.EMBEDDED, [], []
+    folder, trained, sums, drafter = tmp_path / "weights", weights.EMBEDDED, [], []
     folder.mkdir()
     for line in (trained / "SHA256SUMS").read_text().splitlines():
         if line.split()[1] not in ("draft.safetensors", "llamagen8.safetensors"):
             (sums if line.split()[1] != "drafter.safetensors" else drafter).append(line)
             (folder / line.split()[1]).symlink_to(trained / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    before = config.revision(config.ModelSpec()), hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8]
+    before = weights.revision(ModelSpec()), hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8]
     torch.manual_seed(0)
     for i, name in enumerate(("draft", "llamagen8")):
         small = LlamaGenConfig(**{**asdict(CONFIGS[name]), "dim": 32, "layers": 1, "heads": 2})
@@ -40,6 +40,5 @@ def all_weights(tmp_path, monkeypatch):
         digest = hashlib.sha256((folder / f"{name}.safetensors").read_bytes()).hexdigest()
         sums.insert(3 + i, f"{digest}  {name}.safetensors")
     (folder / "SHA256SUMS").write_text("\n".join([*sums, *drafter]) + "\n")
-    for module in (config, checkpoints):
-        monkeypatch.setattr(module, "EMBEDDED", folder)
+    monkeypatch.setattr(weights, "EMBEDDED", folder)
     return folder, before
