@@ -1,8 +1,8 @@
-"""Errors that a user can mend: one line that names the key, the value and what is allowed (`base.command.one_line` shows it)."""
+"""Errors that a user can mend: one line that names the key, the value and what is allowed."""
 
 
 class ParityError(ValueError):
-    """What was given cannot be used; the message is one line. Raised for data, files and models: anything but the configuration."""
+    """What was given cannot be used: data, files, models. The message is one line; `base.command.one_line` shows it."""
 
 
 class ConfigError(ParityError):

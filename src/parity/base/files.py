@@ -51,7 +51,7 @@ def sums(folder: Path) -> dict[str, str]:
 
 
 def header(file: Path) -> dict[str, Any]:
-    """The configuration that a safetensors file of ours carries in its header; {} if it has none, or there is no such file."""
+    """The configuration in the header of a safetensors file of ours; {} if it has none, or there is no such file."""
     try:
         with file.open("rb") as stream:
             text = stream.read(int.from_bytes(stream.read(8), "little"))

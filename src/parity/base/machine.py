@@ -1,4 +1,4 @@
-"""What the workflow asks of the machine it runs on; imports no torch, for the Snakefile reads it each time it is parsed."""
+"""What the workflow asks of the machine it runs on; imports no torch, for the Snakefile reads it when parsed."""
 
 import os
 import sys
@@ -11,6 +11,6 @@ def gpu() -> int:
 
 
 def use_package(source: Path) -> None:
-    """Let the commands of rules find this package, by the interpreter that runs snakemake (a conda environment comes before both)."""
+    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment."""
     os.environ["PYTHONPATH"] = str(source)
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

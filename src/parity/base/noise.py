@@ -1,11 +1,12 @@
 """Counter-based random numbers: a draw is a function of (seed, prompt, use, index), never of the order of calls.
 
-So the result for a prompt cannot depend on the batch it stands in, on the shard, or on where a run was interrupted, and two decoders
-that ask for the same (use, index) see the same number (which is how coupled decoders can equal plain sampling token for token).
+So the result for a prompt cannot depend on the batch it stands in, on the shard, or on where a run was interrupted, and
+two decoders that ask for the same (use, index) see the same number (which is how coupled decoders can equal plain
+sampling token for token).
 
-The generator is SplitMix64 (Steele, Lea & Flood 2014): each (row, use, index) names a stream, its elements are consecutive counters.
-Everything is int64 tensor arithmetic, so the bits are the same on every device; torch has no stable keyed generator that takes a
-tensor of keys and of counters.
+The generator is SplitMix64 (Steele, Lea & Flood 2014): each (row, use, index) names a stream, its elements are
+consecutive counters. Everything is int64 tensor arithmetic, so the bits are the same on every device; torch has no
+stable keyed generator that takes a tensor of keys and of counters.
 """
 
 import hashlib
@@ -33,8 +34,8 @@ def row_key(seed: int, prompt: str) -> int:
 class Noise:
     """Random numbers for a batch of rows.
 
-    keys [B] int64, one a row; dtype float32 (24 random bits, the leading ones of float64's 53) or float64.
-    `use` is one of USES; `index` is int64 [B, ...], or [1, ...] for all rows: a step, a position, or both in one number.
+    keys [B] int64, one a row; dtype float32 (24 random bits, the leading ones of float64's 53) or float64. `use` is one
+    of USES; `index` is int64 [B, ...], or [1, ...] for all rows: a step, a position, or both in one number.
     """
 
     def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
@@ -58,7 +59,7 @@ class Noise:
         return self._uniform(use, index, 1)[..., 0]
 
     def exponential(self, use: str, index: Tensor, n: int) -> Tensor:
-        """Unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a Gumbel-max race)."""
+        """Unit exponentials [B, ..., n]: `argmax(weights / exponential)` is a draw from `weights` (a race)."""
         return self._uniform(use, index, n).log_().neg_().clamp_(min=torch.finfo(self.dtype).tiny)
 
     def normal(self, use: str, index: Tensor, n: int) -> Tensor:

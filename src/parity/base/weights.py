@@ -16,11 +16,11 @@ from parity.base.files import configured, sums
 
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
-AVERAGED = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
+HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
 
 
 def parts(path: Path) -> list[Path]:
-    """The files that hold weights: a file itself, or a folder's *.safetensors in order of name. ParityError if there are none."""
+    """Files of weights: a file itself, or a folder's *.safetensors in order of name. ParityError if there are none."""
     found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
     if not found:
         lacks = "holds no *.safetensors" if path.is_dir() else "no such file"
@@ -51,7 +51,8 @@ def check(path: Path, expected: str, what: str) -> None:
 
 
 def listed(folder: Path, name: str, what: str, made_by: str) -> tuple[Path, str]:
-    """A file of a folder and its digest, verified against the folder's SHA256SUMS; ParityError that begins with `what`, says `made_by`."""
+    """A file of a folder and its digest, verified against the folder's SHA256SUMS; ParityError that begins with `what`,
+    says `made_by`."""
     known = sums(folder)
     if name not in known:
         raise ParityError(f"{what}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
@@ -72,7 +73,7 @@ def unpickle(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         cause = repr(error).splitlines()[0][:200]
         raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}") from None
-    held = next((held[key] for key in AVERAGED if key in held), held)
+    held = next((held[key] for key in HELD if key in held), held)
     return {k: v for k, v in held.items() if isinstance(v, Tensor)}
 
 
@@ -104,7 +105,7 @@ def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -
 
 
 def network(build: Callable[[C], N], config: type[C], file: Path, ignored: tuple[str, ...] = ()) -> N:
-    """A network of the sizes in its file's header (entries `ignored` aside), its weights loaded; ParityError unless they fit."""
+    """A network of the sizes in its file's header, `ignored` ones aside, with its weights, or ParityError."""
     net = build(configured(config, file, ignored))
     load_weights(net, file)
     return net.eval()

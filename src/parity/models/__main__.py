@@ -1,7 +1,8 @@
 """Models: get and verify what an experiment names, or convert published checkpoints into what it can name.
 
-python -m parity.models --kind discrete --name scenes --spec '{}' --out results/checkpoints/discrete/scenes/manifest.json
-python -m parity.models convert --model mar --target mar_base.pth --draft mar_small.pth --kl kl16.ckpt --out weights/mar
+python -m parity.models --kind discrete --name scenes --spec '{}' --out
+results/checkpoints/discrete/scenes/manifest.json python -m parity.models convert --model mar --target mar_base.pth
+--draft mar_small.pth --kl kl16.ckpt --out weights/mar
 """
 
 import argparse

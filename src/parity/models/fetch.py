@@ -2,7 +2,8 @@
 
     {"kind", "family", "source", "files": {part: path}, "sha256": {part: digest}, "network": {sizes known beforehand}}
 
-A digest of a file is what verifies it; of a folder it is that of its *.safetensors. Loading trusts what was verified here.
+A digest of a file is what verifies it; of a folder it is that of its *.safetensors. Loading trusts what was verified
+here.
 """
 
 import sys
@@ -24,7 +25,7 @@ OURS = {"t5": "text", "llamagen": "transformer"}  # embedded files to the parts 
 
 
 def manifest(kind: str, name: str, spec: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Bring every file of a model to hand, verified; what is converted goes into `folder`. ParityError for what cannot be had."""
+    """Bring a model's files to hand, verified; converted ones go to `folder`. ParityError for what cannot be had."""
     family, source, files, digests, network = BY_KIND[kind](name, spec, folder)
     return {
         "kind": kind,
@@ -97,9 +98,7 @@ def embedded(what: str, kind: str, parts: dict[str, str]) -> tuple[dict[str, Pat
     return {OURS.get(k, k): v for k, v in files.items()}, {OURS.get(k, k): v for k, v in digests.items()}
 
 
-def verified(
-    what: str, folder: Path, parts: dict[str, str], made_by: str
-) -> tuple[dict[str, Path], dict[str, str]]:
+def verified(what: str, folder: Path, parts: dict[str, str], made_by: str) -> tuple[dict[str, Path], dict[str, str]]:
     """The files of a folder that are these parts, and their digests, as its SHA256SUMS says."""
     found = {part: listed(folder, file, what, made_by) for part, file in parts.items()}
     return {part: file for part, (file, _) in found.items()}, {part: total for part, (_, total) in found.items()}

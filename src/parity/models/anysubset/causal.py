@@ -22,8 +22,7 @@ def build(config: dict[str, Any]) -> "GPT2LMHeadModel":
 
 
 class Causal:
-    """transformers' GPT-2, with its cache or without. Satisfies `AnySubsetModel` for one rank a pass, in the identity
-    order."""
+    """transformers' GPT-2, cached or not. Satisfies `AnySubsetModel` for one rank a pass, in the identity order."""
 
     def __init__(self, net: "GPT2LMHeadModel", mask: int, separator: int, cache: bool):
         self.net, self.mask, self.separator, self.cache = net.eval(), mask, separator, cache
@@ -54,7 +53,8 @@ class Causal:
             )
         width = max(1, int((wanted - self.fed).max()))
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
-        # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from all later ones
+        # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from
+        # all later ones
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
         out = self.net(

@@ -1,9 +1,17 @@
-"""What is to be filled in: known words anywhere, the rest in the one order that the prompt determines, and what a decoder needs of a model."""
+"""What is to be filled in, in the one order that the prompt determines, and what a decoder needs of a model.
+
+A *family* of models is one module here that declares FAMILY, and has `build(config)`, transformers' network of a saved
+configuration, `plain(net, mask)` and `cached(weights, config, mask)`, which are `AnySubsetModel`s:
+
+    FAMILY = {"files": parts of a model: the network, and the judge that scores texts}
+"""
 
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from parity.base.errors import ParityError
 
 
 class Infilling(NamedTuple):
@@ -28,15 +36,22 @@ class AnySubsetModel(Protocol):
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         """tokens, order [B, N], begin [B], ranks, seen [B, S] -> probabilities [B, S, V], in one pass.
 
-        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the prompt, see one
-        another; behind them each sees what came before it. A draft has seen = n for all ranks, a joint density seen = ranks (Eq. 6). The
-        ranks of a row are distinct; those at N or beyond are slots of no meaning, and so are their laws.
+        Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the
+        prompt, see one another; behind them each sees what came before it. A draft has seen = n for all ranks, a joint
+        density seen = ranks (Eq. 6). The ranks of a row are distinct; those at N or beyond are slots of no meaning, and
+        so are their laws.
         """
         ...
 
 
+def ranked(order: Tensor) -> Tensor:
+    """The rank [B, N] of each position, order [B, N] being the position of each rank."""
+    B, N = order.shape
+    return torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
+
+
 def lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Order [B, N], begin [B], end [B] of known positions [B, N] (bool): the prompt's from left to right, then the others (Eq. 4)."""
+    """Order [B, N], begin [B], end [B] of known positions bool [B, N]: from left to right, then the others (Eq. 4)."""
     B, N = known.shape
     end = torch.full((B,), N, device=known.device) if end is None else end
     position = torch.arange(N, device=known.device).expand(B, N)
@@ -47,27 +62,27 @@ def lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, T
 
 
 def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tensor:
-    """values [B, N] with new [B, W] at positions [B, W] where `where`; slots past a row's end repeat a position, and write nothing."""
+    """values [B, N] with new [B, W] at positions [B, W] `where` true; slots past a row's end write nothing."""
     spare = torch.cat([values, values[:, :1]], 1)  # the last column takes what is not to be written
     return spare.scatter_(1, torch.where(where, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
 def infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ValueError for a row with nothing to do or nothing given.
+    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ParityError for a row of nothing hidden, or given.
 
     A token outside the vocabulary, or a mask among the known ones, is an error that names the row and the position.
     """
     order, begin, end = lattice(known, end)
     for row in range(len(tokens)):
         if int(begin[row]) == int(end[row]):
-            raise ValueError(f"row {row}: no masked position among {int(end[row])}; there is nothing to fill in")
+            raise ParityError(f"row {row}: no masked position among {int(end[row])}; there is nothing to fill in")
         if int(begin[row]) == 0:
-            raise ValueError(f"row {row}: all {int(end[row])} positions are masked; allowed: at least one known token")
+            raise ParityError(f"row {row}: all {int(end[row])} positions are masked; allowed: at least one known token")
     bad = known & ((tokens < 0) | (tokens >= vocab) | (tokens == mask))
     if bad.any():
         row, position = bad.nonzero()[0].tolist()
         what = f"{int(tokens[row, position])}" + (" (the mask)" if int(tokens[row, position]) == mask else "")
-        raise ValueError(
+        raise ParityError(
             f"row {row}, position {position}: known token {what}; allowed: 0 to {vocab - 1} without the mask {mask}"
         )
     return Infilling(torch.where(known, tokens, mask), order, begin, end)

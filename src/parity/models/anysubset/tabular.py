@@ -1,4 +1,4 @@
-"""Any-subset models small enough to write down: a table of conditionals for every partial text, and the law it implies."""
+"""Any-subset models small enough to write down: conditionals for every partial text, and the law they imply."""
 
 import itertools
 
@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.models.anysubset.protocol import Infilling
+from parity.base.errors import ParityError
+from parity.models.anysubset.protocol import Infilling, ranked
 
 
 class TabularAnySubset:
@@ -22,10 +23,9 @@ class TabularAnySubset:
         self.place = self.vocab ** torch.arange(self.length - 1, -1, -1)
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        """See `infilling.AnySubsetModel`; float64."""
+        """See `AnySubsetModel`; float64."""
         N = self.length
-        rank = torch.empty_like(order).scatter_(1, order, torch.arange(N).expand_as(order))  # of each position
-        known = torch.where(rank[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
+        known = torch.where(ranked(order)[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
         return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=N - 1))]
 
 
@@ -50,7 +50,7 @@ def consistent_table(vocab: int, length: int, generator: torch.Generator, scale:
 
 
 def joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
-    """Law [V^K] of the K missing tokens of the first row of `start`, in the order of decoding, first rank most significant."""
+    """Law [V^K] of the K missing tokens of the first row of `start`, in decoding order, first rank most significant."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     cells = torch.tensor(list(itertools.product(range(model.words), repeat=K)))
     one = Infilling(*(x[:1].expand(len(cells), *x.shape[1:]) for x in start))
@@ -61,12 +61,12 @@ def joint_law(model: TabularAnySubset, start: Infilling) -> np.ndarray:
 
 
 def codes(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarray:
-    """Numbers [B] of complete rows in the order of `joint_law`; ValueError for a token outside the vocabulary."""
+    """Numbers [B] of complete rows in the order of `joint_law`; ParityError for a token outside the vocabulary."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     drawn = tokens.gather(1, start.order[:, m : m + K])
     if ((drawn < 0) | (drawn >= model.words)).any():
         row, at = ((drawn < 0) | (drawn >= model.words)).nonzero()[0].tolist()
-        raise ValueError(
+        raise ParityError(
             f"row {row}, position {int(start.order[row, m + at])}: token {int(drawn[row, at])} is not in the vocabulary"
         )
     return (drawn * model.words ** torch.arange(K - 1, -1, -1)).sum(1).numpy()

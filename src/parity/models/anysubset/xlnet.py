@@ -1,10 +1,12 @@
-"""XLNet as an any-subset model (Yang et al. 2019; Guo & Ermon 2025, sec. 4): transformers' `XLNetLMHeadModel`, asked in one order.
+"""XLNet as an any-subset model (Yang et al. 2019; Guo & Ermon 2025, sec. 4): transformers' `XLNetLMHeadModel`, asked in
+one order.
 
-XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a law never sees
-its own token (appendix D). `permutation_mask` says what each position may read.
+XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a
+law never sees its own token (appendix D). `permutation_mask` says what each position may read.
 
-`XLNet` asks transformers' own forward. `CachedXLNet` computes the same from the same weights, keeps keys and values, and does without
-transformers, whose import takes longer than a small cell's decoding: hence the imports inside functions.
+`XLNet` asks transformers' own forward. `CachedXLNet` computes the same from the same weights, keeps keys and values,
+and does without transformers, whose import takes longer than a small cell's decoding: hence the imports inside
+functions.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.models.anysubset.protocol import ranked
 
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
@@ -23,11 +28,8 @@ def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLN
     """A small XLNet with no dropout and no memory."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
-    config = XLNetConfig(
-        vocab_size=vocab, d_model=width, n_layer=layers, n_head=heads, d_inner=4 * width, dropout=0.0, use_mems_eval=False,
-        use_mems_train=False,
-    )  # fmt: skip
-    return XLNetLMHeadModel(config)
+    sizes = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
+    return XLNetLMHeadModel(XLNetConfig(**sizes, dropout=0.0, use_mems_eval=False, use_mems_train=False))
 
 
 def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
@@ -39,13 +41,9 @@ def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
 
 def permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
     """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, but a prompt that sees itself whole."""
-    B, N = order.shape
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(N, device=order.device).expand(B, N)
-    )  # of each position
-    limit = torch.arange(N + 1, device=order.device).maximum(
-        begin[:, None]
-    )  # ranks below this are read; one slot more for no meaning
+    N, rank = order.shape[1], ranked(order)
+    # ranks below this are read; one slot more for no meaning
+    limit = torch.arange(N + 1, device=order.device).maximum(begin[:, None])
     limit = limit.scatter(1, ranks.clamp(max=N), seen)
     return (rank[:, None, :] >= limit.gather(1, rank)[:, :, None]).float()
 
@@ -58,7 +56,7 @@ def exclude(logits: Tensor, mask: int) -> Tensor:
 
 
 class XLNet:
-    """transformers' forward, everything computed in every pass. Satisfies `infilling.AnySubsetModel`."""
+    """transformers' forward, everything computed in every pass. Satisfies `AnySubsetModel`."""
 
     def __init__(self, net: "XLNetLMHeadModel", mask: int):
         self.net, self.mask, self.vocab = net.eval(), mask, net.config.vocab_size
@@ -74,24 +72,23 @@ class XLNet:
 
 
 class CachedXLNet:
-    """The same laws with keys and values kept (appendix F.4): a pass computes what has changed since the last, and its queries.
+    """The same laws with keys and values kept (appendix F.4): a pass computes what has changed since the last, and its
+    queries.
 
     weights  the state of an `XLNetLMHeadModel`, by name; config: its configuration, as saved
 
-    The cache is addressed by position and remembers which token stands there; a rejected draft is found out by that, and computed anew.
-    The prompt is computed once, generated tokens do not join it and keep their causal attention. Relative positions are computed in every
-    pass. A new batch (other rows, orders or prompts) starts an empty cache.
+    The cache is addressed by position and remembers which token stands there; a rejected draft is found out by that,
+    and computed anew. The prompt is computed once, generated tokens do not join it and keep their causal attention.
+    Relative positions are computed in every pass. A new batch (other rows, orders or prompts) starts an empty cache.
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):
         if config.get("ff_activation", "gelu") != "gelu" or config.get("bi_data") or config.get("clamp_len", -1) > 0:
-            raise ValueError(
+            raise ParityError(
                 "XLNet: ff_activation, bi_data or clamp_len is not the default; allowed: the default, or cache: false"
             )
-        self.words, self.mask_embedding = (
-            weights["transformer.word_embedding.weight"],
-            weights["transformer.mask_emb"][0],
-        )
+        self.words = weights["transformer.word_embedding.weight"]
+        self.mask_embedding = weights["transformer.mask_emb"][0]
         self.out, self.bias = weights.get("lm_loss.weight", self.words), weights["lm_loss.bias"]
         self.vocab, self.width, self.mask = *self.words.shape, mask
         self.heads, self.epsilon = config.get("n_head", 16), config.get("layer_norm_eps", 1e-12)
@@ -104,11 +101,10 @@ class CachedXLNet:
         B, N = order.shape
         self.order, self.begin = order, begin
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
-        self.rank = torch.empty_like(order).scatter_(1, order, torch.arange(N, device=order.device).expand(B, N))
+        self.rank = ranked(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
-        self.keys, self.values = (
-            [empty.clone() for _ in self.layers] for _ in range(2)
-        )  # the last slot takes what is no token
+        # the last slot takes what is no token
+        self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))
         distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
         frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
         angle = distance[:, None] * frequency

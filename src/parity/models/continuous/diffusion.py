@@ -1,10 +1,12 @@
-"""The diffusion head of continuous autoregressive models: a small MLP that turns a condition z into a law over one token x.
+"""The diffusion head of continuous autoregressive models: a small MLP that turns a condition z into a law over one
+token x.
 
-Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance, respacing); parameter names
-are those of `diffloss.net` in the published checkpoints.
+Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance,
+respacing); parameter names are those of `diffloss.net` in the published checkpoints.
 
-Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step from Gaussians N(mu_t, sigma_t^2), step T first, step 1 last; the token is
-x_0. The law it leads to is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of log sigma over the steps before it.
+Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step from Gaussians N(mu_t, sigma_t^2), step T first,
+step 1 last; the token is x_0. The law it leads to is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of
+log sigma over the steps before it.
 """
 
 import math
@@ -26,7 +28,7 @@ class Trajectory(NamedTuple):
 
     mean: Tensor  # [N, D] of p(x_0 | x_1)
     std: Tensor  # [N, D]
-    log_sigma: Tensor  # [N] sum of log sigma over steps T to 2 and coordinates; only differences between two models mean something
+    log_sigma: Tensor  # [N] sum over steps T to 2 and coordinates; only differences between two models mean something
     last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
 
     def sample(self, path: PathNoise) -> Tensor:
@@ -53,7 +55,7 @@ class Schedule(NamedTuple):
 
     @property
     def log_posterior(self) -> Tensor:
-        """log of the variance of q(x_{t-1} | x_t, x_0); the last step's is zero and takes its neighbour's, as published."""
+        """log variance of q(x_{t-1} | x_t, x_0); the last step's variance, zero, is its neighbour's, as published."""
         variance = self.beta * (1 - self.alpha_bar_before) / (1 - self.alpha_bar)
         return torch.cat([variance[1:2] if len(variance) > 1 else self.beta[:1], variance[1:]]).log()
 
@@ -153,7 +155,8 @@ class HeadNet(nn.Module):
 
 
 def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N]: squared error of the noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16).
+    """Training loss [N]: squared error of the noise, and the variational bound for the variance alone (Nichol &
+    Dhariwal 2021, eq. 16).
 
     x [N, D] tokens, z [N, W], t [N] in 0 .. 999, noise [N, D].
     """
@@ -177,7 +180,7 @@ def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class HeadSampling:
-    """How a diffusion head is sampled: the same for every method of an experiment, for it is what the target's law is."""
+    """How a diffusion head is sampled: what the target's law is, so the same for every method."""
 
     steps: int = 100  # T
     sampler: Literal["ddpm", "ddim"] = "ddpm"
@@ -189,9 +192,13 @@ class HeadSampling:
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
+Sampling = HeadSampling  # its former name, until every import site has the new one
+
+
 @dataclass(frozen=True)
 class Steps:
-    """The Gaussians of N tokens' steps under a head: z [N, W]; with guidance [N], `unconditional` [N, W] is the condition without class.
+    """The Gaussians of N tokens' steps under a head: z [N, W]; with guidance [N], `unconditional` [N, W] is the
+    condition without class.
 
     eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published).
     """
@@ -226,7 +233,7 @@ class Steps:
         if self.sampling.sampler == "ddpm":
             std = (0.25 * (v + 1) * math.log(beta) + 0.25 * (1 - v) * low).exp()
             mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
-        else:  # at the last step `before` is 1: x_0 is the prediction, and eta's share of its neighbour's deviation stands in for a zero
+        else:  # at the last step `before` is 1: eta's share of its neighbour's deviation replaces a zero
             sigma = self.sampling.eta * math.exp(0.5 * low)
             std, mean = (
                 torch.full_like(x, sigma),
@@ -236,7 +243,7 @@ class Steps:
 
 
 def walk(steps: Steps, path: PathNoise) -> Trajectory:
-    """Walk N tokens from x_T = path(T) down to the last step's law, all in one batch; path(T-1) .. path(1) is the noise of steps T .. 2."""
+    """Walk N tokens from x_T = path(T) to the last step's law in one batch; path(T-1) .. path(1) are in between."""
     T = steps.sampling.steps
     x = path(T)
     log_sigma = x.new_zeros(len(x))
@@ -248,7 +255,7 @@ def walk(steps: Steps, path: PathNoise) -> Trajectory:
 
 
 def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
-    """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): what the paper's Table 6 calls the single path. x_T cancels."""
+    """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T cancels."""
     x, found = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):
         laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]

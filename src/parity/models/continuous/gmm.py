@@ -1,8 +1,9 @@
 """A causal transformer with a Gaussian-mixture head, class-conditional: continuous tokens whose law has a closed form.
 
-Source: Tschannen et al. 2025 (GIVT): raster order, one mixture with diagonal covariances per token; the paper of continuous speculative decoding,
-eq. 52. p, q and the residual are then known exactly, so a speculative decoder of this head can be tested against them.
-A temperature multiplies every component's scale, as there, and leaves a mixture; guidance would not, and is not had.
+Source: Tschannen et al. 2025 (GIVT): raster order, one mixture with diagonal covariances per token; the paper of
+continuous speculative decoding, eq. 52. p, q and the residual are then known exactly, so a speculative decoder of this
+head can be tested against them. A temperature multiplies every component's scale, as there, and leaves a mixture;
+guidance would not, and is not had.
 """
 
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class GMMConfig:
 
 
 class GMMNet(nn.Module):
-    """The class stands before the first token; what is read there and at the tokens before a place gives the place's condition."""
+    """The class stands before the first token; it and the tokens before a place give the place's condition."""
 
     def __init__(self, c: GMMConfig):
         super().__init__()
@@ -62,7 +63,7 @@ class GMMNet(nn.Module):
         nn.init.normal_(self.class_emb.weight, std=0.02)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """tokens [N, S, D] of the first S places, S < L, labels [N] -> conditions z [N, S + 1, width] of places 0 .. S."""
+        """tokens [N, S, D] of the first S < L places, labels [N] -> conditions z [N, S + 1, width] of places 0 .. S."""
         x = torch.cat([self.class_emb(labels)[:, None], self.z_proj(tokens)], 1)
         x = x + self.pos_embed_learned[:, : x.shape[1]]
         before = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
@@ -92,7 +93,7 @@ def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GMM:
-    """Satisfies `ContinuousModel`; `order` is raster order and is not read. One causal pass gives the conditions of all places."""
+    """Satisfies `ContinuousModel`; `order`, raster order, is not read. One causal pass gives all places' conditions."""
 
     net: GMMNet
     labels: Tensor  # [B]

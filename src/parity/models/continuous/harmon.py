@@ -1,10 +1,11 @@
 """Harmon: MAR with a language model between its encoder and its decoder, conditioned on text.
 
-Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files (whose `vae.*` is a file of its own here, and whose
-`llm.lm_head` only its understanding needs). The language model is transformers' Qwen2.
+Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files (whose `vae.*` is a
+file of its own here, and whose `llm.lm_head` only its understanding needs). The language model is transformers' Qwen2.
 
-The encoder's buffer holds no class. What it gives goes into the language model after the prompt, known tokens in raster order and the buffer last; what
-comes back is added to it, and MAR's decoder and head go on as ever. The language model is causal, so the buffer alone has seen all.
+The encoder's buffer holds no class. What it gives goes into the language model after the prompt, known tokens in raster
+order and the buffer last; what comes back is added to it, and MAR's decoder and head go on as ever. The language model
+is causal, so the buffer alone has seen all.
 """
 
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ class HarmonNet(nn.Module):
         return prompts[:, (prompts >= 0).any(0)]
 
     def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
-        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width] for every grid place.
+        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width] for
+        every grid place.
 
         An id below 0 is padding, after a prompt or before it; a row of padding alone is a row without a prompt.
         """

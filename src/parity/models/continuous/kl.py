@@ -1,8 +1,8 @@
 """MAR's image tokenizer: a convolutional autoencoder with a Gaussian bottleneck (KL-16), after latent diffusion's.
 
-Source: Li et al. 2024 (MAR), sec. 4.1; Rombach et al. 2022. The encoder and the decoder are LlamaGen's (`vq.py`), whose tokenizer descends
-from this one; `published_names` renames the parameters of `kl16.ckpt` to theirs.
-The embedded tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
+Source: Li et al. 2024 (MAR), sec. 4.1; Rombach et al. 2022. The encoder and the decoder are LlamaGen's (`vq.py`), whose
+tokenizer descends from this one; `published_names` renames the parameters of `kl16.ckpt` to theirs. The embedded
+tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 tokens of 16 numbers.
 """
 
 import math
@@ -84,7 +84,7 @@ def unfold(cells: Tensor, cell: int) -> Tensor:
 
 
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
-    """The entries of `kl16.ckpt` (key "model") under the names used here; what belongs to its training loss is left out."""
+    """The entries of `kl16.ckpt` (key "model") under the names used here, without those of its training loss."""
     mid = {"block_1": 0, "attn_1": 1, "block_2": 2}
 
     def rename(key: str) -> str:

@@ -18,12 +18,11 @@ from parity.embedded.classes import CLASSES, scene
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.protocol import ContinuousModel, Pair
-from parity.models.discrete.vq import to_uint8
+from parity.models.discrete.vq import to_pixels
 
 
 def label_of(image: int, classes: int = len(CLASSES)) -> int:
-    """The class of an image by its number: in turn, by steps coprime to their number, so that a few images are of many
-    shapes and colours."""
+    """The class of an image by its number: by steps coprime to 60: a few images have many shapes and colours."""
     return image * 7 % classes
 
 
@@ -47,7 +46,7 @@ class Loaded:
         self.classes = len(CLASSES) if captioned else self.manifest["network"].get("classes", len(CLASSES))
 
     def network(self, part: str) -> Any:
-        """"target" or "draft"; ParityError for one that the model does not have."""
+        """Either "target" or "draft"; ParityError for one that the model does not have."""
         if part not in self.nets:
             net: Any = network(self.family.Network, self.family.Config, self.file(part), ignored=(kl.LATENTS,))
             net.to(self.device, self.dtype)
@@ -88,7 +87,7 @@ class Loaded:
         return ids.masked_fill(valid == 0, -1).to(self.device)
 
     def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
-        """"target" or "draft", conditioned on the images of these numbers."""
+        """Either "target" or "draft", conditioned on the images of these numbers."""
         return self.family.condition(self.network(part), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
@@ -101,7 +100,7 @@ class Loaded:
         """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
         parts = [self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)]
-        return to_uint8(torch.cat(parts)).permute(0, 2, 3, 1).cpu().numpy()
+        return to_pixels(torch.cat(parts))
 
 
 def load(

@@ -1,10 +1,11 @@
 """MAR: masked autoregressive image generation with a diffusion head, class-conditional.
 
-Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files (see docs/continuous.md).
+Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files (see
+docs/continuous.md).
 
-The encoder reads the known tokens, after a buffer that holds the class; the decoder reads them again in their places with a learned mask token
-everywhere else, and gives a condition z for every unknown place. Attention is bidirectional, so a token's condition given one more known
-token is another pass: `conditions` counts what it evaluates.
+The encoder reads the known tokens, after a buffer that holds the class; the decoder reads them again in their places
+with a learned mask token everywhere else, and gives a condition z for every unknown place. Attention is bidirectional,
+so a token's condition given one more known token is another pass: `conditions` counts what it evaluates.
 """
 
 import math
@@ -121,9 +122,11 @@ class MARNet(nn.Module):
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
     def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x [N, buffer + S, width].
+        """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x
+        [N, buffer + S, width].
 
-        S is the largest number of known tokens; also returns their grid places [N, S], in raster order, and which of them are real [N, S].
+        S is the largest number of known tokens; also returns their grid places [N, S], in raster order, and which of
+        them are real [N, S].
         """
         c, n = self.config, len(tokens)
         counts = known.sum(1)
@@ -165,14 +168,14 @@ def known_mask(order: Tensor, known: Tensor) -> Tensor:
 
 
 def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
-    """The guidance scale when `done` [N] of `length` tokens will be known (MAR, appendix B: linear in what is known, or constant)."""
+    """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant."""
     share = done / length if sampling.guidance_schedule == "linear" else torch.ones_like(done, dtype=torch.float32)
     return 1 + (sampling.guidance - 1) * share.float()
 
 
 @dataclass(frozen=True)
 class MAR:
-    """Satisfies `ContinuousModel`. Attention is bidirectional: a condition is one evaluation of the network, whatever is drawn beside it."""
+    """Satisfies `ContinuousModel`. Attention is bidirectional: every condition is a pass of the network of its own."""
 
     net: MARNet
     labels: Tensor  # [B]

@@ -1,8 +1,25 @@
 """What a continuous autoregressive model is to a decoder.
 
-Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *place* i is the i-th position of the order. A
-*condition* is what a model computes from the known tokens for one place to come; a *law* is the distribution over that place's token, which a
-model's head makes of a condition. Both are asked for in batches: rows b, and n places of each row.
+Words. An image is L tokens of D numbers. Its *order* is a permutation of the L grid positions; *place* i is the i-th
+position of the order. A *condition* is what a model computes from the known tokens for one place to come; a *law* is
+the distribution over that place's token, which a model's head makes of a condition. Both are asked for in batches: rows
+b, and n places of each row.
+
+A *family* of models is one module here that declares FAMILY, a literal that the configuration's checks read without
+importing it, and has `Config` and `Network` (a network of the sizes in its file's header) and
+`condition(net, given, sampling) -> ContinuousModel`:
+
+    FAMILY = {
+        "condition": "class" or "caption": what images are conditioned on; `given` [B] classes or [B, P] token ids,
+        "causal": whether a place has no law before the one before it is known: raster order, one token at a time,
+        "single_path": whether its laws are walks (`diffusion.Steps`) whose likelihood ratio along one path is known,
+        "samplers": samplers of its head that it has,
+        "schedules": schedules of guidance that it has; () for no guidance,
+        "reads": sampling settings that its law depends on: another one makes no other cell,
+    }
+
+The header's `grid` is tokens a side; where it has `cell`, a place is a cell of so many tokens a side. A family with
+released checkpoints says what `parity.models convert` must know with `released(state, **sizes) -> Config`.
 """
 
 import math
@@ -33,12 +50,12 @@ class Law(Protocol):
         ...
 
     def propose(self, path: PathNoise) -> Tensor:
-        """A draw [N, D] from what `log_density` is the density of, from fresh noise; the same as `sample` but where a sampler adds no last noise."""
+        """A draw [N, D] from what `log_density` is the density of; `sample` but where a sampler adds no last noise."""
         ...
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
-        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released code has 42; a closed form
-        knows 1 alone and raises ValueError)."""
+        """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released
+        code has 42; a closed form knows 1 alone and raises ValueError)."""
         ...
 
     def rows(self, which: Tensor) -> "Law":
@@ -47,10 +64,12 @@ class Law(Protocol):
 
 
 class ContinuousModel(Protocol):
-    """One network with what it is conditioned on: rows of labels or prompts, guidance and the sampler's settings are inside.
+    """One network with what it is conditioned on: rows of labels or prompts, guidance and the sampler's settings are
+    inside.
 
-    conditions(tokens [B, L, D], order [B, L], places [B, n], known [B, n]) -> condition of B*n tokens, row-major: the token of place
-    `places` given the tokens of places 0 .. known-1 (known <= places, both below L). `law` walks them all in one batch.
+    conditions(tokens [B, L, D], order [B, L], places [B, n], known [B, n]) -> condition of B*n tokens, row-major: the
+    token of place `places` given the tokens of places 0 .. known-1 (known <= places, both below L). `law` walks them
+    all in one batch.
     """
 
     @property
@@ -96,7 +115,7 @@ class Start(NamedTuple):
 
 
 def path_noise(noise: Noise, use: str, places: Tensor, steps: int, dim: int) -> PathNoise:
-    """The noise of the tokens of `places` [B, n], keyed by place, so that two models that draw the same place can share it; [B*n, D]."""
+    """The noise [B*n, D] of the tokens of `places` [B, n], keyed by place, so that two models share it."""
     return lambda i: noise.normal(use, places * (steps + 1) + i, dim).flatten(0, 1)
 
 

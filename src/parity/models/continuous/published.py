@@ -1,8 +1,9 @@
-"""Published checkpoints of a continuous family as a folder of weights that an experiment reads: `parity.models convert`.
+"""Published checkpoints of a continuous family as a folder of weights that an experiment reads: `parity.models
+convert`.
 
-Source: the released files, mar_{base,large,huge}/checkpoint-last.pth, xAR-{B,L,H}.pth and kl16.ckpt. Parameter names are
-theirs, so a file's shapes say its sizes; only the number of attention heads does not show in them. A family that has
-released files says so with a function `released(state, **sizes)`, which adds the sizes that are its own.
+Source: the released files, mar_{base,large,huge}/checkpoint-last.pth, xAR-{B,L,H}.pth and kl16.ckpt. Parameter names
+are theirs, so a file's shapes say its sizes; only the number of attention heads does not show in them. A family that
+has released files says so with a function `released(state, **sizes)`, which adds the sizes that are its own.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""Continuous models small enough to write down: a Gaussian mixture over whole sequences, whose conditionals are mixtures.
+"""Continuous models small enough to write down: a Gaussian mixture over whole sequences, whose conditionals are
+mixtures.
 
 The components tie the tokens together, while within one they are independent: every conditional has a known density and
 distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.
@@ -104,8 +105,8 @@ class MixtureLaw(NamedTuple):
 
 @dataclass(frozen=True)
 class TabularMixture:
-    """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places whose
-    predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
+    """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places
+    whose predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
 
     mixture: Mixture
     rows: int

@@ -1,10 +1,13 @@
-"""xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells in training and clean ones in sampling; class-conditional.
+"""xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells in training and clean ones in
+sampling; class-conditional.
 
-Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance of the released code, whose parameter names these are (its buffers
-`mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the released weights k = 8: four cells of a 16x16 grid.
+Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance of the released code, whose parameter
+names these are (its buffers `mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the
+released weights k = 8: four cells of a 16x16 grid.
 
-Words. Cells stand in raster order, and the tokens of a cell in raster order within it. A *place* is a cell, so a decoder sees L = cells tokens of
-k*k*D numbers; `fold` and `unfold` go between them and the grid. x_t = (1 - t) x + t noise, and the network's velocity is noise - x.
+Words. Cells stand in raster order, and the tokens of a cell in raster order within it. A *place* is a cell, so a
+decoder sees L = cells tokens of k*k*D numbers; `fold` and `unfold` go between them and the grid. x_t = (1 - t) x + t
+noise, and the network's velocity is noise - x.
 """
 
 import math
@@ -55,7 +58,7 @@ class XARConfig:
 
 
 def rotations(c: XARConfig) -> Tensor:
-    """Angles [tokens, width / heads / 2] of the rotary embedding: half of the pairs turn with a token's row, half with its column."""
+    """Angles [tokens, width / heads / 2] of the rotary embedding: half turn with a token's row, half its column."""
     per_axis = c.width // c.heads // 2
     frequencies = 10000 ** -(torch.arange(0, per_axis, 2) / per_axis)
     at = torch.arange(c.grid)[:, None] * frequencies
@@ -108,7 +111,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, y: Tensor, angles: Tensor, mask: Tensor, before: KeysValues | None
     ) -> tuple[Tensor, KeysValues]:
-        """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of the S = cells * k*k tokens."""
+        """x [N, cells, k*k, width], y [N, cells or 1, 1, width]; angles [N or 1, 1, S, .] of S = cells * k*k tokens."""
         gate1, gate2, scale1, scale2, shift1, shift2 = self.ada_lin(y).chunk(6, -1)
         h, kept = self.attn((self.norm(x) * (1 + scale1) + shift1).flatten(1, 2), angles, mask, before)
         x = x + h.view_as(x) * gate1
@@ -153,10 +156,11 @@ class XARNet(nn.Module):
         mask: Tensor,
         before: list[KeysValues] | None = None,
     ) -> tuple[Tensor, list[KeysValues]]:
-        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `places` [N or 1, n], at times t [N or 1, n or 1]; labels [N], below 0: none.
+        """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `places` [N or 1, n], at times t [N or 1, n
+        or 1]; labels [N], below 0: none.
 
-        mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `before`, one pair for each block, then of the tokens
-        given here; their own keys and values come back.
+        mask bool [.., n * k*k, keys]: what each token reads, first of the keys and values `before`, one pair for each
+        block, then of the tokens given here; their own keys and values come back.
         """
         c, area = self.config, self.config.cell**2
         label = self.class_emb(torch.where(labels < 0, c.classes, labels))
@@ -182,13 +186,13 @@ class XARNet(nn.Module):
 
 
 def loss(net: XARNet, cells: Tensor, labels: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N, n]: squared error of the velocity. Every cell has a time t [N, n] of its own: the context of a cell is noisy."""
+    """Training loss [N, n]: squared error of the velocity. Each cell has a time t [N, n]: its context is noisy."""
     velocity, _ = net.read((1 - t)[..., None] * cells + t[..., None] * noise, t, labels)
     return (velocity - (noise - cells)).square().mean(-1)
 
 
 class Context(NamedTuple):
-    """What B*n places know: keys and values of the clean cells before the last of them, for B rows, or 2B with guidance (then without class)."""
+    """What B*n places know: keys and values of the clean cells before the last place, of B rows; with guidance 2B."""
 
     before: list[KeysValues]
     labels: Tensor  # [B or 2B]
@@ -199,8 +203,9 @@ class Context(NamedTuple):
 class XAR:
     """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
 
-    A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which reads the clean cells before it
-    and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or is constant. ParityError for another sampler.
+    A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which
+    reads the clean cells before it and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or
+    is constant. ParityError for another sampler.
     """
 
     net: XARNet
@@ -210,10 +215,7 @@ class XAR:
 
     def __post_init__(self) -> None:
         if self.sampling.sampler != "ddpm":
-            raise ParityError(
-                f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', its stochastic sampler (the other has no"
-                " density)"
-            )
+            raise ParityError(f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', which has a density")
 
     @property
     def length(self) -> int:
@@ -236,9 +238,11 @@ class XAR:
         return Context(before, labels, places)
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
-        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a Gaussian.
+        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a
+        Gaussian.
 
-        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `HeadSampling.last` says which is drawn.
+        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `HeadSampling.last`
+        says which is drawn.
         """
         s, (before, labels, places) = self.sampling, condition
         B, n = places.shape

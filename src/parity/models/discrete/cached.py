@@ -12,11 +12,11 @@ from parity.models.discrete.trees import ancestors
 class LlamaGen:
     """The token-model protocol over `Transformer`.
 
-    Rows come in pairs when guidance is on: the first B rows are conditional, the last B unconditional (one forward for both).
-    Position -1 is the last prefix position: its "token" is the prefix embedding itself, whatever id is given.
-    A hole, a position that was never fed before one that was, is masked.
-    On a CPU a row whose picture is done is computed no more (the slowest of 32 takes half as many passes again as their
-    mean), unless it `returns`: a draft model's rows do, which draft past the end before the target has accepted it.
+    Rows come in pairs when guidance is on: the first B rows are conditional, the last B unconditional (one forward for
+    both). Position -1 is the last prefix position: its "token" is the prefix embedding itself, whatever id is given. A
+    hole, a position that was never fed before one that was, is masked. On a CPU a row whose picture is done is computed
+    no more (the slowest of 32 takes half as many passes again as their mean), unless it `returns`: a draft model's rows
+    do, which draft past the end before the target has accepted it.
     """
 
     codebook: Tensor | None = None  # these four: see TokenModel; who builds the model sets them
@@ -91,8 +91,7 @@ class LlamaGen:
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [R, S] -> logits [R, S, V]; nodes' keys and values lie beside the cache until
-        `keep`."""
+        """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie beside the cache until `keep`."""
         self._leave(positions)
         B, tokens, positions, parents = len(tokens), tokens[self.going], positions[self.going], parents[self.going]
         slots = (positions + self.net.config.prefix).clamp(max=self.on.shape[1] - 1)
@@ -128,7 +127,8 @@ class LlamaGen:
 
 
 def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
-    """Which of the rows `going` [G] have something to decode at positions [R, S]: bool [G], or None if none of them leaves.
+    """Which of the rows `going` [G] have something to decode at positions [R, S]: bool [G], or None if none of them
+    leaves.
 
     A row leaves when every position it is given is the last or past it, and another's is not. Only on a CPU, where
     asking costs nothing.
@@ -143,8 +143,7 @@ def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
 
 
 def close_up(x: Tensor, left: Tensor) -> Tensor:
-    """The rows of x [G, ...] that are `left` [G] bool, in any order: the last of them move where others were, nothing
-    else is copied."""
+    """The rows of x [G, ...] that are `left` [G] bool, in any order: the last of them move to where others were."""
     n = int(left.sum())
     x[(~left[:n]).nonzero()[:, 0]] = x[n + left[n:].nonzero()[:, 0]]
     return x[:n]
@@ -158,7 +157,6 @@ def at_rows(x: Tensor, rows: Tensor, count: int) -> Tensor:
 def write(
     keys: Tensor, values: Tensor, at: tuple[Tensor, Tensor], k: Tensor, v: Tensor, live: int
 ) -> tuple[Tensor, Tensor]:
-    """Put new keys and values in their slots of the cache [R, T, H, D]. What lies beyond a row's position is stale,
-    masked, and overwritten in time."""
+    """Put new keys and values in the cache [R, T, H, D]. Beyond a row's position it is stale, and masked."""
     keys[at], values[at] = k, v
     return keys[:, :live], values[:, :live]

@@ -1,4 +1,4 @@
-"""EAGLE's drafter for LlamaGen: one transformer layer that continues the target's features (Li et al. 2024, EAGLE, sec. 4.1)."""
+"""EAGLE's drafter for LlamaGen: one layer that continues the target's features (Li et al. 2024, sec. 4.1)."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from parity.models.discrete.trees import ancestors
 
 
 class FeatureDrafter(nn.Module):
-    """From a token's embedding and the feature that predicted it to the feature that predicts the next one; all [B, S, dim]."""
+    """A token's embedding and the feature that predicted it to the feature that predicts the next; all [B, S, dim]."""
 
     def __init__(self, c: LlamaGenConfig):
         super().__init__()

@@ -43,7 +43,7 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
-    """net and vq, and of "drafter" and "draft" the one that is needed; ParityError for files that do not fit together."""
+    """net, vq, and of "drafter" and "draft" the one that is needed; ParityError for files that do not fit together."""
     files = {part: Path(file) for part, file in manifest["files"].items()}
     config, tokenizer = sizes(manifest)
     if tokenizer.codebook != config.vocab:
@@ -61,7 +61,7 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool) -> LlamaGen:
-    """The token model of a batch: left-padded caption embeddings [B, prefix, caption_dim] and their mask valid [B, prefix]."""
+    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]."""
     given = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"], guided
     model, codes = LlamaGen(nets["net"], *given), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
@@ -87,5 +87,5 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest)[0].prefix, device)
 
 
-from parity.base.files import header as read_config  # noqa: E402, F401  former names, until every import site has the new
-from parity.models.discrete.t5 import left_pad  # noqa: E402, F401
+from parity.base.files import header as read_config  # noqa: F401 former names for a while
+from parity.models.discrete.t5 import left_pad  # noqa: F401

@@ -1,4 +1,4 @@
-"""Discrete models from their manifest: a family's networks, ready for batches of prompts. Nothing here knows a family."""
+"""Discrete models from their manifest: networks ready for batches of prompts. Nothing here knows a family."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.vq import to_uint8
+from parity.models.discrete.vq import to_pixels
 
 
 def family(manifest: Mapping[str, Any]) -> Any:
@@ -21,46 +21,41 @@ def family(manifest: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Loaded:
-    """A text-to-image model on its device: what `parity.models.discrete.protocol` says of a family, for one manifest."""
+    """A text-to-image model on its device: what `discrete.protocol` says of a family, for one manifest."""
 
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
 
     def __post_init__(self) -> None:
-        self.width, self.side = family(self.manifest).shape(self.manifest)  # tokens in a row; pixels of a picture's side
+        self.family = family(self.manifest)
+        self.width, self.side = self.family.shape(self.manifest)  # tokens in a row; pixels of a picture's side
 
     @torch.inference_mode()
     def model(self, inputs: Mapping[str, np.ndarray], sampling: dict[str, Any]) -> TokenModel:
-        """The token model of encoded prompts, a row each, with the law of these sampling settings. Columns of text (ids,
-        captions) are not read."""
+        """The token model of encoded prompts with the law of these settings; columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        return Sampled(family(self.manifest).condition(self.nets, numbers, settings.guidance != 1), settings)
+        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1), settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
         """tokens [n, L] to pixels uint8 [n, H, W, 3]."""
         parts = torch.as_tensor(tokens).long().split(batch)
-        decode = family(self.manifest).pictures
-        return np.concatenate([pixels(decode(self.nets, part.to(self.device))) for part in parts])
+        return np.concatenate([to_pixels(self.family.pictures(self.nets, part.to(self.device))) for part in parts])
 
     def groups(self) -> np.ndarray:
         """Indicators bool [G, V] of tokens that look alike."""
-        return family(self.manifest).groups(self.nets)
-
-
-def pixels(pictures: Tensor) -> np.ndarray:
-    """[n, 3, H, W] in [-1, 1] to uint8 [n, H, W, 3]."""
-    return to_uint8(pictures).permute(0, 2, 3, 1).cpu().numpy()
+        return self.family.groups(self.nets)
 
 
 def load(
     manifest: Mapping[str, Any], device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = ""
 ) -> Loaded:
-    """The networks of a manifest; of "drafter" and "draft" the one that is needed. The image tokenizer stays in float32."""
-    place, nets = torch.device(device), family(manifest).load(manifest, needs)
-    return Loaded(manifest, {k: n.eval().to(place, torch.float32 if k == "vq" else dtype) for k, n in nets.items()}, place)
+    """The networks of a manifest; of "drafter" and "draft" the one needed. The image tokenizer stays in float32."""
+    nets = family(manifest).load(manifest, needs)
+    placed = {k: net.eval().to(device, torch.float32 if k == "vq" else dtype) for k, net in nets.items()}
+    return Loaded(manifest, placed, torch.device(device))
 
 
 def side(manifest: Mapping[str, Any]) -> int:

@@ -1,4 +1,19 @@
-"""What a decoder needs of a model: anything with these members can be decoded; there is nothing to inherit or to register."""
+"""What a decoder needs of a model: anything with these members can be decoded; nothing is inherited or registered.
+
+A *family* of models is one module here that declares FAMILY, a literal that the configuration's checks read without
+importing it, and says by these functions how its manifest (`parity.models.fetch`) becomes a token model:
+
+    FAMILY = {
+        "files": parts that a published model must have,
+        "network": sizes known before its files are to hand, such as vocab and grid; a configuration may override them,
+    }
+    shape(manifest) -> tokens in a row of a picture, pixels of its side       known before anything is loaded
+    load(manifest, needs) -> {"net", "vq", needs}                             needs is "", "drafter" or "draft"
+    condition(nets, inputs, guided) -> TokenModel                             of a batch of encoded prompts
+    pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
+    groups(nets) -> bool [G, V]                                               tokens that look alike
+    encoder(manifest, device)(captions) -> inputs                             what `condition` reads of a batch
+"""
 
 from typing import Protocol
 
@@ -14,8 +29,8 @@ class TokenModel(Protocol):
     forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
 
     A model may also have, for the methods that ask for it:
-    codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the model's own input:
-                which tokens look alike
+    codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
+                model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
     drafter     a `Drafter`, whose model keeps its features (hidden states before the output matrix) by position
     """
@@ -26,21 +41,23 @@ class TokenModel(Protocol):
     forced: Tensor
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed before.
+        """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed
+        before.
 
-        What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees positions up
-        to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat position L - 1; a row whose slots all
-        stand there or past it is done: its laws are arbitrary, and what it has been fed may be forgotten.
-        A hole is a position before a query's that was never fed. What stands there changes nothing: a network masks it; `TabularModel`,
-        whose laws know no gaps, reads token 0.
+        What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees
+        positions up to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat
+        position L - 1; a row whose slots all stand there or past it is done: its laws are arbitrary, and what it has
+        been fed may be forgotten. A hole is a position before a query's that was never fed. What stands there changes
+        nothing: a network masks it; `TabularModel`, whose laws know no gaps, reads token 0.
         """
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [B, S] -> logits [B, S, V]: several continuations in one pass.
 
-        Node s follows node parents[b, s] < s of this call or, at -1, what is remembered before its position (the first node must be such
-        a one, at the first open position less one). Nothing is remembered until `keep`. Nodes past a row's end have arbitrary laws.
+        Node s follows node parents[b, s] < s of this call or, at -1, what is remembered before its position (the first
+        node must be such a one, at the first open position less one). Nothing is remembered until `keep`. Nodes past a
+        row's end have arbitrary laws.
         """
         ...
 
@@ -53,16 +70,18 @@ class Drafter(Protocol):
     """A network that continues the target's features (EAGLE): cheap laws of the tokens that come next."""
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """tokens, positions, sources [B, S] -> logits [B, S, V] of the laws at positions + 1: tokens that are written, each beside the feature
-        that the target has of position `source` (fresh: positions - 1; an older one is stale).
+        """tokens, positions, sources [B, S] -> logits [B, S, V] of the laws at positions + 1: tokens that are written,
+        each beside the feature that the target has of position `source` (fresh: positions - 1; an older one is stale).
 
-        Remembered by position, like the target's own. The last slot is the last token written; a new tree begins below it.
+        Remembered by position, like the target's own. The last slot is the last token written; a new tree begins below
+        it.
         """
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> logits [B, S, V]: more nodes of the tree. Nodes are numbered in the order of the calls since
-        `logits`; a node follows an earlier call's node, or at -1 the last token written, and takes its predicted feature."""
+        """tokens, positions, parents [B, S] -> logits [B, S, V]: more nodes of the tree. Nodes are numbered in the
+        order of the calls since `logits`; a node follows an earlier call's node, or at -1 the last token written, and
+        takes its predicted feature."""
         ...
 
 

@@ -1,6 +1,7 @@
 """From a model's logits to the law that is sampled: guidance, temperature, top-k, top-p, grammar.
 
-`Sampled` wraps a model and satisfies the same protocol, so a decoder sees one law and acceptance ratios use it on both sides.
+`Sampled` wraps a model and satisfies the same protocol, so a decoder sees one law and acceptance ratios use it on both
+sides.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 
 
 class Sampled:
-    """A model under sampling settings: the same protocol, its logits those of the law that is sampled, float32 or wider."""
+    """A model under sampling settings: the same protocol, its logits those of the law, float32 or wider."""
 
     codebook: Any  # these three: the model's, None where it has none
     raw_codebook: Any
@@ -54,7 +55,7 @@ class Sampled:
         self.grammar = bool((model.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, S] -> [B, S, V]. Under guidance the model's rows are B conditional, then B unconditional ones."""
+        """tokens, positions [B, S] -> [B, S, V]. Guided, the model has B conditional, then B unconditional rows."""
         return self._law(self.model.logits, positions, tokens)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

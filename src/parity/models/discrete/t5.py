@@ -1,4 +1,4 @@
-"""The text encoder: T5, freshly initialised for training, or read from files, with its captions as LlamaGen takes them."""
+"""The text encoder: T5, freshly initialised for training, or read from files; captions as LlamaGen takes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +21,7 @@ def t5_encoder() -> T5EncoderModel:
 
 
 def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Right-padded encoder output [B, T, D] and mask [B, T] to the left-padded form LlamaGen was trained on; padding is
-    zeroed."""
+    """Right-padded encoder output [B, T, D] and mask [B, T] left-padded, as LlamaGen reads them; padding is zeroed."""
     T = valid.shape[1]
     order = (torch.arange(T, device=valid.device)[None] + valid.sum(1, keepdim=True)) % T
     embeddings = (embeddings * valid[..., None]).gather(1, order[..., None].expand_as(embeddings))

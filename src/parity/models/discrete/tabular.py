@@ -17,8 +17,8 @@ def nodes(vocab: int, length: int) -> int:
 class TabularModel:
     """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
 
-    `rows` sequences are decoded at once (twice as many model rows if the table is a pair). `drafts`, of the same shape, is the draft model's
-    table; None stands for a model that knows something of this one.
+    `rows` sequences are decoded at once (twice as many model rows if the table is a pair). `drafts`, of the same shape,
+    is the draft model's table; None stands for a model that knows something of this one.
     """
 
     def __init__(
@@ -32,28 +32,23 @@ class TabularModel:
     ):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
         self.forced = torch.full((length,), -1) if forced is None else forced
-        self.codebook = self.raw_codebook = self.embeddings = (
-            0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype)[:, None]
-        )  # on a line: neighbours look alike
-        if table.shape[-2] != nodes(self.vocab, length):
-            raise ValueError(
-                f"table: {table.shape[-2]} prefixes, expected {nodes(self.vocab, length)} for V={self.vocab}, L={length}"
-            )
+        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype)[:, None]  # neighbours look alike
+        self.codebook = self.raw_codebook = self.embeddings = line
+        if table.shape[-2] != (wanted := nodes(self.vocab, length)):
+            raise ValueError(f"table: {table.shape[-2]} prefixes, expected {wanted} for V={self.vocab}, L={length}")
         self.pair = table.ndim == 3
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
         self.drafts = drafts
         rows = rows * (2 if self.pair else 1)
-        self.memory = torch.zeros(
-            rows, length + 1, dtype=torch.int64
-        )  # what was fed: slot i holds the token at position i - 1
+        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64)  # slot i holds the token fed at position i - 1
         self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
         self.offset = torch.arange(rows)[:, None] // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
         self.rows = torch.arange(rows)[:, None]
 
     @cached_property
     def draft(self) -> "TabularModel":
-        """The draft model. Unless its table is given: these logits, flatter, and something of another prefix's. A token that is impossible here
-        is improbable there, and another's may be likely."""
+        """The draft model. Unless its table is given: these logits, flatter, and something of another prefix's. A token
+        that is impossible here is improbable there, and another's may be likely."""
         shape = (2, -1, self.vocab) if self.pair else (-1, self.vocab)
         own = self.table.clamp(min=-20).view(shape)
         table = 0.7 * own + 0.3 * own.roll(1, -2) if self.drafts is None else self.drafts
@@ -74,11 +69,8 @@ class TabularModel:
         for i in range(1, self.length):
             code[:, i] = code[:, i - 1] * self.vocab + lines[:, i]
         length = (positions + 1).clamp(max=self.length - 1)
-        own = (
-            code.gather(1, length)
-            if len(lines) == len(positions)
-            else code.gather(1, length.reshape(-1, 1)).view_as(length)
-        )
+        wide = length if len(lines) == len(positions) else length.reshape(-1, 1)
+        own = code.gather(1, wide).view_as(length)
         return self.table[self.first[length] + own + self.offset]
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
@@ -88,9 +80,8 @@ class TabularModel:
         node = torch.arange(S).expand_as(parents)
         while (node >= 0).any():
             at = node.clamp(min=0)
-            where = torch.where(
-                node >= 0, positions.gather(1, at).clamp(max=self.length - 1) + 1, self.length + 1
-            )  # last: of no use
+            slot = positions.gather(1, at).clamp(max=self.length - 1) + 1
+            where = torch.where(node >= 0, slot, self.length + 1)  # the last slot: of no use
             lines.scatter_(2, where[..., None], tokens.gather(1, at)[..., None])
             node = torch.where(node >= 0, parents.gather(1, at), -1)
         self.nodes = (tokens, positions.clamp(max=self.length - 1))

@@ -40,7 +40,7 @@ class LlamaGenConfig:
 
 
 def rotary_table(c: LlamaGenConfig) -> Tensor:
-    """Cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half with the column."""
+    """Cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half the column."""
     half = c.dim // c.heads // 2
     frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
     angle = torch.outer(torch.arange(c.grid).float(), frequency)  # [grid, half / 2]
@@ -147,8 +147,7 @@ class Transformer(nn.Module):
         self.register_buffer("table", rotary_table(c), persistent=False)
 
     def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
-        """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition and valid [B, prefix] as from the text
-        encoder."""
+        """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the captions."""
         return self.output(self.features(condition, valid, dropped, tokens))
 
     def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:

@@ -148,8 +148,7 @@ class Codebook(nn.Module):
         return F.normalize(self.embedding.weight, dim=-1)
 
     def groups(self, dimensions: int = 8) -> np.ndarray:
-        """Indicators bool [G, V] of codes whose k-th coordinate is above its median, G = min(code_dim, dimensions): codes
-        that look alike share most of them."""
+        """Indicators bool [G, V], G <= dimensions: whether a code's k-th coordinate is above its median."""
         first = self.codes.detach().cpu().numpy()[:, :dimensions]
         return (first > np.median(first, axis=0)).T
 
@@ -195,6 +194,6 @@ def load(file: Path, config: VQConfig | None = None) -> VQ:
     return vq.eval()
 
 
-def to_uint8(pictures: Tensor) -> Tensor:
-    """[-1, 1] to bytes the published way: clamp(127.5 x + 128, 0, 255)."""
-    return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8)
+def to_pixels(pictures: Tensor) -> np.ndarray:
+    """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
+    return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
