@@ -59,6 +59,7 @@ def snakemake(project):
 
 def jobs(run):
     """Jobs of a run or a dry run: {(rule, first output)}."""
+    assert run.returncode == 0, run.stdout + run.stderr
     found, rule = set(), ""
     for line in (run.stdout + run.stderr).splitlines():
         words = line.split()

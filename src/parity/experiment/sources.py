@@ -59,7 +59,8 @@ def closure(*modules: str) -> list[str]:
         if module not in found:
             found.add(module)
             parts = module.split(".")
-            waiting += [".".join(parts[:n]) for n in range(1, len(parts))]
+            packages = [".".join(parts[:n]) for n in range(1, len(parts))]
+            waiting += [package for package in packages if file_of(package)]
             waiting += direct(module)
     return sorted(found)
 
