@@ -1,23 +1,37 @@
-"""How likely the target finds the tokens that were decoded: perplexity, and the mean and spread of token log-probabilities."""
+"""How likely the target finds the tokens that were decoded: perplexity, and the mean and spread of token
+log-probabilities."""
+
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.metrics.spread import mean_and_error
 from parity.models.discrete.protocol import TokenModel
+
+KINDS = ("discrete",)
+MEASURES = {
+    "perplexity": ("perplexity under the target", "", "none"),
+    "logp_mean": ("mean log-probability of a token", "nats", "none"),
+    "logp_sd": ("sd of log-probability within an image", "nats", "none"),
+    "logp_sd_tokens": ("sd of log-probability over all tokens", "nats", "none"),
+    "excluded": ("share of tokens the law excludes", "", "none"),
+}
 
 
 @torch.inference_mode()
 def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
-    """Logits [B, L, V] of every position of tokens [B, L] given those before it, in one pass: [start, tokens[:-1]] at -1 .. L - 2.
+    """Logits [B, L, V] of every position of tokens [B, L] given those before it, in one pass: [start, tokens[:-1]] at
+    -1 .. L - 2.
 
-    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token before position 0; zeros if
-    not given.
+    `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
+    before position 0; zeros if not given.
     """
     B, L = tokens.shape
     if model.length != L:
-        raise ValueError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
+        raise ParityError(f"tokens: {L} positions; allowed: {model.length}, the model's length")
     tokens = tokens.long()
     first = tokens.new_zeros(B, 1) if start is None else start[:, None]
     positions = torch.arange(-1, L - 1, device=tokens.device).expand(B, L)
@@ -25,8 +39,8 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
-    """Log-probability of each of tokens [B, L] under logits [B, L, V], float64; NaN at positions the grammar forces, -inf for a token that the
-    law excludes (top-k)."""
+    """Log-probability of each of tokens [B, L] under logits [B, L, V], float64; NaN at positions the grammar forces,
+    -inf for a token that the law excludes (top-k)."""
     found = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
     return found.masked_fill(forced.to(found.device) >= 0, float("nan"))
 
@@ -41,22 +55,25 @@ def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | N
     return log_probabilities(teacher_forced_logits(model, tokens, start), tokens, model.forced)
 
 
-def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
-    """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and the standard
-    deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
+def inside(logp: np.ndarray) -> np.ndarray:
+    """logp [n, L] with NaN for tokens that the law excludes (-inf; only a lossy decoder emits them)."""
+    return np.where(np.isneginf(logp), np.nan, logp)
 
-    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens the law excludes (-inf; only a lossy decoder
-    emits them) would make every figure infinite: they are left out and their share among free tokens is `excluded`, 0 for a sound decoder.
+
+def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and
+    the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
+
+    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens the law excludes (-inf;
+    only a lossy decoder emits them) would make every figure infinite: they are left out and their share among free
+    tokens is `excluded`, 0 for a sound decoder.
     """
-    outside = np.isneginf(logp)
-    kept = np.where(outside, np.nan, logp)
+    kept = inside(logp)
     mean, error = mean_and_error(np.nanmean(kept, 1), groups)
     spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
     count, square = (~np.isnan(kept)).sum(1), np.nansum((kept - np.nanmean(kept)) ** 2, 1)
     variance = square.sum() / count.sum()
-    error_of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[
-        1
-    ]  # of a ratio of sums over images
+    of_variance = mean_and_error((square - variance * count) / count.mean(), groups)[1]  # a ratio of sums over images
     whole = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {
@@ -67,6 +84,19 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
         "logp_sd": spread,
         "logp_sd_se": spread_error,
         "logp_sd_tokens": whole,
-        "logp_sd_tokens_se": error_of_variance / (2 * whole) if whole > 0 else float("nan"),  # by the delta method
-        "excluded": float(outside.sum() / (~np.isnan(logp)).sum()),
+        "logp_sd_tokens_se": of_variance / (2 * whole) if whole > 0 else float("nan"),  # by the delta method
+        "excluded": float(np.isneginf(logp).sum() / (~np.isnan(logp)).sum()),
     }
+
+
+def rows(sample: Any) -> dict[str, np.ndarray]:
+    return {} if sample.logp is None else {"logp_mean": np.nanmean(inside(sample.logp), 1)}
+
+
+def arrays(sample: Any) -> dict[str, np.ndarray]:
+    return {} if sample.logp is None else {"logp": sample.logp}
+
+
+def measure(sample: Any) -> dict[str, float]:
+    """From the laws that the teacher-forced layer kept: one forward serves both."""
+    return {} if sample.logp is None else likelihood(sample.logp, sample.groups)

@@ -1,32 +1,36 @@
-"""Precision and recall of the k-nearest-neighbour manifolds (Kynkaanniemi et al. 2019), by torch-fidelity.
+"""Precision and recall of the k-nearest-neighbour manifolds (Kynkaanniemi et al. 2019).
 
 A rise of precision with a fall of recall is what sharpening looks like: a lossy decoder can improve FID that way.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
-from torch_fidelity.metric_prc import prc_features_to_metric
+from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.metrics.spread import half_jackknife
+
+KINDS = ("discrete",)
+MEASURES = {"precision": ("precision", "", "higher"), "recall": ("recall", "", "higher")}
+
+
+def radii(x: Tensor, k: int) -> Tensor:
+    """[n] distance from each of x [n, d] to its k-th neighbour among the others."""
+    return torch.cdist(x, x).kthvalue(k + 1).values
 
 
 def precision_recall(features: np.ndarray, reference: np.ndarray, k: int = 3) -> tuple[float, float]:
-    """Share of generated images [n, d] inside the reference manifold, and of reference images inside the generated one."""
-    if min(len(features), len(reference)) <= k:
-        raise ValueError(
-            f"features: {min(len(features), len(reference))} rows on the smaller side; allowed: more than k = {k}"
-        )
-    found = (
-        prc_features_to_metric(  # input 1 is the generated side since torch-fidelity 0.4.0; the betas had them swapped
-            torch.from_numpy(np.asarray(features, dtype=np.float64)),
-            torch.from_numpy(np.asarray(reference, dtype=np.float64)),
-            prc_neighborhood=k,
-            prc_batch_size=10_000,
-            save_cpu_ram=False,
-            verbose=False,
-        )
-    )
-    return found["precision"], found["recall"]
+    """Share of generated images [n, d] inside the reference manifold, and of reference images inside the generated
+    one."""
+    fewest = min(len(features), len(reference))
+    if fewest <= k:
+        raise ParityError(f"features: {fewest} rows on the smaller side; allowed: more than k = {k}")
+    x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
+    across = torch.cdist(y, x)
+    inside, covered = (across <= radii(y, k)[:, None]).any(0), (across <= radii(x, k)).any(1)
+    return inside.float().mean().item(), covered.float().mean().item()
 
 
 def precision_recall_errors(
@@ -38,7 +42,7 @@ def precision_recall_errors(
     """
     x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
     among, across = torch.cdist(x, x), torch.cdist(x, y)
-    inside = (across <= torch.cdist(y, y).kthvalue(k + 1).values).any(1).double()  # [n] in some reference ball
+    inside = (across <= radii(y, k)).any(1).double()  # [n] in some reference ball
 
     def half(rows: np.ndarray) -> np.ndarray:
         if len(rows) <= k:
@@ -50,3 +54,11 @@ def precision_recall_errors(
 
     precision, recall = half_jackknife(half, groups, count, seed)
     return float(precision), float(recall)
+
+
+def measure(sample: Any) -> dict[str, float]:
+    own, real = sample.seen.get("features"), sample.compared.get("features")
+    if own is None or real is None:
+        return {}
+    figures = precision_recall(own, real) + precision_recall_errors(own, real, sample.groups)
+    return dict(zip(("precision", "recall", "precision_se", "recall_se"), figures, strict=True))

@@ -1,61 +1,77 @@
-"""Figures of one cell: speed from its records, likelihood under the target, quality of its pictures.
+"""Put together what the metrics of a kind find of one cell: flat figures, a record per row, arrays for pages and
+paired tests.
 
-    python -m parity.measure --shards 0-of-1.npz --images images/0-of-1.npz --logp logp.npz --checkpoint manifest.json \\
-        --reference features.npz --threads 1 --device cpu --out metrics.json --features features.npz
+A metric is a module of this folder that declares KINDS, the kinds of model whose samples it measures, and MEASURES,
+its figures by name: (label, unit, direction). It has
 
-The log-probabilities are those that the teacher-forced layer has computed (`parity.compare`): one forward serves both.
+    measure(sample) -> dict     figures; a standard error under <name>_se. {} where the metric does not apply
+    rows(sample) -> dict        if it has columns of the records, a value a row: what `measure` finds in `sample.rows`
+    arrays(sample) -> dict      if it keeps arrays for the pages and the paired tests
 
-`features` features.npz holds what the paired tests read: a row per image with CLIP features, cosine and log-probabilities.
+`sample` is of `parity.metrics.samples`. A module without MEASURES is a helper. Nothing lists the metrics: a file is
+enough.
 """
 
 import argparse
+import importlib
+import io
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from parity.base.command import one_line, pin_threads
-from parity.base.files import join, read_arrays, read_json, read_shards, write_arrays, write_json
-from parity.metrics.cell import cell_metrics
-from parity.metrics.features import cell_features
-from parity.metrics.fid import reference_half
-from parity.models import checkpoints
+from parity.base.errors import ParityError
+from parity.base.files import publish, write_arrays, write_json
+from parity.experiment import study
+from parity.metrics.files import Files
+from parity.metrics.spread import flat
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name in ("logp", "checkpoint", "reference", "out", "features"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--shards", type=Path, nargs="+", required=True)
-    parser.add_argument("--images", type=Path, nargs="+", required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    a = parser.parse_args()
-    pin_threads(a.threads)
-    manifest, shard, images, logp = (
-        read_json(a.checkpoint),
-        read_shards(a.shards),
-        join(a.images),
-        read_arrays(a.logp)["logp"],
-    )
-    ids, pixels = images["ids"], images["pixels"]
-    if not np.array_equal(ids, shard.ids):
-        raise ValueError(f"{a.images[0]}: its ids are not those of {a.shards[0]}; delete it and run again")
-    clip = checkpoints.load_clip(manifest, a.device)
-    if clip is None:  # a model without a picture network of its own: speed and likelihood stand alone
-        features, reference = None, None
-    else:
-        features = cell_features(shard.ids, shard.captions, pixels, clip)
-        reference = read_arrays(a.reference)["features"]
-    half = None if reference is None else reference_half(reference)
-    write_arrays(
-        a.features,
-        ids=shard.ids,
-        captions=shard.captions,
-        logp=logp,
-        **{k: v for k, v in (features or {}).items() if k != "ids"},
-    )
-    write_json(a.out, cell_metrics(shard, features, reference, half, logp))
+def metrics(kind: str) -> list[ModuleType]:
+    """The metrics of a kind of model; ConfigError that names the file of one that declares too little."""
+    return [importlib.import_module(f"parity.metrics.{name}") for name in study.metrics(kind)]
 
 
-if __name__ == "__main__":
-    one_line(main)
+def columns(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
+    """Columns of the records, kept in `sample.rows`; ParityError for one that has not a value for each row."""
+    n = len(sample.shard.ids)
+    for module in modules:
+        for name, values in module.rows(sample).items() if hasattr(module, "rows") else ():
+            if len(values) != n:
+                raise ParityError(f"{module.__file__}: {len(values)} values of {name}; needed: {n}, one a row")
+            sample.rows[name] = values
+    return sample.rows
+
+
+def figures(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
+    """Every figure of a cell; its columns come first."""
+    found = {"n": len(sample.shard.ids)}
+    for module in modules:
+        found |= module.measure(sample)
+    return {name: flat(value) for name, value in found.items()}
+
+
+def write_records(path: Path, records: dict[str, Any]) -> None:
+    """A row per image or text."""
+    import pyarrow
+    from pyarrow import parquet
+
+    stream = io.BytesIO()
+    parquet.write_table(pyarrow.table(records), stream)
+    publish(path, stream.getvalue())
+
+
+def run(a: argparse.Namespace) -> None:
+    files = Files(a.cell, a.shards, a.checkpoint, a.pictures, a.inputs, a.laws, a.reference, a.run_code, a.device)
+    sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(files)
+    modules, ids = metrics(a.kind), sample.shard.ids
+    place = {"model": sample.spec["model"], "method": sample.spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
+    place |= {"seed": sample.spec["seed"], **sample.told}
+    constant = {name: np.full(len(ids), value) for name, value in place.items()}
+    records = {"id": ids, **constant, **columns(sample, modules)}
+    found = figures(sample, modules)
+    arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
+    write_records(a.records, records)
+    write_arrays(a.features, ids=ids, **arrays)
+    write_json(a.out, found)

@@ -1,13 +1,15 @@
-"""Run generated Python in a sandbox: bubblewrap (no network, no files but the interpreter's, its own processes) and resource limits.
+"""Run generated Python in a sandbox: bubblewrap (no network, no files but the interpreter's, its own processes) and
+resource limits.
 
     probe() -> ""                    or the reason why it cannot work here
     run(program, tests) -> Outcome   passed only if every test ran to its end
 
-The program cannot reach the machine: it sees the interpreter, an empty /tmp, and nothing of the user's. The verdict is the parent's: a
-number that the program was not told must come back after the last test, so a program that leaves early or redefines the check has
-failed. Tests see the program's functions alone, under builtins saved before it ran.
+The program cannot reach the machine: it sees the interpreter, an empty /tmp, and nothing of the user's. The verdict is
+the parent's: a number that the program was not told must come back after the last test, so a program that leaves early
+or redefines the check has failed. Tests see the program's functions alone, under builtins saved before it ran.
 
-What is left: a program that searches the interpreter's own frames could find the number. It would cheat the score, not the machine.
+What is left: a program that searches the interpreter's own frames could find the number. It would cheat the score, not
+the machine.
 """
 
 import json
@@ -29,7 +31,8 @@ NOBODY = 65534
 LAUNCHER = f"""
 import builtins, json, os, resource, sys
 job = json.load(sys.stdin)
-for name, most in (("AS", {MEMORY}), ("CPU", {int(SECONDS)}), ("FSIZE", {FILE}), ("NOFILE", 64), ("NPROC", {PROCESSES}), ("CORE", 0)):
+limits = {{"AS": {MEMORY}, "CPU": {int(SECONDS)}, "FSIZE": {FILE}, "NOFILE": 64, "NPROC": {PROCESSES}, "CORE": 0}}
+for name, most in limits.items():
     resource.setrlimit(getattr(resource, "RLIMIT_" + name), (most, most))
 def main(job, write, saved):
     scope = {{"__name__": "program"}}

@@ -1,22 +1,28 @@
-"""How much work a cell took and how long: counted passes beside measured seconds, never one for the other."""
+"""How long a cell took, on the clock of the job that decoded it.
+
+What seconds are worth depends on what else the machine did, so those of two jobs do not compare. `speedup` does: plain
+decoding of the same batch was timed beside it in the same job.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from parity.base.files import Shard
-from parity.metrics.spread import bootstrap_interval, mean_and_error, prompt_groups
+from parity.metrics.passes import free_tokens
+from parity.metrics.spread import mean_and_error, ratio_and_error
+
+KINDS = ("discrete", "anysubset", "continuous")
+MEASURES = {
+    "speedup": ("speed, times plain decoding's", "", "higher"),
+    "tokens_per_second": ("tokens per second", "measured", "higher"),
+    "seconds_per_image": ("seconds per image or text", "measured", "lower"),
+    "ms_per_forward": ("ms per forward", "measured", "lower"),
+}
 
 
-def free_tokens(shard: Shard, forced: np.ndarray | None = None) -> np.ndarray:
-    """[n] tokens the model chose; forced [L] bool marks those of the grammar, which cost no choice whatever pass filled them in."""
-    chosen = shard.step > 0
-    return (chosen if forced is None else chosen & ~forced).sum(1)
-
-
-def batches(shard: Shard) -> np.ndarray:
+def batches(shard: Any) -> np.ndarray:
     """[n] int: the batch of each row, from the clock: rows of one batch are neighbours and share its seconds."""
-    change = np.ones(len(shard.ids), dtype=bool)
+    change = np.ones(len(shard.seconds), dtype=bool)
     change[1:] = (
         (shard.seconds[1:] != shard.seconds[:-1])
         | (shard.passes[1:] != shard.passes[:-1])
@@ -25,61 +31,39 @@ def batches(shard: Shard) -> np.ndarray:
     return change.cumsum() - 1
 
 
-def step_compression(shard: Shard, forced: np.ndarray | None = None) -> np.ndarray:
-    """[n] free tokens per target pass (Teng et al. 2024, sec. 5)."""
-    return free_tokens(shard, forced) / shard.nfe
+def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
+    """`<name>_q1`, `_median` and `_q3` of values, one a batch."""
+    found = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.full(3, np.nan)
+    return {f"{name}_{end}": float(q) for end, q in zip(("q1", "median", "q3"), found, strict=True)}
 
 
-def speed(shard: Shard, forced: np.ndarray | None = None) -> dict[str, Any]:
-    """Flat figures: `_se` is a standard error, `_low` and `_high` bound a 95% interval, `_q1`, `_q3` are quartiles over batches.
+def speedup(plain: np.ndarray, own: np.ndarray) -> dict[str, float]:
+    """Median of plain decoding's seconds over the method's, both [batches]; batches beside which it was not timed
+    (NaN) tell nothing."""
+    found = quartiles("speedup", (plain / own)[~np.isnan(plain)])
+    return {"speedup": found.pop("speedup_median"), **found}
 
-    Counts vary by prompt; times are one observation a batch, however many images it holds.
-    """
-    prompts, batch, free = prompt_groups(shard.ids), batches(shard), free_tokens(shard, forced)
-    found: dict[str, Any] = {"tokens": float(free.mean())}
-    for name, values in {
-        "nfe": shard.nfe,
-        "nodes_per_pass": shard.nodes / shard.nfe,
-        "nodes_per_token": shard.nodes / free,
-    }.items():
-        found[name], found[f"{name}_se"] = mean_and_error(values, prompts)
-    ratio = step_compression(shard, forced)
-    found["step_compression"] = float(ratio.mean())
-    found["step_compression_low"], found["step_compression_high"] = bootstrap_interval(ratio, prompts)
-    found["seconds_per_image"], found["seconds_per_image_se"] = mean_and_error(shard.seconds / shard.batch, batch)
+
+def rows(sample: Any) -> dict[str, np.ndarray]:
+    """Of every row the batch it was decoded in: rows, passes, seconds, and those of plain decoding of the same."""
+    shard = sample.shard
+    seconds = {"batch_seconds": shard.seconds, "plain_seconds": shard.plain_seconds}
+    return {"batch": shard.batch, "passes": shard.passes, **seconds}
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    """Times are one observation a batch, however many rows it holds: `_se` is a standard error, the others quartiles
+    over batches."""
+    shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
-    seconds, rows, passes = shard.seconds[first], shard.batch[first], shard.passes[first]
+    seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
     made = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
-    rate = made / seconds
-    found["tokens_per_second"], found["tokens_per_second_se"] = (
-        float(made.sum() / seconds.sum()),
-        _ratio_error(made, seconds),
-    )
-    forward = 1000 * seconds / passes
-    found["ms_per_forward"], found["ms_per_forward_se"] = (
-        float(1000 * seconds.sum() / passes.sum()),
-        1000 * _ratio_error(seconds, passes),
-    )
-    for name, values in {
-        "seconds_per_image": seconds / rows,
-        "ms_per_forward": forward,
-        "tokens_per_second": rate,
-    }.items():
-        found[f"{name}_q1"], found[f"{name}_median"], found[f"{name}_q3"] = (
-            float(q) for q in np.quantile(values, [0.25, 0.5, 0.75])
-        )
-    found["batch"], found["batches"] = int(rows.max()), len(first)
-    found["device"], found["dtype"] = (
-        str(shard.provenance.get("device", "unknown")),
-        str(shard.provenance.get("dtype", "unknown")),
-    )
-    return found
-
-
-def _ratio_error(above: np.ndarray, below: np.ndarray) -> float:
-    """Standard error of sum(above) / sum(below) over batches, by linearisation; NaN for a single batch."""
-    count = len(above)
-    if count < 2:
-        return float("nan")
-    residual = above - above.sum() / below.sum() * below
-    return float(np.sqrt((residual**2).sum() * count / (count - 1)) / below.sum())
+    found: dict[str, Any] = {}
+    for name, (value, error), of_batch in (
+        ("seconds_per_image", mean_and_error(shard.seconds / shard.batch, batch), seconds / size),
+        ("ms_per_forward", ratio_and_error(1000 * seconds, passes), 1000 * seconds / passes),
+        ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
+    ):
+        found |= {name: value, f"{name}_se": error, **quartiles(name, of_batch)}
+    made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype")}
+    return found | speedup(plain, seconds) | made_with | {"batch": int(size.max()), "batches": len(first)}

@@ -1,13 +1,16 @@
-"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain thing shows. Inception's part in the Inception Score."""
+"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain thing shows.
+Inception's part in the Inception Score."""
 
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parity.base.weights import load_weights
 from parity.embedded.classes import CLASSES
-from parity.models.checkpoints import load_weights
 
 CHANNELS = (24, 48, 96, 160)
 
@@ -32,8 +35,16 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.features(x))
 
+    @torch.inference_mode()
+    def read(self, pixels: np.ndarray, batch: int = 128) -> dict[str, np.ndarray]:
+        """Features [n, 160] and logits [n, 60] of pictures uint8 [n, 64, 64, 3]."""
+        pictures = (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1).to(self.out.weight.device)
+        features = torch.cat([self.features(part) for part in pictures.split(batch)])
+        return {"features": features.cpu().numpy(), "logits": self.out(features).cpu().numpy()}
 
-def load(file: Path) -> Classifier:
+
+def load(file: Path, device: str = "cpu") -> Classifier:
+    """With the weights of a file; ParityError unless they fit."""
     net = Classifier()
     load_weights(net, file)
-    return net.eval()
+    return net.eval().to(device)

@@ -1,0 +1,52 @@
+"""python -m parity.metrics COMMAND ... : pictures, and the figures of cells.
+
+render         pictures of a shard's tokens
+reference      pictures that quality is compared with, and their features
+measure        figures of a cell, a record per row, arrays for the pages
+accuracy       of a text model itself: last words and multiple choice
+drafted-trees  how alike drafted sequences, and features by their distance, are
+
+Each is a module of this package that has run(arguments); it is imported by name, as are the kinds of model.
+"""
+
+import argparse
+import importlib
+
+from parity.base.command import arguments, one_line, pin_threads
+from parity.experiment.declared import modules
+
+SHARED = ("checkpoint", "threads", "device")
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = main.add_subparsers(dest="command", required=True)
+
+    def command(name: str, *flags: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name)
+        arguments(added, *flags, *SHARED)
+        return added
+
+    render, reference = command("render", "shard", "out"), command("reference", "prompts*", "out")
+    measure = command(
+        "measure", "cell", "shards+", "pictures*", "laws?", "inputs*", "reference?", "out", "features", "records"
+    )
+    for each in (render, reference, measure):
+        each.add_argument("--kind", choices=modules("metrics/samples"), required=True)
+    reference.add_argument("--folder", default="", help="of the user's own PNG pictures")
+    reference.add_argument("--count", type=int, required=True)
+    measure.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
+    command("accuracy", "inputs", "out").add_argument("--task-kind", choices=("last_word", "choice"), required=True)
+    trees = command("drafted-trees", "cell", "inputs+", "shards+", "out+")
+    trees.add_argument("--images", type=int, default=32)
+    return main
+
+
+def main() -> None:
+    a = parser().parse_args()
+    pin_threads(a.threads)
+    importlib.import_module(f"parity.metrics.{a.command.replace('-', '_')}").run(a)
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,60 @@
+"""How often a text model's likeliest answer is right: the last word of a passage, or the end of a story among four
+(Guo & Ermon 2025, Table 10). Nothing is decoded."""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.base.files import read_arrays, read_json, write_json
+from parity.metrics.logp import joint_laws, log_probability
+from parity.metrics.spread import flat, mean_error
+from parity.models.anysubset import load
+from parity.models.anysubset.protocol import infilling
+
+BATCH = 64  # rows of the network's forward
+Answers = list[tuple[bool, bool | None]]  # whether a question is answered right; whether its pair was held out
+Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
+
+
+def laws(task: dict[str, np.ndarray], loaded: load.Loaded) -> Laws:
+    """Batch by batch: laws [B, S, V] of the hidden tokens, the tokens, and whether there is one [B, S]."""
+    model, words = loaded.subset(True), loaded.words
+    columns = [torch.from_numpy(task[name]).to(loaded.device) for name in ("tokens", "known", "end")]
+    for tokens, known, end in zip(*(column.split(BATCH) for column in columns), strict=True):
+        start = infilling(tokens.long(), known, words.mask, words.vocab, end.long())
+        yield joint_laws(model, start._replace(tokens=tokens.long()))
+
+
+def last_word(laws: Laws, extra: list[bool | None]) -> Answers:
+    """All tokens of the word must be the likeliest in their place. `extra`: whether the pair was held out."""
+    right = [r for p, own, inside in laws for r in ((p.argmax(-1) == own) | ~inside).all(1).tolist()]
+    return list(zip(right, extra, strict=True))
+
+
+def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
+    """The end with the largest log-probability per token must be the right one. `extra`: the question of each row,
+    whether it is the right end, whether the pair was held out."""
+    values = [v for found in laws for v in (log_probability(*found) / found[-1].sum(1)).tolist()]
+    questions: dict[int, list[tuple[float, bool, bool | None]]] = {}
+    for value, (question, correct, held) in zip(values, extra, strict=True):
+        questions.setdefault(question, []).append((value, correct, held))
+    return [(max(ends)[1], ends[0][2]) for ends in questions.values()]
+
+
+def run(a: argparse.Namespace) -> None:
+    """Writes the accuracy and its standard error, and apart that of pairs known from training and of held-out ones."""
+    task, begin = read_arrays(a.inputs), time.perf_counter()
+    answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]
+    answers = answered(laws(task, load.load(read_json(a.checkpoint), a.device)), json.loads(str(task["extra"])))
+    mean, error = mean_error(np.array([right for right, _ in answers], float))
+    found: dict[str, Any] = {"kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
+    for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
+        some = [right for right, held in answers if held is wanted]
+        found[f"accuracy_{name}"] = float(np.mean(some)) if some else None
+    write_json(a.out, found | {"seconds": round(time.perf_counter() - begin, 2)})

@@ -1,0 +1,76 @@
+"""What a cell has on disk, as the command line names it: each file is read when it is first asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.errors import ParityError
+from parity.base.files import read_arrays, read_json
+from parity.decode.records import Shard, join, read_rows, read_shards
+
+
+@dataclass
+class Files:
+    """Files of one cell, and what is so for every kind of model that does not say otherwise."""
+
+    cell: Path  # its folder, which holds spec.json
+    shards: Sequence[Path]
+    checkpoint: Path
+    pictures: Sequence[Path] = ()
+    laws: Path | None = None
+    inputs: Sequence[Path] = ()
+    reference: Path | None = None
+    run_code: bool = False
+    device: str = "cpu"
+    rows: dict[str, Any] = field(default_factory=dict)  # columns of the records, as metrics give them
+
+    forced = None  # [L] bool: places that a grammar forces
+    fewest = 8  # images that FID is taken of
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        return read_json(self.cell / "spec.json")
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return read_json(self.checkpoint)
+
+    @cached_property
+    def shard(self) -> Shard:
+        return read_shards(self.shards)
+
+    @cached_property
+    def pixels(self) -> np.ndarray:
+        """uint8 [n, H, W, 3]."""
+        return self.column("pixels", self.pictures)
+
+    @cached_property
+    def logp(self) -> np.ndarray | None:
+        """Log-probabilities of what was decoded: [n, L], or [n] of the missing part; None where no layer kept them."""
+        return self.column("logp", [self.laws]) if self.laws else None
+
+    @cached_property
+    def compared(self) -> dict[str, np.ndarray]:
+        """Pictures that quality is measured against, and what a network sees in them: features [m, d] and more."""
+        return read_arrays(self.reference) if self.reference else {}
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """[n] int, rows of one group are alike: every row by itself."""
+        return np.arange(len(self.shard.ids))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Further columns that name a record."""
+        return {}
+
+    def column(self, name: str, files: Sequence[Path]) -> np.ndarray:
+        """Of files that hold a row for each of the shards'; ParityError unless they are those, in their order."""
+        rows = join([read_rows(file) for file in files])
+        if not np.array_equal(rows["ids"].astype(str), self.shard.ids.astype(str)):
+            raise ParityError(f"{files[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
+        return rows[name]

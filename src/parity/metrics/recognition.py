@@ -1,0 +1,23 @@
+"""How often a picture shows the class it was to show, as the classifier reads it."""
+
+from typing import Any
+
+import numpy as np
+
+from parity.metrics.spread import means
+
+KINDS = ("continuous",)
+MEASURES = {"right": ("class accuracy", "", "higher")}
+
+
+def rows(sample: Any) -> dict[str, Any]:
+    """The class of every image, and whether it is read in it."""
+    return {"class": sample.classes} | ({"right": sample.seen["right"]} if sample.seen else {})
+
+
+def measure(sample: Any) -> dict[str, float]:
+    """`real_accuracy` is that of the real pictures of the reference file."""
+    if not sample.seen:
+        return {}
+    real = sample.compared.get("right")
+    return means(right=sample.seen["right"]) | ({} if real is None else {"real_accuracy": float(np.mean(real))})

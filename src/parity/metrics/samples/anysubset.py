@@ -1,0 +1,43 @@
+"""What metrics see of a cell of an any-subset model: rows of text, what was to be filled in, and who judges them."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from parity.base.files import read_arrays
+from parity.metrics.files import Files
+from parity.models.anysubset import load
+
+
+@dataclass
+class Sample:
+    files: Files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"task_kind": self.spec["task_kind"], "task": self.spec["task"], "text": self.texts}
+
+    @cached_property
+    def loaded(self) -> load.Loaded:
+        return load.load(self.manifest, self.device)
+
+    @cached_property
+    def extra(self) -> list[Any]:
+        """What a metric needs to know of each row beside its tokens."""
+        return json.loads(str(read_arrays(self.inputs[0])["extra"]))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Every row as text."""
+        rows = zip(self.shard.tokens, self.shard.end, strict=True)
+        return [self.loaded.words.decode(t[:n].tolist()) for t, n in rows]
+
+    @cached_property
+    def filled(self) -> list[str]:
+        """What was filled in, row by row."""
+        rows = zip(self.shard.tokens, self.column("known", self.inputs), self.shard.end, strict=True)
+        return [self.loaded.words.decode(t[:n][~known[:n]].tolist()) for t, known, n in rows]

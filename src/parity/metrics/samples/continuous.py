@@ -1,0 +1,54 @@
+"""What metrics see of a cell of a continuous model: pictures of classes, and what a classifier reads in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.embedded.scenes import ground_truth
+from parity.metrics.files import Files
+from parity.models.continuous import load
+
+
+@dataclass
+class Sample:
+    files: Files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The class [n] that each image was to show."""
+        loaded = load.Loaded(self.manifest, torch.device("cpu"))
+        return [loaded.class_of(i) for i in range(len(self.shard.ids))]
+
+    @cached_property
+    def costs(self) -> dict[str, np.ndarray]:
+        """What target and draft cost, [n] an image, as the job counted and timed them."""
+        return {k: v for k, v in self.shard.columns.items() if k.startswith(("target_", "draft_"))}
+
+    @cached_property
+    def seen(self) -> dict[str, np.ndarray]:
+        """Features [n, d], logits [n, classes], and whether an image is read as what it was to show: right [n]."""
+        return looked_at(self.pixels, self.manifest, self.device)
+
+
+def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
+    """Fresh pictures uint8 [count, H, W, 3] of the classes in turn; no prompts are read."""
+    return np.stack([ground_truth(load.caption_of(i), seed=70_000 + i) for i in range(count)])
+
+
+def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
+    """What the classifier reads in pictures of the classes in turn; {} for a model whose files name none."""
+    if "classifier" not in manifest["files"]:
+        return {}
+    from parity.metrics.networks import classifier
+
+    seen = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)
+    labels = load.Loaded(manifest, torch.device("cpu")).labels(range(len(pixels))).numpy()
+    return seen | {"right": seen["logits"].argmax(1) == labels}

@@ -1,0 +1,70 @@
+"""What metrics see of a cell of a discrete model: pictures of captions, and CLIP's features of both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.files import read_json
+from parity.embedded.scenes import SIZE, ground_truth, reduced
+from parity.metrics.features import cell_features, picture_features
+from parity.metrics.files import Files
+from parity.metrics.spread import prompt_groups
+from parity.models.discrete.load import side
+
+
+@dataclass
+class Sample:
+    files: Files
+    fewest = 2
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"caption": self.shard.captions}
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """[n] int, a number per prompt."""
+        return prompt_groups(self.shard.ids)
+
+    @cached_property
+    def forced(self) -> np.ndarray | None:
+        return None if self.logp is None else np.isnan(self.logp).all(0)
+
+    @cached_property
+    def seen(self) -> dict[str, np.ndarray]:
+        """Features [n, d], and cosine [n] of every picture with its caption."""
+        clip = network(self.manifest, self.device)
+        return cell_features(self.shard.ids, self.shard.captions, self.pixels, clip) if clip else {}
+
+
+def network(manifest: Mapping[str, Any], device: str) -> Any | None:
+    """The CLIP that quality is measured with; None for a model whose files name none."""
+    if "clip" not in manifest["files"]:
+        return None
+    from parity.metrics.networks import clip
+
+    return clip.load(Path(manifest["files"]["clip"]), device)
+
+
+def renderings(captions: list[str], count: int, size: int = SIZE) -> np.ndarray:
+    """uint8 [count, size, size, 3]: the captions in turn, each time a new picture, reduced as those that a model of
+    this size was trained on."""
+    return reduced(np.stack([ground_truth(captions[i % len(captions)], seed=i) for i in range(count)]), size)
+
+
+def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
+    """Fresh renderings uint8 [count, H, W, 3] of the prompts in turn; for a model of ours as large as its pictures."""
+    captions = list(dict.fromkeys(entry["caption"] for file in prompts for entry in read_json(file)))
+    return renderings(captions, count, side(manifest) if manifest["source"] == "embedded" else SIZE)
+
+
+def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
+    clip = network(manifest, device)
+    return {"features": picture_features(pixels, clip)} if clip else {}
