@@ -1,61 +1,59 @@
 """Recipe of the Scenes classifier, on class-conditional Scenes and on what the autoencoder makes of them.
 
-Half of every batch has been through `kl` and back: the classifier is to read what a model drew, not how sharp a decoder is.
+Half of every batch has been through `kl` and back: the classifier is to read what a model drew, not how sharp a decoder
+is.
 """
 
-from pathlib import Path
-
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from parity.embedded.classes import CLASSES, class_arrays
+from parity.embedded.classes import CLASSES
 from parity.metrics.networks.classifier import Classifier
-from parity.models.continuous.load import load_kl
-from parity.training.loop import publish, to_pictures, train
-from parity.training.mar import TESTED, class_latents
+from parity.models.continuous import kl
+from parity.training.data import class_latents, class_pictures, to_pictures
+from parity.training.recipe import Job, Recipe
+
+KIND = "continuous"
+DATA = "classes"
+EXAMPLES = 20_000
+READS = ("kl",)
+RUN = {"classifier": (1000, 96)}  # steps, batch
+CARDS = {
+    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one large plain thing"
+    " shows; for the Inception Score and class accuracy.",
+}
 
 
-def main(
-    work: Path, kl_file: Path, out: Path, steps: int, batch: int, examples: int, seed: int, processes: int
-) -> list[dict[str, float]]:
-    """Train, write `out`, return the log; the last row holds the accuracy on captions held out, as drawn and through `kl`."""
-    labels, _, pixels = class_arrays(work, 1_000_000, examples, False, processes)
-    tokens, _ = class_latents(work, kl_file, 1_000_000, examples, False, processes)
-    kl = load_kl(kl_file)
-    torch.manual_seed(seed)
+def recipe(job: Job) -> Recipe:
+    """Its log ends with the accuracy on captions held out, as drawn and through `kl`."""
+    labels, _, pixels = class_pictures(job)
+    tokens, _ = class_latents(job)
+    tokenizer = kl.load(job.weights("kl"))
+    torch.manual_seed(job.seed)
     net = Classifier().to(memory_format=torch.channels_last)
 
-    def loss(step):
-        rng = np.random.default_rng([seed, step, 9])
-        chosen = rng.integers(0, len(labels), batch)
-        half = batch // 2
+    def loss(step, rng):
+        chosen = rng.integers(0, len(labels), job.batch)
+        half = job.batch // 2
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
-                made = kl.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
+                made = tokenizer.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
             x = torch.cat([to_pictures(pixels[chosen[:half]]), made])
             if rng.random() < 0.5:
                 x = x.flip(3)  # every shape is its own mirror image
             # A little elsewhere: the thing is not always where training put it.
             x = torch.roll(x, tuple(rng.integers(-6, 7, 2)), (2, 3)).to(memory_format=torch.channels_last)
             logits = net(x).float()
-        right = torch.from_numpy(labels[chosen])
-        return F.cross_entropy(logits, right, label_smoothing=0.05), {
-            "right": (logits.argmax(1) == right).float().mean().item()
-        }
+        wanted = torch.from_numpy(labels[chosen])
+        right = (logits.argmax(1) == wanted).float().mean().item()
+        return F.cross_entropy(logits, wanted, label_smoothing=0.05), {"right": right}
 
-    log = []
-    for row in train(
-        {"net": net}, loss, steps=steps, peak=3e-3, checkpoint=out.with_suffix(".pt"), average=0.99, every=100
-    ):
-        print(row, flush=True)
-        log.append(row)
-    net.eval()
-    test_labels, _, test = class_arrays(work, 3_000_000, TESTED, True, processes)
-    with torch.inference_mode():
-        x = to_pictures(test)
-        found = {"held_out_accuracy": net(x), "held_out_accuracy_through_kl": net(kl.decode(kl.encode(x)))}
-    log.append({k: float((v.argmax(1).numpy() == test_labels).mean()) for k, v in found.items()})
-    print(log[-1], flush=True)
-    publish(net, out, {"classes": list(CLASSES)})
-    return log
+    def finish():
+        net.eval()
+        wanted, _, shown = class_pictures(job, test=True)
+        x = to_pictures(shown)
+        said = {"held_out_accuracy": net(x), "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x)))}
+        figures = {k: float((v.argmax(1).numpy() == wanted).mean()) for k, v in said.items()}
+        return figures, {"classes": list(CLASSES)}
+
+    return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, every=100)

@@ -1,88 +1,63 @@
 """Recipe of the embedded EAGLE drafter: one layer that learns to continue the trained target's features."""
 
-import hashlib
 from dataclasses import asdict
-from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
-from parity.models.checkpoints import load_weights
+from parity.base.weights import load_weights, network, sha256
+from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.eagle import FeatureDrafter
-from parity.models.discrete.llamagen import LlamaGenConfig, Transformer, left_pad, read_config
-from parity.models.discrete.text import PREFIX, t5_encoder, token_ids
-from parity.training.llamagen import UNCONDITIONAL, scene_tokens
-from parity.training.loop import publish, scene_arrays, train
+from parity.models.discrete.t5 import left_pad, t5_encoder
+from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+from parity.training.data import pictures, scene_tokens
+from parity.training.recipe import UNCONDITIONAL, Job, Recipe
 
-UNROLLED = (
-    2  # how often the drafter reads its own features in training, for a tree it reads them at every level but the first
-)
+KIND = "discrete"
+DATA = "scenes"
+EXAMPLES = 48_000
+READS = ("vq", "text", "llamagen")
+RUN = {"drafter": (500, 32)}  # steps, batch
+CARDS = {
+    "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the"
+    " target by its SHA-256.",
+}
+UNROLLED = 2  # how often it reads its own features in training; for a tree it does at every level but the first
 
 
-def main(
-    work: Path,
-    vq_file: Path,
-    target_file: Path,
-    t5_file: Path,
-    out: Path,
-    steps: int,
-    batch: int,
-    examples: int,
-    seed: int,
-    processes: int,
-) -> list[dict[str, float]]:
-    """Train, write `out`, return the log: cross-entropy to the target's law, and how often its likeliest token is the target's, by how many of
-    its own features the drafter has read."""
-    captions, pixels = scene_arrays(work, 1_000_000, examples, test=False, processes=processes)
-    config = LlamaGenConfig(**read_config(target_file))
-    tokens = scene_tokens(work, vq_file, pixels, f"train-{examples}", config.grid)
-    ids, valid = token_ids(captions, PREFIX)
-    target, t5 = Transformer(config).eval().requires_grad_(False), t5_encoder().eval().requires_grad_(False)
-    load_weights(target, target_file)
-    load_weights(t5, t5_file)
-    torch.manual_seed(seed)
+def recipe(job: Job) -> Recipe:
+    """Its log: how often its likeliest token is the target's, by how many of its own features it has read."""
+    target = network(Transformer, LlamaGenConfig, job.weights("llamagen")).requires_grad_(False)
+    config, t5 = target.config, t5_encoder().eval().requires_grad_(False)
+    load_weights(t5, job.weights("text"))
+    tokens, (ids, valid) = scene_tokens(job, config.grid), token_ids(pictures(job)[0], PREFIX)
+    torch.manual_seed(job.seed)
     drafter = FeatureDrafter(config)
     L = config.grid**2 - 1
-    table, mask = (
-        target.table[None, config.prefix : config.prefix + L],
-        torch.ones(L, L, dtype=torch.bool).tril()[None, None],
-    )
+    table = target.table[None, config.prefix : config.prefix + L]
+    mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
 
-    def loss(step):
-        rng = np.random.default_rng([seed, step, 5])
-        rows = torch.from_numpy(rng.integers(0, len(tokens), batch))
-        with torch.autocast("cpu", torch.bfloat16):
-            with torch.no_grad():
-                e, v = left_pad(t5(input_ids=ids[rows], attention_mask=valid[rows]).last_hidden_state, valid[rows])
-                truth = target.features(
-                    e.float(), v, torch.from_numpy(rng.random(batch) < UNCONDITIONAL), tokens[rows, :-1]
-                )
-                law = target.output(truth[:, 1:]).float().softmax(-1)
-            embeddings, features, value, figures = target.tok_embeddings(tokens[rows, :-1]), truth[:, :-1], 0.0, {}
-            for n in range(UNROLLED):
-                found = drafter(embeddings, features, table, mask)
-                logits = target.output(found).float()
-                value = (
-                    value
-                    + F.cross_entropy(logits.flatten(0, 1), law.flatten(0, 1))
-                    + F.smooth_l1_loss(found.float(), truth[:, 1:].float())
-                )
-                figures[f"agree_{n}"] = (logits.argmax(-1) == law.argmax(-1)).float().mean().item()
-                features = torch.cat([truth[:, :1], found[:, :-1].detach()], 1)
+    def truth(rows, rng):
+        """The target's features [B, L + 1, dim] and law [B, L, V] of pictures, some of them without their captions."""
+        e, v = left_pad(t5(input_ids=ids[rows], attention_mask=valid[rows]).last_hidden_state, valid[rows])
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
+        features = target.features(e.float(), v, dropped, tokens[rows, :-1])
+        return features, target.output(features[:, 1:]).float().softmax(-1)
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        with torch.no_grad():
+            true, law = truth(rows, rng)
+        embeddings, features, value, figures = target.tok_embeddings(tokens[rows, :-1]), true[:, :-1], 0.0, {}
+        for n in range(UNROLLED):
+            guessed = drafter(embeddings, features, table, mask)
+            logits = target.output(guessed).float()
+            nats = F.cross_entropy(logits.flatten(0, 1), law.flatten(0, 1))
+            value = value + nats + F.smooth_l1_loss(guessed.float(), true[:, 1:].float())
+            figures[f"agree_{n}"] = (logits.argmax(-1) == law.argmax(-1)).float().mean().item()
+            features = torch.cat([true[:, :1], guessed[:, :-1].detach()], 1)
         return value, figures
 
-    log = []
-    rows = train(
-        {"drafter": drafter},
-        loss,
-        steps=steps,
-        peak=2e-3,
-        checkpoint=work / "drafter.pt",
-        hidden=lambda n: n.startswith("drafter.layer."),
-    )
-    for row in rows:
-        print(row, flush=True)
-        log.append(row)
-    publish(drafter, out, {**asdict(config), "target": hashlib.sha256(target_file.read_bytes()).hexdigest()})
-    return log
+    header = asdict(config) | {"target": sha256(job.weights("llamagen"))}
+    return Recipe(drafter, loss, lambda: ({}, header), stream=(5,), peak=2e-3, average=0.0, hidden=r"^layer\.")

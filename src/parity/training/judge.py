@@ -1,6 +1,6 @@
-"""Recipe of the embedded judge: a small GPT-2 over the same words, read from left to right. It scores what the others write."""
+"""Recipe of the embedded judge: a small GPT-2 over the same words, from left to right. It scores what others write."""
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,29 +9,29 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from parity.embedded import stories
-from parity.training.anysubset import text_tokens
-from parity.training.loop import publish, train
+from parity.training.data import texts
+from parity.training.recipe import Job, Recipe
+
+KIND = "anysubset"
+DATA = "texts"
+EXAMPLES = 30_000
+RUN = {"judge": (600, 16)}  # steps, batch
+CARDS = {
+    "judge": "Judge of generative perplexity: transformers' GPT-2 at small scale over the same words (recipe `judge`).",
+}
 
 
-def gpt2(
-    vocab: int, length: int = stories.LENGTH + 1, width: int = 128, layers: int = 3, heads: int = 4
-) -> GPT2LMHeadModel:
-    """A small GPT-2 with no dropout; its first input is the separator, hence one position more than a text has."""
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocab, n_positions=length, n_embd=width, n_layer=layers, n_head=heads, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, bos_token_id=1, eos_token_id=1,
-        )
-    )  # fmt: skip
+def gpt2(vocab: int, length: int = stories.LENGTH + 1) -> GPT2LMHeadModel:
+    """No dropout; the first input is the separator, hence one position more than a text has."""
+    sizes: dict[str, Any] = {"vocab_size": vocab, "n_positions": length, "n_embd": 128, "n_layer": 3, "n_head": 4}
+    sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}
+    return GPT2LMHeadModel(GPT2Config(**sizes))
 
 
-def main(
-    work: Path, out: Path, steps: int, batch: int, examples: int, seed: int, processes: int, peak: float = 2e-3
-) -> list[dict[str, float]]:
-    """Train, write `out`, return the log: nats per word, also on held-out texts."""
-    tokens = text_tokens(work, "train", 0, examples, test=False)
-    test = text_tokens(work, "test", 10_000_000, 128, test=True)
-    torch.manual_seed(seed)
+def recipe(job: Job) -> Recipe:
+    """Its log: nats per word, in the end also on held-out texts."""
+    tokens, test = texts(job), texts(job, test=True)
+    torch.manual_seed(job.seed)
     words = stories.vocabulary()
     net = gpt2(len(words))
 
@@ -39,16 +39,13 @@ def main(
         inputs = torch.cat([torch.ones_like(rows[:, :1]), rows[:, :-1]], 1)  # word 1 is the separator
         return F.cross_entropy(net(inputs).logits.flatten(0, 1).float(), rows.flatten())
 
-    def loss(step):
-        rows = tokens[torch.from_numpy(np.random.default_rng([seed, step, 8]).integers(0, examples, batch))]
+    def loss(step, rng):
+        rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
         with torch.autocast("cpu", torch.bfloat16):
             return nats(rows), {}
 
-    log = []
-    for row in train({"net": net}, loss, steps=steps, peak=peak, checkpoint=work / "judge.pt", average=0.99):
-        print(row, flush=True)
-        log.append(row)
-    with torch.inference_mode():
-        log.append({"held_out_nats": float(np.mean([nats(t).item() for t in test.split(32)]))})
-    publish(net, out, {"network": net.config.to_diff_dict(), "words": words, "mask": 0})
-    return log
+    def finish():
+        figures = {"held_out_nats": float(np.mean([nats(t).item() for t in test.split(32)]))}
+        return figures, {"network": net.config.to_diff_dict(), "words": words, "mask": 0}
+
+    return Recipe(net, loss, finish, stream=(8,), peak=2e-3, average=0.99)

@@ -1,59 +1,41 @@
-"""Recipe of the embedded xAR pair (draft and target): cells of one token, on the classes and latents of the MAR pair."""
+"""Recipe of the embedded xAR pair (draft and target): cells of one token, on the data of the MAR pair."""
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from parity.embedded.classes import CLASSES
 from parity.models.continuous import xar
-from parity.models.continuous.kl import LATENTS
+from parity.models.continuous.kl import fold
 from parity.models.continuous.xar import XARConfig, XARNet
-from parity.training.loop import fit, publish, short_bf16
-from parity.training.mar import CLASSES, TESTED, UNCONDITIONAL, class_latents, latents_of
+from parity.training.latents import latents_recipe
+from parity.training.loop import short_bf16
+from parity.training.recipe import Job, Recipe
 
+KIND = "continuous"
+DATA = "classes"
+EXAMPLES = 20_000
+READS = ("kl",)
+RUN = {"xar": (5000, 32), "xar-draft": (2500, 32)}  # steps, batch
+CARDS = {
+    "xar": "xAR at small scale (cells of one token), class-conditional, over the tokens of `kl`: the target.",
+    "xar-draft": "Draft model of `xar`.",
+}
 CONFIG = XARConfig(classes=len(CLASSES), grid=8, cell=1, width=128, encoder=2, decoder=2, heads=4)
 CONFIGS = {"xar": CONFIG, "xar-draft": replace(CONFIG, width=64)}
 
 
-def main(
-    work: Path,
-    kl_file: Path,
-    out: Path,
-    config: XARConfig,
-    steps: int,
-    batch: int,
-    examples: int,
-    seed: int,
-    processes: int,
-    peak: float = 2e-3,
-) -> list[dict[str, float]]:
-    """Train a network of `config`, write `out`, return the log: the velocity's squared error on training and on held-out pictures."""
-    tokens, labels = class_latents(work, kl_file, 1_000_000, examples, False, processes)
-    test_tokens, test_labels = class_latents(work, kl_file, 3_000_000, TESTED, True, processes)
-    cells, test_cells = xar.fold(tokens, config.cell), xar.fold(test_tokens, config.cell)
-    torch.manual_seed(seed)
-    net = XARNet(config)
+def value(net, tokens, labels, rng):
+    """The velocity's squared error, at a time of its own for each cell: logit-normal."""
+    cells = fold(tokens, net.config.cell)
+    t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
+    noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
+    with short_bf16():
+        return xar.loss(net, cells, labels, t, noise).mean()
 
-    def value(cells, labels, rng):
-        t = torch.from_numpy(
-            1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32)))
-        )  # logit-normal, one for each cell
-        noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
-        with short_bf16():
-            return xar.loss(net, cells, labels, t, noise).mean()
 
-    def loss(step):
-        rng = np.random.default_rng([seed, step, 10])
-        rows = torch.from_numpy(rng.integers(0, len(cells), batch))
-        dropped = torch.from_numpy(rng.random(batch) < UNCONDITIONAL)
-        return value(cells[rows], labels[rows].masked_fill(dropped, -1), rng), {}
-
-    def held_out() -> float:
-        return float(
-            np.mean([value(test_cells, test_labels, np.random.default_rng([seed, i, 11])).item() for i in range(2)])
-        )
-
-    log = fit(net, loss, held_out, out, steps=steps, peak=peak, hidden=lambda name: "_blocks." in name)
-    publish(net, out, asdict(config) | {LATENTS: latents_of(kl_file)})
-    return log
+def recipe(job: Job) -> Recipe:
+    """Its log: the velocity's squared error on training and on held-out pictures."""
+    config, tested = CONFIGS[job.name], ((0, 11), (1, 11))
+    return latents_recipe(job, XARNet, config, value, stream=10, hidden=r"_blocks\.", tested=tested)

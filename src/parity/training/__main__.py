@@ -1,0 +1,69 @@
+"""The recipes of the embedded models, as a command; `snakemake train_embedded train_words train_continuous` runs all.
+
+    python -m parity.training vq --work results/training --threads 2
+    python -m parity.training xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
+    python -m parity.training install discrete --work results/training                        into the package
+
+Steps, batch and examples are those that the recipe declares, unless others are asked for. Each run is seeded, and goes
+on from its last checkpoint, which is replaced whole every three minutes. `install` copies weights into the package,
+with a model card each and their digests.
+"""
+
+import argparse
+import importlib
+import json
+
+from parity.base.command import arguments, one_line, pin_threads
+from parity.base.errors import ParityError
+from parity.embedded import WEIGHTS
+from parity.training.runs import INSTALLS, runs
+
+SIZES = ("steps", "batch", "examples")
+
+
+def train(a: argparse.Namespace) -> None:
+    """Run one recipe."""
+    run = runs()[a.what]
+    sizes = {name: getattr(run, name) if getattr(a, name) is None else getattr(a, name) for name in SIZES}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ParityError(f"--{name} {value}: allowed: at least 1")
+    pin_threads(a.threads)
+    module = importlib.import_module(f"parity.training.{run.module}")
+    if a.scheme and not hasattr(module, "Scheme"):
+        raise ParityError(f"--scheme {sorted(a.scheme)[0]}: unknown key; allowed: none, for {run.name} has no scheme")
+    from parity.training import loop
+    from parity.training.recipe import Job
+
+    job = Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
+    loop.train(module.recipe(job), job)
+
+
+def install(a: argparse.Namespace) -> None:
+    """Copy the weights of a kind into the package."""
+    from parity.training import cards
+
+    cards.install(a.kind, a.work, a.out or WEIGHTS / a.kind)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="what", required=True)
+    for name, run in runs().items():
+        command = commands.add_parser(name, help=run.card)
+        for size in SIZES:
+            command.add_argument(f"--{size}", type=int, help=f"{getattr(run, size):,}")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--scheme", type=json.loads, default={}, help="JSON: what an ablation changes")
+        arguments(command, "threads", "work")
+        command.set_defaults(main=train)
+    command = commands.add_parser("install", help="trained weights into the package")
+    command.add_argument("kind", choices=list(INSTALLS))
+    arguments(command, "work", "out?")
+    command.set_defaults(main=install)
+    a = parser.parse_args()
+    a.main(a)
+
+
+if __name__ == "__main__":
+    one_line(main)

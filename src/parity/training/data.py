@@ -1,0 +1,111 @@
+"""What recipes learn from: pictures, tokens and texts, made once and kept in the working folder.
+
+A kept file's name holds the digests of the code and of the weights that made it: an edit of a generator, or another
+tokenizer, makes it anew.
+"""
+
+import os
+from collections.abc import Callable
+from multiprocessing import Pool
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.base.weights import sha256
+from parity.embedded import classes, scenes, stories
+from parity.experiment.sources import digest
+from parity.models.continuous import kl
+from parity.models.discrete import vq
+from parity.training.recipe import Job
+
+FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are anybody's
+PICTURES_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 500, 128
+
+
+def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Arrays that are made once, and from then on read from `file`, which is written whole or not at all."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        with part.open("wb") as stream:
+            np.savez(stream, **make())
+        part.replace(file)
+    with np.load(file) as data:
+        return {k: data[k] for k in data.files}
+
+
+def to_pictures(pixels: np.ndarray) -> Tensor:
+    """uint8 [B, H, W, 3] to float [B, 3, H, W] in [-1, 1]."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def drawn(job: Job, generator: ModuleType, test: bool, tested: int, columns: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Columns of the examples that a generator draws of seeds in a row, by as many processes as the job has threads."""
+    first, count = (FIRST_TEST, tested) if test else (FIRST, job.examples)
+
+    def make() -> dict[str, Any]:
+        with Pool(job.threads) as pool:
+            rows = pool.starmap(generator.example, [(first + i, test) for i in range(count)], chunksize=256)
+        return {k: np.stack(c) for k, c in zip(columns, zip(*rows, strict=True), strict=True)}
+
+    name = generator.__name__.rpartition(".")[2]
+    return kept(job.work / f"{name}-{first}-{count}-{digest(generator.__name__)}.npz", make)
+
+
+def pictures(job: Job, test: bool = False) -> tuple[list[str], np.ndarray]:
+    """Captions and pictures uint8 [n, 64, 64, 3] of Scenes: those of training, or those of captions held out."""
+    found = drawn(job, scenes, test, PICTURES_TESTED, ("captions", "pictures"))
+    return found["captions"].tolist(), found["pictures"]
+
+
+def class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Classes [n], captions and pictures uint8 [n, 64, 64, 3] of class-conditional Scenes."""
+    found = drawn(job, classes, test, CLASSES_TESTED, ("labels", "captions", "pictures"))
+    return found["labels"], found["captions"].tolist(), found["pictures"]
+
+
+def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
+    """Tokens int64 [n, grid^2] of Scenes, their pictures reduced to what so many tokens cover."""
+    file, (_, pixels) = job.weights("vq"), pictures(job, test)
+
+    def make() -> dict[str, Any]:
+        net = vq.load(file)
+        side = grid * net.config.stride
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            starts = range(0, len(pixels), 64)
+            tokens = torch.cat([net.encode(to_pictures(scenes.reduced(pixels[i : i + 64], side))) for i in starts])
+        return {"tokens": tokens.numpy().astype(np.int16)}
+
+    name = f"tokens-{grid}-{'test' if test else job.examples}-{sha256(file)[:8]}-{digest(scenes.__name__)}.npz"
+    return torch.from_numpy(kept(job.work / name, make)["tokens"]).long()
+
+
+def class_latents(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
+    """Tokens float32 [n, L, D] and classes [n] of class-conditional Scenes."""
+    file, (labels, _, pixels) = job.weights("kl"), class_pictures(job, test)
+
+    @torch.inference_mode()
+    def make() -> dict[str, Any]:
+        net = kl.load(file)
+        parts = [net.encode(to_pictures(pixels[i : i + 64])) for i in range(0, len(pixels), 64)]
+        return {"tokens": torch.cat(parts).numpy()}
+
+    name = f"latents-{'test' if test else job.examples}-{sha256(file)[:8]}-{digest(classes.__name__)}.npz"
+    return torch.from_numpy(kept(job.work / name, make)["tokens"]), torch.from_numpy(labels)
+
+
+def texts(job: Job, test: bool = False) -> Tensor:
+    """Word numbers [n, 128] of packed texts."""
+    first, count = (10_000_000, TEXTS_TESTED) if test else (0, job.examples)
+
+    def make() -> dict[str, Any]:
+        number = {w: i for i, w in enumerate(stories.vocabulary())}
+        rows = [[number[w] for w in stories.text(first + i, test)] for i in range(count)]
+        return {"tokens": np.array(rows, dtype=np.int16)}
+
+    name = f"texts-{first}-{count}-{digest(stories.__name__)}.npz"
+    return torch.from_numpy(kept(job.work / name, make)["tokens"]).long()
