@@ -1,9 +1,10 @@
-"""Text data from files: plain text, CSV, JSON lines (also gzipped), or a data set that the user's own `datasets` library has.
+"""Text data from files: plain text, CSV, JSON lines (also gzipped), or a data set of the user's own `datasets` library.
 
     rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
 
-A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library instead, if it is installed.
-What is missing or cannot be decoded is a ConfigError that names the file, the place, and what is allowed.
+A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library instead, if
+it is installed. What is missing or cannot be decoded is a ConfigError that names file and place, and what is allowed.
+The rules check files with it as they are parsed: it imports no torch.
 """
 
 import csv
@@ -25,55 +26,46 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a colum
     "last_word": ("text",),
     "choice": ("ctx", "endings", "label"),
 }
-READ = (
-    "text",
-    *(f"sentence{k}" for k in range(1, 6)),
-    "prompt",
-    "suffix",
-    "canonical_solution",
-    "ctx",
-    "endings",
-)  # by the model
+SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
+KNOWN = set(stories.vocabulary())  # by the embedded model
+READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # by the model
 
 
-def check(kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
+def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
     """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded.
 
     embedded  whether the embedded model is to read it, which knows few words
     """
-    name = settings["data"]
+    name, limit = settings["data"], settings["rows"] if task_kind != "infilling" else 10**7
     if not name or name.startswith("datasets:"):
         return
-    vocabulary = set(stories.vocabulary()) if embedded else None
-    for number, row in enumerate(rows(name, COLUMNS[kind], settings["rows"] if kind != "infilling" else 10**7), 1):
-        if kind == "last_word" and len(row["text"].split()) < 2:
+    for number, row in enumerate(rows(name, COLUMNS[task_kind], limit), 1):
+        where = f"data = {name!r}: row {number}"
+        if task_kind == "last_word" and len(row["text"].split()) < 2:
+            raise ConfigError(f"{where}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
+        if embedded and (unknown := next((w for w in words_read(row) if w not in KNOWN), None)) is not None:
             raise ConfigError(
-                f"data = {name!r}: row {number}: text = {row['text'][:40]!r}: a single word; allowed: two words or more"
+                f"{where}: the embedded model does not know {unknown[:40]!r}; allowed: its words, or text.model folders"
             )
-        texts = [
-            t
-            for column, value in row.items()
-            if column in READ
-            for t in (value if isinstance(value, list) else [value])
-        ]
-        unknown = next((w for t in texts for w in t.split() if vocabulary is not None and w not in vocabulary), None)
-        if unknown is not None:
-            raise ConfigError(
-                f"data = {name!r}: row {number}: the embedded model does not know {unknown[:40]!r}; allowed: its words, or text.model folders"
-            )
+
+
+def words_read(row: dict[str, Any]) -> Iterator[str]:
+    """Words of a row that the model reads."""
+    for column, value in row.items():
+        for text in (value if isinstance(value, list) else [value]) if column in READ else ():
+            yield from text.split()
 
 
 def flaw(row: dict[str, Any]) -> str:
     """What is wrong with the values of a row, "" if nothing is."""
     for column, value in row.items():
         if column == "endings":
-            if not (
-                isinstance(value, list) and len(value) > 1 and all(isinstance(v, str) and v.strip() for v in value)
-            ):
+            texts = value if isinstance(value, list) else []
+            if len(texts) < 2 or not all(isinstance(v, str) and v.strip() for v in texts):
                 return f"endings = {str(value)[:40]!r}; allowed: a list of two texts or more"
         elif column == "label":
-            if str(value) not in map(str, range(len(row["endings"]))):
-                return f"label = {str(value)[:40]!r}; allowed: 0 to {len(row['endings']) - 1}, the number of the right ending"
+            if str(value) not in map(str, range(n := len(row["endings"]))):
+                return f"label = {str(value)[:40]!r}; allowed: 0 to {n - 1}, the number of the right ending"
         elif not isinstance(value, str):
             return f"{column} = {str(value)[:40]}; allowed: text"
         elif not value.strip() and column not in ("text", "prompt", "suffix"):
@@ -134,7 +126,7 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """The first `limit` rows, each with `columns`. "a|b" is a column that has one of two names, and is returned as "a"."""
+    """The first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as "a"."""
     if name.startswith("datasets:"):
         found = hub_rows(name)
     elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
@@ -149,9 +141,8 @@ def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
         for column in columns:
             have = next((c for c in column.split("|") if row.get(c) is not None), None)
             if have is None:
-                raise ConfigError(
-                    f"data = {name!r}: row {number} has no {column.replace('|', ' or ')}; its columns: {', '.join(map(str, row)) or 'none'}"
-                )
+                missing, given = column.replace("|", " or "), ", ".join(map(str, row)) or "none"
+                raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {given}")
             out[column.split("|")[0]] = row[have]
         if wrong := flaw(out):
             raise ConfigError(f"data = {name!r}: row {number}: {wrong}")

@@ -1,0 +1,61 @@
+"""Inputs: what is decoded.
+
+python -m parity.inputs prompts --file prompts/scenes.txt --limit 64 --repeats 1 --shards 2 --max-words 23 --out FOLDER
+python -m parity.inputs captions --prompts 0.json --checkpoint manifest.json --out 0.npz
+python -m parity.inputs task --task-kind stories --settings JSON --checkpoint manifest.json --out stories.npz
+"""
+
+import argparse
+import json
+from typing import Any
+
+from parity.base.command import arguments, one_line, pin_threads
+from parity.base.files import read_json
+
+
+def write_prompts(a: argparse.Namespace) -> None:
+    from parity.experiment.schema import PromptSpec
+    from parity.inputs.prompts import write
+
+    settings = {name: getattr(a, name) for name in PromptSpec.model_fields}
+    write(PromptSpec(**settings), a.out)
+
+
+def write_captions(a: argparse.Namespace) -> None:
+    from parity.inputs.captions import write
+
+    pin_threads(a.threads)
+    write(a.prompts, read_json(a.checkpoint), a.device, a.out)
+
+
+def write_task(a: argparse.Namespace) -> None:
+    from parity.inputs import tasks
+
+    pin_threads(a.threads)
+    tasks.write(a.out, tasks.build(a.task_kind, a.settings, tasks.words_of(read_json(a.checkpoint))))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name: str, run: Any, *flags: str) -> argparse.ArgumentParser:
+        c = commands.add_parser(name)
+        c.set_defaults(run=run)
+        arguments(c, *flags)
+        return c
+
+    c = command("prompts", write_prompts, "out")
+    c.add_argument("--file", required=True)
+    for name in ("limit", "repeats", "shards", "max-words"):
+        c.add_argument(f"--{name}", type=int, required=True)
+    command("captions", write_captions, "prompts", "checkpoint", "threads", "device", "out")
+    c = command("task", write_task, "checkpoint", "threads", "out")
+    c.add_argument("--task-kind", required=True)
+    c.add_argument("--settings", type=json.loads, required=True, help="JSON: what the configuration says of the task")
+    a = parser.parse_args()
+    a.run(a)
+
+
+if __name__ == "__main__":
+    one_line(main)
