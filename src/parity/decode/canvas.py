@@ -16,7 +16,7 @@ def now(device: torch.device) -> float:
 
 
 class Canvas:
-    """B rows of L places, filled in step by step. The clock runs from here to `finish`; nothing waits for a device before."""
+    """B rows of L places, filled in step by step. The clock runs from here to `finish`; a device is waited for then."""
 
     def __init__(self, blank: Tensor):
         """blank [B, L] or [B, L, D]: what stands there before the first step."""
@@ -38,7 +38,7 @@ class Canvas:
         return seconds
 
     def refuse(self, bad: Tensor, what: str) -> None:
-        """ParityError that names row and position of the first, by step, of the places `bad` [B, L] bool, and its {token}."""
+        """ParityError that names the first, by step, of the places `bad` [B, L] bool, and its {token}."""
         if bad.any():
             row, position = min(bad.nonzero().tolist(), key=lambda at: int(self.step[at[0], at[1]]))
             token = self.tokens[row, position].tolist()

@@ -1,4 +1,4 @@
-"""Continuous decoders: how a batch of images is begun, what a run of one is and costs, and the clocks of network and head."""
+"""Continuous decoders: how a batch of images is begun, what a run of one is and costs, clocks of network and head."""
 
 import time
 from collections import defaultdict

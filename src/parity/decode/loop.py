@@ -1,6 +1,6 @@
 """The one batch loop: rows of any kind of model, decoded with one method and clocked beside plain decoding.
 
-What is particular to a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone:
+What is particular to a kind is in `parity.decode.<kind>`, imported by name: an edit of one concerns that kind alone.
 
     PACED                             batches of a job beside which plain decoding is timed
     opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take

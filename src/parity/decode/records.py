@@ -62,7 +62,7 @@ def is_whole(path: Path) -> bool:
 
 
 def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Columns end to end; one that has a column a pass is as wide as its widest part, the others filled up with zeros."""
+    """Columns end to end; what has a number a pass is as wide as its widest part, the others filled up with zeros."""
     joined = {}
     for name in parts[0]:
         every = [p[name] for p in parts]

@@ -1,8 +1,8 @@
 """The store of whole shards: what was decoded once is not decoded again.
 
-A shard is the unit of recovery. It is kept under a digest of all that its bytes depend on (specification, sources, inputs),
-the time they took aside, and a job looks there first: a killed run loses the shards in flight alone, and an option changed
-and changed back decodes nothing twice.
+A shard is the unit of recovery. It is kept under a digest of all that its bytes depend on (specification, sources,
+inputs), the time they took aside, and a job looks there first: a killed run loses the shards in flight alone, and an
+option changed and changed back decodes nothing twice.
 """
 
 import hashlib
