@@ -1,9 +1,4 @@
-"""Files that hold results: published whole or not at all, checked when read, never pickled.
-
-results/cells/<model>/<method>-<key>/spec.json      what was asked for (canonical JSON; the key is its digest)
-                                     shards/<k>.npz   tokens and records of one shard of prompts
-                                     images/<k>.npz   the pictures of those tokens
-"""
+"""Files that hold results: published whole or not at all, checked when read, never pickled."""
 
 import hashlib
 import io
@@ -11,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,59 +107,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ParityError(f"{path}: damaged ({error}); delete it and run again") from error
 
 
-@dataclass
-class Shard:
-    """Decoded prompts of one shard (or of several, joined): one row per image."""
-
-    ids: np.ndarray  # [n] str: prompt id, "<prompt>/<repeat>"
-    captions: np.ndarray  # [n] str
-    tokens: np.ndarray  # [n, L] int32
-    step: np.ndarray  # [n, L] int16: the pass in which the token became final (0: forced by the grammar)
-    nfe: np.ndarray  # [n] target passes
-    nodes: np.ndarray  # [n] tokens evaluated by the target
-    kept: np.ndarray  # [n, passes] int16: tokens made final by each pass
-    seconds: np.ndarray  # [n] wall time of the row's batch, decoding only
-    batch: np.ndarray  # [n] rows in that batch
-    passes: np.ndarray  # [n] passes of that batch (its slowest row's nfe)
-    provenance: dict[str, Any] = field(default_factory=dict)  # device, dtype, threads, versions
-
-
-def write_shard(path: Path, shard: Shard) -> None:
-    arrays = {f.name: getattr(shard, f.name) for f in fields(shard) if f.name != "provenance"}
-    write_arrays(path, provenance=np.array(canonical(shard.provenance)), **arrays)
-
-
-def read_shard(path: Path) -> Shard:
-    arrays = read_arrays(path)
-    missing = {f.name for f in fields(Shard)} - set(arrays)
-    if missing:
-        raise ParityError(f"{path}: damaged (no {', '.join(sorted(missing))}); delete it and run again")
-    return Shard(**{**arrays, "provenance": json.loads(str(arrays["provenance"]))})
-
-
-def read_shards(paths: Iterable[Path]) -> Shard:
-    """Shards of one cell joined in the order given."""
-    shards = [read_shard(p) for p in paths]
-    wide = max(s.kept.shape[1] for s in shards)
-    for s in shards:
-        s.kept = np.pad(s.kept, ((0, 0), (0, wide - s.kept.shape[1])))
-    joined = {
-        f.name: np.concatenate([getattr(s, f.name) for s in shards]) for f in fields(Shard) if f.name != "provenance"
-    }
-    return Shard(**joined, provenance=shards[0].provenance)
-
-
 def join(paths: Iterable[Path]) -> dict[str, np.ndarray]:
     """Arrays of several .npz files, end to end."""
     parts = [read_arrays(p) for p in paths]
     return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
-
-
-def read_encoded(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
-    """Encoded prompts of a cell's shards, joined; ValueError unless they are the shard's images in its order."""
-    encoded = join(paths)
-    if not np.array_equal(encoded["ids"], shard.ids):
-        raise ParityError(
-            f"prompts: their ids are not the samples' (first: {encoded['ids'][0]} against {shard.ids[0]}); run the cell again"
-        )
-    return encoded

@@ -12,7 +12,7 @@ VOCAB = len(WORDS) + 3
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Any word that the grammar does not have is <unk>. The end token has the highest id, as open_clip's pooling expects."""
+    """Any word the grammar does not have is <unk>. The end token has the highest id, as open_clip's pooling expects."""
     words = ["<pad>", "<unk>", *WORDS, "</s>"]
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
     core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
@@ -20,7 +20,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
-    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as transformers' tokenizers are."""
+    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as transformers' are."""
     ended = [c + " </s>" for c in captions]
     batch = tokenizer()(ended, padding="max_length", max_length=max_length, return_tensors="pt")
     if batch["input_ids"].shape[1] > max_length:

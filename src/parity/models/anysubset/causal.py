@@ -34,36 +34,25 @@ class Causal:
         if ranks.shape[1] != 1:
             raise ValueError(f"ranks: {ranks.shape[1]} a pass; allowed for a causal model: 1")
         B, N = tokens.shape
-        feed = torch.cat(
-            [torch.full_like(tokens[:, :1], self.separator), tokens], 1
-        )  # input i gives the law of position i
+        feed = torch.cat([torch.full_like(tokens[:, :1], self.separator), tokens], 1)  # input i: law of position i
         if not self.cache:
             logits = self.net(feed[:, : int(seen.max()) + 1]).logits
-            return exclude(
-                logits.gather(1, seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)), self.mask
-            )
+            at = seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
+            return exclude(logits.gather(1, at), self.mask)
         wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
         if self.fed.shape != wanted.shape or bool(((wanted != self.fed + 1) & (wanted != self.fed)).any()):
             from transformers import DynamicCache
 
-            self.fed, self.past, self.valid = (
-                torch.zeros_like(wanted),
-                DynamicCache(),
-                torch.zeros(B, 0, dtype=torch.int64, device=tokens.device),
-            )
+            self.fed, self.past = torch.zeros_like(wanted), DynamicCache()
+            self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
         width = max(1, int((wanted - self.fed).max()))
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
         # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from
         # all later ones
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
-        out = self.net(
-            feed.gather(1, place),
-            past_key_values=self.past,
-            attention_mask=self.valid,
-            position_ids=place,
-            use_cache=True,
-        )
+        kept = {"past_key_values": self.past, "attention_mask": self.valid, "use_cache": True}
+        out = self.net(feed.gather(1, place), position_ids=place, **kept)
         last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
         self.fed = wanted
         return exclude(out.logits.gather(1, last), self.mask)

@@ -28,7 +28,7 @@ def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLN
     """A small XLNet with no dropout and no memory."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
-    sizes = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
+    sizes: Any = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
     return XLNetLMHeadModel(XLNetConfig(**sizes, dropout=0.0, use_mems_eval=False, use_mems_train=False))
 
 
@@ -119,9 +119,8 @@ class CachedXLNet:
         upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
         clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
         clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
-        fresh = clean[:, None] + torch.arange(
-            max(0, int((upto - clean).max())), device=tokens.device
-        )  # [B, W] ranks to compute
+        new = max(0, int((upto - clean).max()))
+        fresh = clean[:, None] + torch.arange(new, device=tokens.device)  # [B, W] ranks to compute
         real = fresh < upto[:, None]
         place = order.gather(1, fresh.clamp(max=N - 1))
         slot = torch.where(real, place, N)
@@ -130,9 +129,7 @@ class CachedXLNet:
         self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
 
         W, S = fresh.shape[1], ranks.shape[1]
-        position = torch.cat(
-            [place, order.gather(1, ranks.clamp(max=N - 1))], 1
-        )  # of the W contents, then of the S queries
+        position = torch.cat([place, order.gather(1, ranks.clamp(max=N - 1))], 1)  # of W contents, then of S queries
         limit = torch.cat([(fresh + 1).maximum(begin[:, None]), seen], 1)
         blocked = self.rank[:, None] >= limit[..., None]  # [B, W + S, N]
         back = position[..., None] - torch.arange(N, device=tokens.device)
@@ -149,12 +146,8 @@ class CachedXLNet:
             score = (score / (self.width // self.heads) ** 0.5).masked_fill(blocked[:, None], -1e30)
             read = (score.softmax(-1) @ values[:, :, :N]).transpose(1, 2)
             x = self._norm(torch.einsum("bind,hnd->bih", read, w["rel_attn.o"]) + x, w, "rel_attn.layer_norm")
-            inner = F.linear(
-                F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"])),
-                w["ff.layer_2.weight"],
-                w["ff.layer_2.bias"],
-            )
-            x = self._norm(inner + x, w, "ff.layer_norm")
+            inner = F.gelu(F.linear(x, w["ff.layer_1.weight"], w["ff.layer_1.bias"]))
+            x = self._norm(F.linear(inner, w["ff.layer_2.weight"], w["ff.layer_2.bias"]) + x, w, "ff.layer_norm")
         return exclude(F.linear(x[:, W:], self.out, self.bias), self.mask)
 
     def _norm(self, x: Tensor, w: dict[str, Tensor], name: str) -> Tensor:

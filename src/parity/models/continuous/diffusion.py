@@ -68,11 +68,8 @@ def schedule(steps: int) -> Schedule:
     at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
-    t = (
-        torch.linspace(0, TRAINED - 1, steps, dtype=torch.float64).round().long()
-        if steps > 1
-        else torch.tensor([TRAINED - 1])
-    )
+    even = torch.linspace(0, TRAINED - 1, steps, dtype=torch.float64).round().long()
+    t = even if steps > 1 else torch.tensor([TRAINED - 1])
     kept = alpha_bar[t]
     before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
     return Schedule(t, kept, before, 1 - kept / before)
@@ -112,9 +109,8 @@ class TimeEmbedding(nn.Module):
     def forward(self, t: Tensor) -> Tensor:
         half = self.FREQUENCIES // 2
         number = next(self.parameters()).dtype
-        angles = t[:, None].to(number) * torch.exp(
-            -math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half
-        )
+        frequencies = torch.exp(-math.log(10000) * torch.arange(half, device=t.device, dtype=number) / half)
+        angles = t[:, None].to(number) * frequencies
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
 
 
@@ -161,9 +157,8 @@ def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor
     x [N, D] tokens, z [N, W], t [N] in 0 .. 999, noise [N, D].
     """
     s = schedule(TRAINED)
-    ab, before, beta, log_posterior = (
-        v[t, None].to(x.dtype) for v in (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
-    )
+    known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
+    ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
     x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise
     eps, v = net(x_t, t, z).float().chunk(2, -1)
     log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
@@ -172,9 +167,8 @@ def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor
         return beta * before.sqrt() / (1 - ab) * start + (1 - before) * (1 - beta).sqrt() / (1 - ab) * x_t
 
     off = (mean(x) - mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
-    bound = 0.5 * (
-        log_variance - log_posterior + ((log_posterior - log_variance).exp() + off * (-log_variance).exp()) - 1
-    )
+    spread = (log_posterior - log_variance).exp() + off * (-log_variance).exp()
+    bound = 0.5 * (log_variance - log_posterior + spread - 1)
     return F.mse_loss(eps, noise, reduction="none").mean(-1) + bound.mean(-1) / math.log(2)
 
 
@@ -235,10 +229,8 @@ class Steps:
             mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
         else:  # at the last step `before` is 1: eta's share of its neighbour's deviation replaces a zero
             sigma = self.sampling.eta * math.exp(0.5 * low)
-            std, mean = (
-                torch.full_like(x, sigma),
-                math.sqrt(before) * start + math.sqrt(max(0.0, 1 - before - sigma**2)) * eps,
-            )
+            std = torch.full_like(x, sigma)
+            mean = math.sqrt(before) * start + math.sqrt(max(0.0, 1 - before - sigma**2)) * eps
         return mean, self.sampling.temperature * std
 
 

@@ -37,9 +37,7 @@ class GMMConfig:
     blocks: int
     heads: int
     components: int  # K
-    floor: float = (
-        0.02  # smallest scale, in deviations of a latent: flat backgrounds would drive the density without bound
-    )
+    floor: float = 0.02  # smallest scale, in deviations of a latent: flat backgrounds would drive the density on and on
 
     @property
     def tokens(self) -> int:
@@ -54,10 +52,8 @@ class GMMNet(nn.Module):
         self.config = c
         self.class_emb, self.z_proj = nn.Embedding(c.classes, c.width), nn.Linear(c.dim, c.width)
         self.pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, c.width))
-        self.blocks, self.norm = (
-            nn.ModuleList(Block(c.width, c.heads) for _ in range(c.blocks)),
-            nn.LayerNorm(c.width, eps=1e-6),
-        )
+        self.blocks = nn.ModuleList(Block(c.width, c.heads) for _ in range(c.blocks))
+        self.norm = nn.LayerNorm(c.width, eps=1e-6)
         self.head = nn.Linear(c.width, c.components * (1 + 2 * c.dim))
         nn.init.normal_(self.pos_embed_learned, std=0.02)
         nn.init.normal_(self.class_emb.weight, std=0.02)
@@ -74,15 +70,10 @@ class GMMNet(nn.Module):
     def law(self, z: Tensor) -> MixtureLaw:
         """z [N, width]."""
         c = self.config
-        weights, means, scales = (
-            self.head(z)
-            .to(self.head.weight.dtype)
-            .split([c.components, c.components * c.dim, c.components * c.dim], -1)
-        )
-        shape = (c.components, c.dim)
-        return MixtureLaw(
-            weights.log_softmax(-1), means.unflatten(-1, shape), F.softplus(scales.unflatten(-1, shape)) + c.floor
-        )
+        numbers, shape = self.head(z).to(self.head.weight.dtype), (c.components, c.dim)
+        weights, means, scales = numbers.split([c.components, c.components * c.dim, c.components * c.dim], -1)
+        scales = F.softplus(scales.unflatten(-1, shape)) + c.floor
+        return MixtureLaw(weights.log_softmax(-1), means.unflatten(-1, shape), scales)
 
 
 def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
@@ -91,7 +82,7 @@ def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
     return -net.law(z.flatten(0, 1)).log_density(tokens.flatten(0, 1)).mean() / tokens.shape[-1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class GMM:
     """Satisfies `ContinuousModel`; `order`, raster order, is not read. One causal pass gives all places' conditions."""
 
@@ -101,13 +92,8 @@ class GMM:
     raster = True
     steps = 1  # what MixtureLaw.sample reads besides path(0)
 
-    @property
-    def length(self) -> int:
-        return self.net.config.tokens
-
-    @property
-    def dim(self) -> int:
-        return self.net.config.dim
+    def __post_init__(self) -> None:
+        self.length, self.dim = self.net.config.tokens, self.net.config.dim
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Tensor:
         """z [B*n, width]; ValueError where known < places."""

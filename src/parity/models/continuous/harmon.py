@@ -9,6 +9,7 @@ is causal, so the buffer alone has seen all.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,17 +59,11 @@ class HarmonNet(nn.Module):
     def __init__(self, c: HarmonConfig):
         super().__init__()
         self.config, self.mar = c, MARNet(c)
-        llm = Qwen2Config(
-            vocab_size=c.vocab,
-            hidden_size=c.hidden,
-            intermediate_size=c.intermediate,
-            num_hidden_layers=c.layers,
-            num_attention_heads=c.attention_heads,
-            num_key_value_heads=c.key_value_heads,
-            rope_parameters={"rope_type": "default", "rope_theta": c.theta},
-            use_cache=False,
-        )
-        self.llm = LanguageModel(llm)
+        sizes: dict[str, Any] = {"vocab_size": c.vocab, "hidden_size": c.hidden, "intermediate_size": c.intermediate}
+        sizes |= {"num_attention_heads": c.attention_heads, "num_key_value_heads": c.key_value_heads}
+        rotary = {"rope_type": "default", "rope_theta": c.theta}
+        sizes |= {"num_hidden_layers": c.layers, "rope_parameters": rotary, "use_cache": False}
+        self.llm = LanguageModel(Qwen2Config(**sizes))
         self.proj_in, self.proj_out = projection(c.width, c.hidden, c.hidden), projection(c.hidden, c.hidden, c.width)
 
     @property
@@ -95,11 +90,9 @@ class HarmonNet(nn.Module):
         image = self.proj_in(torch.cat([x[:, c.buffer :], x[:, : c.buffer]], 1))
         text = self.llm.model.embed_tokens(prompts.clamp(min=0))
         present = torch.cat([prompts >= 0, real, real.new_ones(n, c.buffer)], 1)
-        h = self.llm.model(
-            inputs_embeds=torch.cat([text, image], 1),
-            attention_mask=present.long(),
-            position_ids=(present.cumsum(1) - 1).clamp(min=0),
-        ).last_hidden_state[:, prompts.shape[1] :]
+        both, at = torch.cat([text, image], 1), (present.cumsum(1) - 1).clamp(min=0)
+        read = self.llm.model(inputs_embeds=both, attention_mask=present.long(), position_ids=at)
+        h = read.last_hidden_state[:, prompts.shape[1] :]
         back = torch.cat([h[:, h.shape[1] - c.buffer :], h[:, : h.shape[1] - c.buffer]], 1)
         return self.mar.decode(x + self.proj_out(back), places, real)
 

@@ -95,27 +95,17 @@ class MARNet(nn.Module):
         self.class_emb, self.fake_latent = nn.Embedding(c.classes, d), nn.Parameter(torch.zeros(1, d))
         self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.LayerNorm(d, eps=1e-6)
         self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
-        self.encoder_blocks, self.encoder_norm = (
-            nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder)),
-            nn.LayerNorm(d, eps=1e-6),
-        )
+        self.encoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder))
+        self.encoder_norm = nn.LayerNorm(d, eps=1e-6)
         self.decoder_embed, self.mask_token = nn.Linear(d, d), nn.Parameter(torch.zeros(1, 1, d))
         self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, d))
-        self.decoder_blocks, self.decoder_norm = (
-            nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder)),
-            nn.LayerNorm(d, eps=1e-6),
-        )
+        self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
+        self.decoder_norm = nn.LayerNorm(d, eps=1e-6)
         self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
         self.diffloss = DiffLoss(HeadConfig(c.dim, d, c.head_width, c.head_depth))
-        for p in (
-            self.encoder_pos_embed_learned,
-            self.decoder_pos_embed_learned,
-            self.diffusion_pos_embed_learned,
-            self.mask_token,
-        ):
+        positions = (self.encoder_pos_embed_learned, self.decoder_pos_embed_learned, self.diffusion_pos_embed_learned)
+        for p in (*positions, self.mask_token, self.fake_latent, self.class_emb.weight):
             nn.init.normal_(p, std=0.02)
-        nn.init.normal_(self.fake_latent, std=0.02)
-        nn.init.normal_(self.class_emb.weight, std=0.02)
 
     def embed_class(self, labels: Tensor) -> Tensor:
         """[N, width]; a label below 0 stands for no class."""
@@ -123,17 +113,13 @@ class MARNet(nn.Module):
 
     def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x
-        [N, buffer + S, width].
-
-        S is the largest number of known tokens; also returns their grid places [N, S], in raster order, and which of
-        them are real [N, S].
-        """
+        [N, buffer + S, width], S the largest number of known tokens, their grid places [N, S], in raster order, and
+        which of them are real [N, S]."""
         c, n = self.config, len(tokens)
         counts = known.sum(1)
         kept = int(counts.max()) if n else 0
-        places = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)[
-            :, :kept
-        ]  # known ones first, in raster order
+        known_first = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)
+        places = known_first[:, :kept]  # in raster order
         real = torch.arange(kept, device=tokens.device) < counts[:, None]
         x = self.z_proj(tokens.gather(1, places[..., None].expand(-1, -1, c.dim)))
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
@@ -173,7 +159,7 @@ def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
     return 1 + (sampling.guidance - 1) * share.float()
 
 
-@dataclass(frozen=True)
+@dataclass
 class MAR:
     """Satisfies `ContinuousModel`. Attention is bidirectional: every condition is a pass of the network of its own."""
 
@@ -182,17 +168,8 @@ class MAR:
     sampling: HeadSampling
     raster = False
 
-    @property
-    def length(self) -> int:
-        return self.net.config.tokens
-
-    @property
-    def dim(self) -> int:
-        return self.net.config.dim
-
-    @property
-    def steps(self) -> int:
-        return self.sampling.steps
+    def __post_init__(self) -> None:
+        self.length, self.dim, self.steps = self.net.config.tokens, self.net.config.dim, self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
         """Pairs of a row that know the same tokens share one evaluation."""
@@ -212,9 +189,8 @@ class MAR:
         if self.sampling.guidance == 1:
             return Steps(head, self.sampling, read(self.labels))
         scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
-        return Steps(
-            head, self.sampling, read(self.labels), read(torch.full_like(self.labels, -1)), scale.to(tokens.dtype)
-        )
+        given, without = read(self.labels), read(torch.full_like(self.labels, -1))
+        return Steps(head, self.sampling, given, without, scale.to(tokens.dtype))
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)

@@ -72,25 +72,10 @@ class ContinuousModel(Protocol):
     all in one batch.
     """
 
-    @property
-    def length(self) -> int:
-        """L."""
-        ...
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """T: a law reads path(0) .. path(T)."""
-        ...
-
-    @property
-    def raster(self) -> bool:
-        """Whether its order is raster order, whatever is drawn."""
-        ...
+    length: int  # L
+    dim: int  # D
+    steps: int  # T: a law reads path(0) .. path(T)
+    raster: bool  # whether its order is raster order, whatever is drawn
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any: ...
 

@@ -103,7 +103,7 @@ class MixtureLaw(NamedTuple):
         return MixtureLaw(self.log_weights[which], self.means[which], self.scales[which])
 
 
-@dataclass(frozen=True)
+@dataclass
 class TabularMixture:
     """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places
     whose predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
@@ -113,13 +113,8 @@ class TabularMixture:
     raster: bool = True
     steps = 1
 
-    @property
-    def length(self) -> int:
-        return self.mixture.means.shape[1]
-
-    @property
-    def dim(self) -> int:
-        return self.mixture.means.shape[2]
+    def __post_init__(self) -> None:
+        self.length, self.dim = self.mixture.means.shape[1:]
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         weights, means, scales = (torch.as_tensor(v, dtype=torch.float64, device=tokens.device) for v in self.mixture)
@@ -129,9 +124,8 @@ class TabularMixture:
         evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
         log = weights.log() + evidence.gather(1, known[..., None].expand(-1, -1, len(weights)))
         position = order.gather(1, places).flatten()
-        return MixtureLaw(
-            log.flatten(0, 1).log_softmax(-1), means[:, position].transpose(0, 1), scales[:, position].transpose(0, 1)
-        )
+        means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))
+        return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         return condition

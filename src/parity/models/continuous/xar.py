@@ -100,9 +100,7 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
-        self.norm = nn.RMSNorm(
-            width, eps=1e-6, elementwise_affine=False
-        )  # the released norm1 and norm2 have no parameters
+        self.norm = nn.RMSNorm(width, eps=1e-6, elementwise_affine=False)  # released norm1 and norm2: no parameters
         self.attn, self.mlp = Attention(width, heads), SwiGLU(width)
         self.ada_lin = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
         for p in self.ada_lin[1].parameters():  # starts as the identity
@@ -127,21 +125,15 @@ class XARNet(nn.Module):
             raise ParityError(f"width {c.width}: allowed: a multiple of 4 x heads {c.heads}")
         self.config = c
         d = c.width
-        self.class_emb, self.time_embed = (
-            nn.Embedding(c.classes + 1, d),
-            TimeEmbedding(d),
-        )  # the last class stands for none
+        self.class_emb = nn.Embedding(c.classes + 1, d)  # the last class stands for none
+        self.time_embed = TimeEmbedding(d)
         self.z_proj, self.z_proj_ln = nn.Linear(c.dim, d), nn.RMSNorm(d, eps=1e-6)
         self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
-        self.encoder_blocks, self.encoder_norm = (
-            nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder)),
-            nn.RMSNorm(d, eps=1e-6),
-        )
+        self.encoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.encoder))
+        self.encoder_norm = nn.RMSNorm(d, eps=1e-6)
         self.decoder_embed, self.decoder_pos_embed_learned = nn.Linear(d, d), nn.Parameter(torch.zeros(1, c.tokens, d))
-        self.decoder_blocks, self.decoder_norm = (
-            nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder)),
-            nn.RMSNorm(d, eps=1e-6),
-        )
+        self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
+        self.decoder_norm = nn.RMSNorm(d, eps=1e-6)
         self.pred = nn.Linear(d, c.dim)
         self.register_buffer("angles", rotations(c), persistent=False)
         for p in (self.encoder_pos_embed_learned, self.decoder_pos_embed_learned, self.class_emb.weight):
@@ -164,9 +156,8 @@ class XARNet(nn.Module):
         """
         c, area = self.config, self.config.cell**2
         label = self.class_emb(torch.where(labels < 0, c.classes, labels))
-        y = label[:, None, None] + self.time_embed((t * 1000).long().flatten()).view(
-            *t.shape, 1, -1
-        )  # whole thousandths, as released
+        thousandths = (t * 1000).long().flatten()  # whole ones, as released
+        y = label[:, None, None] + self.time_embed(thousandths).view(*t.shape, 1, -1)
         at = places[..., None] * area + torch.arange(area, device=places.device)
         angles = self.angles[at.flatten(1)][:, None]  # type: ignore[index]
         x = self.z_proj_ln(self.z_proj(cells.unflatten(-1, (area, c.dim))) + self.encoder_pos_embed_learned[0, at])
@@ -199,7 +190,7 @@ class Context(NamedTuple):
     places: Tensor  # [B, n]
 
 
-@dataclass(frozen=True)
+@dataclass
 class XAR:
     """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
 
@@ -216,18 +207,8 @@ class XAR:
     def __post_init__(self) -> None:
         if self.sampling.sampler != "ddpm":
             raise ParityError(f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', which has a density")
-
-    @property
-    def length(self) -> int:
-        return self.net.config.cells
-
-    @property
-    def dim(self) -> int:
-        return self.net.config.cell**2 * self.net.config.dim
-
-    @property
-    def steps(self) -> int:
-        return self.sampling.steps
+        c = self.net.config
+        self.length, self.dim, self.steps = c.cells, c.cell**2 * c.dim, self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
         require_predecessors(places, known)
@@ -250,11 +231,8 @@ class XAR:
         number = torch.arange(n, device=places.device).repeat_interleave(self.net.config.cell**2)
         place = places[:, number]
         mask = torch.cat([clean < place[..., None], (number == number[:, None]).expand(B, -1, -1)], 2)[:, None]
-        share = (
-            places / max(1, self.length - 1)
-            if s.guidance_schedule == "linear"
-            else torch.ones_like(places, dtype=torch.float32)
-        )
+        linear = s.guidance_schedule == "linear"
+        share = places / max(1, self.length - 1) if linear else torch.ones_like(places, dtype=torch.float32)
         guided = len(labels) > B
         twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
         at, reads = twice(places), twice(mask)
@@ -269,10 +247,8 @@ class XAR:
             mean = x - (t - after) * ((2 - t) * velocity + x)
             std = s.temperature * math.sqrt(2 * t * (t - after))
             if after:
-                x, log_sigma = (
-                    mean + std * path(s.steps - 1 - i).unflatten(0, (B, n)),
-                    log_sigma + self.dim * math.log(std),
-                )
+                x = mean + std * path(s.steps - 1 - i).unflatten(0, (B, n))
+                log_sigma = log_sigma + self.dim * math.log(std)
         return Trajectory(mean.flatten(0, 1), torch.full_like(mean, std).flatten(0, 1), log_sigma, s.last)
 
     def take(self, rows: Tensor) -> "XAR":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model i
 
 def t5_encoder() -> T5EncoderModel:
     """The embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
-    sizes = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_heads": 4}
+    sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_heads": 4}
     return T5EncoderModel(T5Config(vocab_size=VOCAB, **sizes, feed_forward_proj="gated-gelu", dropout_rate=0.0))
 
 

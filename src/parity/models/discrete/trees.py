@@ -12,10 +12,3 @@ def ancestors(parents: Tensor) -> Tensor:
     for _ in range((S - 1).bit_length()):  # each squaring doubles the reach
         found = (found @ found).clamp_(max=1)
     return found > 0
-
-
-def followed(tokens: Tensor, parents: Tensor, truth: Tensor, above: Tensor) -> Tensor:
-    """Which nodes [B, S] bool hold the tokens that were drawn: tokens [B, S] in them, truth [B, S] what was drawn after each, above from
-    `ancestors`. They are one path from the root, which always holds, if no two nodes of one parent hold the same token."""
-    right = (parents < 0) | (truth.gather(1, parents.clamp(min=0)) == tokens)
-    return ~(above & ~right[:, None]).any(-1)
