@@ -1,13 +1,11 @@
-"""Verification, noise and sampling, one property each."""
+"""The accept-or-resample core of the discrete decoders, one property each."""
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from parity.base.noise import Noise, batch_noise, counted_noise, row_key
+from parity.base.noise import counted_noise
 from parity.decoders.verification import match, race, residual, slide, verify
-from parity.models.discrete.sampling import top_k_filter, top_p_filter
 
 
 def laws(*rows):
@@ -128,55 +126,3 @@ def test_slide_moves_rows_by_their_own_step():
     values, new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
     assert values[0].tolist() == [1, 2, 3] and values[1, :2].tolist() == [5, 6]
     assert new.tolist() == [[False] * 3, [False, False, True], [True] * 3]
-
-
-def test_noise_of_a_row_does_not_depend_on_its_batch():
-    index = torch.tensor([[3, 9], [4, 1], [0, 0]])
-    together = batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 7)
-    alone = [batch_noise(5, [p]).exponential("sample", index[i : i + 1], 7) for i, p in enumerate("abc")]
-    assert torch.equal(together, torch.cat(alone))
-    assert torch.equal(
-        together[..., :3], batch_noise(5, ["a", "b", "c"]).exponential("sample", index, 3)
-    )  # shorter is a prefix
-
-
-def test_noise_streams_differ():
-    zero = torch.zeros(1, 1, dtype=torch.int64)
-    draws = [
-        batch_noise(s, [p]).uniform(use, i + zero).item()
-        for s in (0, 1)
-        for p in "ab"
-        for use in ("sample", "accept", "draft")
-        for i in range(4)
-    ]
-    assert len(set(draws)) == len(draws)
-
-
-def test_noise_is_uniform_and_uncorrelated():
-    """KS over 10^6 keys; lag correlations over index, key and vocabulary below 4 standard errors."""
-    n = 1_000_000
-    u = counted_noise(0, range(n)).uniform("accept", torch.zeros(1, 1, dtype=torch.int64))[:, 0].numpy()
-    assert stats.kstest(u, "uniform").pvalue > 1e-4
-    table = counted_noise(0, range(2000))._uniform("sample", torch.arange(25)[None], 20).numpy()
-    for axis in range(3):
-        a, b = np.take(table, range(1, table.shape[axis]), axis), np.take(table, range(table.shape[axis] - 1), axis)
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / a.size**0.5
-
-
-def test_float32_noise_is_the_leading_bits_of_float64():
-    keys = torch.tensor([row_key(0, str(i)) for i in range(1000)])
-    index = torch.arange(50)[None]
-    narrow, wide = Noise(keys).uniform("sample", index), Noise(keys, torch.float64).uniform("sample", index)
-    assert (narrow.double() - wide).abs().max() < 2**-23
-    assert Noise(keys).exponential("sample", index, 8).min() > 0
-
-
-def test_top_k_and_top_p():
-    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
-    assert torch.isfinite(top_k_filter(logits, 99)).all()
-    mass = logits.softmax(-1)[0].cumsum(0)
-    assert (
-        torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
-        and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
-    )

@@ -1,0 +1,48 @@
+"""From logits to the law that is sampled: filters, guidance, grammar; a decoder sees one law."""
+
+import pytest
+import torch
+
+from parity.models.discrete.sampling import Sampled, TokenSampling, top_k_filter, top_p_filter
+from parity.models.discrete.tabular import TabularModel, random_table
+
+
+def test_top_k_and_top_p():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
+    assert torch.isfinite(top_k_filter(logits, 99)).all()
+    mass = logits.softmax(-1)[0].cumsum(0)
+    assert (
+        torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
+        and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
+    )
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
+def test_guidance_moves_from_the_unconditional_law_past_the_conditional(scale):
+    """u + s (c - u) of the logits, on a table whose second half is unconditional."""
+    table = random_table(5, 2, torch.Generator().manual_seed(0), pair=True)
+    sampled = Sampled(TabularModel(table, 2, 1), TokenSampling(guidance=scale))
+    start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
+    if scale == 1:  # one row of the model a row of the batch: no unconditional branch is asked
+        sampled = Sampled(TabularModel(table[0], 2, 1), TokenSampling())
+    law = sampled.logits(*start)[0, 0].softmax(-1)
+    conditional, unconditional = table[0, 0], table[1, 0]
+    assert torch.allclose(law, (unconditional + scale * (conditional - unconditional)).softmax(-1))
+
+
+def test_temperature_and_filters_apply_in_order_and_leave_a_law():
+    table = random_table(6, 2, torch.Generator().manual_seed(0))
+    start = torch.zeros(1, 1, dtype=torch.int64), torch.full((1, 1), -1)
+    law = Sampled(TabularModel(table, 2, 1), TokenSampling(temperature=0.5, top_k=3)).logits(*start)[0, 0].softmax(-1)
+    kept = (table[0] / 0.5).topk(3).indices
+    assert set(law.nonzero().flatten().tolist()) == set(kept.tolist())
+    assert torch.allclose(law[kept], (table[0] / 0.5)[kept].softmax(-1))
+
+
+def test_grammar_forces_its_tokens_and_no_others():
+    forced = torch.tensor([-1, 2, -1])
+    model = TabularModel(random_table(4, 3, torch.Generator().manual_seed(0)), 3, 1, forced=forced)
+    law = Sampled(model, TokenSampling()).logits(torch.zeros(1, 3, dtype=torch.int64), torch.arange(-1, 2)[None])
+    law = law.softmax(-1)[0]
+    assert law[1].tolist() == [0, 0, 1, 0] and (law[0] > 0).all() and (law[2] > 0).all()
