@@ -1,0 +1,53 @@
+"""What commands share: flags, and errors that are one line where a user can mend them."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from parity.base.command import arguments, one_line, progress
+from parity.base.errors import ConfigError, ParityError
+
+
+def parsed(names, given):
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    arguments(parser, *names)
+    return vars(parser.parse_args(given))
+
+
+def test_flags_that_recur_have_one_meaning():
+    names = ("spec", "laws?", "shards+", "pictures*", "threads", "device", "batch")
+    assert parsed(names, ["--spec", "s", "--shards", "a", "b"]) == {
+        "spec": Path("s"), "laws": None, "shards": [Path("a"), Path("b")], "pictures": [],
+        "threads": 1, "device": "cpu", "batch": 32,
+    }  # fmt: skip
+    assert parsed(("laws?", "pictures*"), ["--laws", "l", "--pictures", "p"])["pictures"] == [Path("p")]
+    for missing in (["--spec", "s"], ["--shards", "a"]):
+        with pytest.raises((argparse.ArgumentError, SystemExit)):
+            parsed(names, missing)
+
+
+@pytest.mark.parametrize("kind", [ParityError, ConfigError])
+def test_what_a_user_can_mend_is_one_line(kind, capsys):
+    def main():
+        raise kind("image.models.m = 'x': allowed: y")
+
+    with pytest.raises(SystemExit) as stopped:
+        one_line(main)
+    assert stopped.value.code == 1 and capsys.readouterr().err == "error: image.models.m = 'x': allowed: y\n"
+
+
+def test_a_bug_keeps_its_place():
+    """A ValueError of torch's or of ours that nobody meant for a user is a traceback."""
+
+    def main():
+        int("x")
+
+    with pytest.raises(ValueError, match="invalid literal"):
+        one_line(main)
+
+
+def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
+    assert list(progress(range(40), 40, "cells")) == list(range(40))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10 and lines[0] == "cells: 4 of 40" and lines[-1] == "cells: 40 of 40"
