@@ -1,338 +1,234 @@
-"""Bring an experiment's files together: summary.csv, equality.csv, records.parquet, published.csv and report.html.
-
-    python -m parity.gather --config '{"methods": ...}' --published workflow/published/sjd.csv --out results/default
-
-Which files belong to the experiment follows from its configuration (`parity.layout`); nothing is found by looking around.
+"""Bring an experiment's files together: the summary row of every cell, equality rows and verdicts, records, published
+figures. Which files belong to it follows from its configuration (`parity.experiment.paths`); nothing is found by
+looking around.
 """
 
-import argparse
-import io
-import json
+import math
 import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from parity.base.command import one_line, pin_threads, provenance
-from parity.base.files import Shard, canonical, publish, read_arrays, read_json, read_shards
+from parity.base.command import provenance
+from parity.base.files import canonical, join, read_arrays, read_json
+from parity.decode.records import Shard, read_shards
 from parity.equality.rows import Row
-from parity.equality.verdict import verdicts
-from parity.experiment import config
-from parity.experiment import paths as layout
-from parity.experiment.config import Config, claim
-from parity.experiment.paths import Cell
-from parity.report.figures import Acceptance
-from parity.report.page import Report, write
-from parity.report.sweeps import Extra
-from parity.report.thumbnails import Column
+from parity.experiment import checks, layers, paths, weights
+from parity.experiment.cells import Cell, cells, kinds, reference_of, text_tasks, variant
+from parity.experiment.options import KINDS
+from parity.experiment.schema import Config, FigureSpec
+from parity.experiment.study import measures
+from parity.metrics.statistics import compare
+from parity.report import published
+from parity.report.extras import Extra, read_extra
+from parity.report.settings import labels
+from parity.report.verdicts import Tested, judge
 
-FIRST = [
-    "model",
-    "method",
-    "options",
-    "key",
-    "role",
-    "claim",
-    "n",
-    "nfe",
-    "step_compression",
-    "seconds_per_image",
-    "ms_per_forward",
-]
-FIRST += [
-    "tokens_per_second",
-    "nodes_per_pass",
-    "nodes_per_token",
-    "device",
-    "dtype",
-    "fid",
-    "kid",
-    "clip_score",
-    "precision",
-    "recall",
-]
-FIRST += ["perplexity", "verdict"]
-TESTS = [
-    "model",
-    "method",
-    "key",
-    "layer",
-    "test",
-    "n",
-    "statistic",
-    "p_value",
-    "p_holm",
-    "effect",
-    "minimum_detectable_effect",
-    "verdict",
-]
-PUBLISHED = [
-    "paper",
-    "table",
-    "model",
-    "metric",
-    "method",
-    "options",
-    "conditions",
-    "value",
-    "change",
-    "ours",
-    "our_change",
-    "difference",
-]
-PICTURES = 256  # prompts that compete for a place in the picture grid
+JUDGED = ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note")
+COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # figures whose means t-tests compare
+# Figures that compare a cell with its reference: they are made here, not by a metric.
+RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
 
 
-def summary_row(cell: Cell) -> dict[str, Any]:
-    spec = cell["spec"]
-    row = {
-        "model": spec["model"],
-        "method": spec["method"],
-        "options": canonical(spec["options"]),
-        "key": cell["key"],
-        "role": cell["role"],
-    }
-    return (
-        row
-        | {
-            "claim": claim(spec["method"], spec["options"]),
-            "sampling": canonical(spec["sampling"]),
-            "seed": spec["seed"],
-        }
-        | read_json(Path(layout.folder(cell), "metrics.json"))
-    )
+@dataclass
+class Files:
+    """The files of an experiment under `root`, read when they are asked for."""
+
+    settings: Config
+    only: Sequence[str]  # kinds of model
+    root: Path = Path()
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Every cell of these kinds, repetitions included."""
+        image = self.settings.image
+        prompts = checks.read_prompts(image.prompts, self.root) if image is not None else []
+        return [c for c in cells(self.settings, prompts) if c.kind in self.only]
+
+    @cached_property
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Text tasks by key."""
+        text = self.settings.text if "anysubset" in self.only else None
+        return {t["key"]: t for t in text_tasks(text)} if text is not None else {}
+
+    def json(self, path: str) -> Any:
+        return read_json(self.root / path)
+
+    def shard(self, cell: Cell) -> Shard:
+        return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
+
+    def pixels(self, cell: Cell) -> np.ndarray:
+        """A cell's pictures, uint8 [n, H, W, 3]."""
+        return join(self.root / p for p in paths.pieces(self.settings, cell, "pictures"))["pixels"]
+
+    def features(self, cell: Cell) -> dict[str, np.ndarray]:
+        return read_arrays(self.root / paths.folder(cell) / "features.npz")
+
+    def laws(self, cell: Cell) -> dict[str, np.ndarray]:
+        return read_arrays(self.root / paths.laws(cell))
+
+    def records(self, cell: Cell) -> pd.DataFrame:
+        """A row per image or text of a cell."""
+        return pd.read_parquet(self.root / paths.folder(cell) / "records.parquet")
+
+    def accuracy(self) -> list[dict[str, Any]]:
+        """How often the text model's own likeliest answer is right, by task."""
+        asked = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
+        return [{**self.json(paths.accuracy(*task)), "task_kind": task[0]} for task in asked]
+
+    def tested(self, kind: str) -> Iterator[Tested]:
+        """What the tests of a kind's cells say: of its variant on enumerable models, of its layers, of its"
+        " repetition."""
+        declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
+        for cell in (c for c in own if c.role != "again"):
+            if (small := variant(self.settings, cell)) is not None:
+                file = paths.exact(self.settings, small)
+                yield Tested(cell, small, False, file, self.json(file))
+            same = {**cell.spec, "seed": None}
+            for one in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
+                for layer in layers.of(self.settings, declared, one):
+                    file = paths.layer(layer, one)
+                    yield Tested(cell, None, one is not cell, file, self.json(file))
 
 
-def shards(settings: Config, cell: Cell) -> Shard:
-    return read_shards(Path(p) for p in layout.pieces(settings, cell, "shards"))
+@dataclass
+class Gathered:
+    """All that a page is made of."""
+
+    settings: Config
+    files: Files
+    kinds: list[str]
+    summary: pd.DataFrame  # a row per cell, but for those of role "again", which stand in for what a test rejects
+    equality: pd.DataFrame  # a row per test; `self_test` where it tests the tests
+    verdicts: pd.DataFrame  # a row per name that equality rows are judged by
+    records: pd.DataFrame  # a row per image or text
+    papers: pd.DataFrame  # every published number
+    published: pd.DataFrame  # those with ours beside them
+    environment: dict[str, Any]
+    null: pd.DataFrame  # test and p_value of data for which the null hypothesis is true
+    ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
+    accuracy: list[dict[str, Any]]  # of the text model itself, by task
+    extras: list[Extra]
+
+    def rows(self, kind: str) -> pd.DataFrame:
+        """The summary of one kind, without columns that it has nothing in."""
+        return self.summary[self.summary["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
+
+    def cells(self, kind: str) -> dict[str, Cell]:
+        """Cells of a kind by label."""
+        by_key = {c.key: c for c in self.files.cells}
+        own = self.summary[self.summary["kind"] == kind]
+        return {label: by_key[key] for label, key in zip(own["label"], own["key"], strict=True)}
+
+    def studies(self, kind: str) -> list[FigureSpec]:
+        return getattr(self.settings, KINDS[kind]).study
+
+    def known(self, kind: str) -> dict[str, str]:
+        """Figures of a kind with their labels."""
+        return measures(kind) | RELATIVE
 
 
-def record_rows(settings: Config, cell: Cell) -> pd.DataFrame:
-    """A row per image of a cell."""
-    shard, features = shards(settings, cell), read_arrays(Path(layout.folder(cell), "features.npz"))
-    logp = np.where(np.isneginf(features["logp"]), np.nan, features["logp"])
-    spec = cell["spec"]
-    frame = pd.DataFrame(
-        {
-            "id": shard.ids,
-            "caption": shard.captions,
-            "model": spec["model"],
-            "method": spec["method"],
-            "key": cell["key"],
-        }
-    )
-    frame = frame.assign(
-        seed=spec["seed"], nfe=shard.nfe, nodes=shard.nodes, batch=shard.batch, batch_seconds=shard.seconds
-    )
-    frame = frame.assign(
-        logp_mean=np.nanmean(logp, 1), kept=[k[k > 0].tolist() for k in shard.kept], step=shard.step.tolist()
-    )
-    return frame.assign(clip=features["cosine"]) if "cosine" in features else frame
+def asked(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
+    """A cell's settings as columns; what is JSON in them is said in `report.settings`."""
+    spec = cell.spec
+    row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"], "options": canonical(spec["options"])}
+    row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
+    if "sampling" in spec:
+        row["sampling"] = canonical(spec["sampling"])
+    if task is not None:
+        given = {name: value for name, value in task["settings"].items() if value != ""}
+        row |= {"task": task["kind"], "settings": canonical(given)}
+    return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
-def repeats(cell: Cell, cells: list[Cell]) -> list[Cell]:
-    """The cells that a cell's repetition stands in for: those of its role "again", same but for the seed."""
-    same = [{**c["spec"], "seed": None} == {**cell["spec"], "seed": None} for c in cells]
-    return [c for c, s in zip(cells, same, strict=True) if s and c["role"] == "again" and cell["role"] != "again"]
+def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
+    """A cell against its reference, from both's records: ratios, and t-tests (none of the reference with itself)."""
+    passes = "nfe" if "nfe" in own else "passes"  # of a row, or else of its batch
+    found: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum()}
+    tested = [name for name in COMPARED.get(row["kind"], ()) if name in own]
+    if "perplexity" in tested:
+        mean = float(base["perplexity"].mean())
+        found |= {"perplexity_ratio": row["perplexity"] / mean, "perplexity_ratio_se": row["perplexity_se"] / mean}
+    for name in () if row["role"] == "reference" else tested:
+        test = compare(own[name].to_numpy(float), base[name].to_numpy(float))
+        p = {f"p_{name}_{how}": test[f"p_{how}"] for how in ("welch", "paired")}
+        found |= {f"{name}_difference": test["difference"], **p}
+    return found
 
 
-def rows_of(settings: Config, cell: Cell, cells: list[Cell]) -> list[Row]:
-    """Every equality row of a cell, those of its repetition included, under the cell's own key."""
-    rows = [row for file in layout.equality(settings, cell, cells) for row in read_json(Path(file))["rows"]]
-    for again in repeats(cell, cells):
-        files = [layout.teacher_forced(again), layout.paired(again, cells)]
-        rows += [
-            row | {"repeat": 1, "seed": again["spec"]["seed"]}
-            for file in files
-            for row in read_json(Path(file))["rows"]
-        ]
-    return [
-        row | {"model": row["model"] or cell["spec"]["model"], "key": cell["key"], "method": cell["spec"]["method"]}
-        for row in rows
-    ]
+def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
+    """The summary row of each cell of a kind, and its records."""
+    own = [c for c in files.cells if c.kind == kind and c.role != "again"]
+    records = {c.key: files.records(c) for c in own}
+    rows = []
+    for cell in own:
+        base = reference_of(cell, own)
+        row = asked(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
+        row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
+        row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
+        logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
+        rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
+    for row, label in zip(rows, labels(rows), strict=True):
+        row["label"] = label
+    return rows, [ordered(records[c.key].assign(kind=kind, key=c.key), ["kind", "model", "method", "key"]) for c in own]
 
 
-def cut(top_k: int, vocab: int) -> int:
-    """How many tokens top-k leaves: 0, and more than there are, leave all."""
-    return min(top_k, vocab) if top_k else vocab
+def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
+    """Rows that test the tests, and p-values of true null hypotheses."""
+    rows, null = [], []
+    for name, path in paths.self_tests(files.settings).items():
+        if (kind := name.partition("-")[2]) in ("", *files.only):
+            said = files.json(path)
+            rows += [{"kind": kind, "self_test": True, **row} for row in said["rows"]]
+            null += [{"test": test, "p_value": p} for test, ps in said.get("p_values", {}).items() for p in ps]
+    return rows, pd.DataFrame(null, columns=["test", "p_value"])
 
 
-def stated(paper: pd.Series, cell: pd.Series, vocab: int) -> bool:
-    """Whether a cell is what a published number is of: its options, with the defaults (which are the papers') for what it leaves unsaid,
-    and the sampling settings it states. A list is any of its values."""
-    options, given = json.loads(cell["options"]), json.loads(cell["sampling"])
-    for key, wanted in json.loads(paper["conditions"]).items():
-        name = key.removeprefix("sampling.")
-        have = given.get(name)
-        if key == "sampling.top_k":
-            have, wanted = cut(have, vocab), cut(wanted, vocab)
-        if name != key and have != wanted:
-            return False
-    wanted = config.options(paper["method"], {}) | json.loads(paper["options"])
-    return all(options.get(k) in (v if isinstance(v, list) else [v]) for k, v in wanted.items())
-
-
-def ours(summary: pd.DataFrame, published: pd.DataFrame, vocab: dict[str, int]) -> pd.DataFrame:
-    """The papers' figures with ours beside them, where a cell of the same method, options and stated sampling is in the experiment.
-
-    change, our_change  from plain sampling: the paper's own in the same table, ours under the same settings
-    difference          ours less theirs: of the figures where they are ratios, else of the changes
-    vocab               size of each model's codebook
-    """
-    found = []
-    table = ["paper", "table", "model", "conditions", "metric"]
-    theirs = published[published["method"] == "ar"].drop_duplicates(table).set_index(table)["value"].to_dict()
-    cells = summary[summary["role"].isin(["method", "reference"])]
-    for _, paper in published[published["method"].isin(set(cells["method"]))].iterrows():
-        for _, cell in cells[cells["method"] == paper["method"]].iterrows():
-            if not stated(paper, cell, vocab[cell["model"]]):
-                continue
-            metric, baseline = paper["metric"], theirs.get(tuple(paper[table]))
-            same = (
-                (summary["role"] == "reference")
-                & (summary["model"] == cell["model"])
-                & (summary["sampling"] == cell["sampling"])
-            )
-            plain = summary[same].iloc[0]
-            value = cell.get(metric)
-            if metric == "latency_ratio":
-                value = plain["seconds_per_image"] / cell["seconds_per_image"]
-            change = our_change = difference = None
-            if metric in ("step_compression", "latency_ratio"):
-                difference = value - paper["value"]
-            elif metric != "seconds_per_image" and cell["method"] != "ar" and value is not None:
-                our_change = value - plain[metric]
-                if baseline is not None:
-                    change = paper["value"] - baseline
-                    difference = our_change - change
-            mine = {
-                "ours": value,
-                "our_change": our_change,
-                "difference": difference,
-                "our_options": cell["options"],
-                "key": cell["key"],
-            }
-            found.append({**paper, "change": change, **mine})
-    return pd.DataFrame(found)
-
-
-def read_published(files: list[Path]) -> pd.DataFrame:
-    """Every published number: paper, table, model, method, options and conditions (JSON), metric, value."""
-    papers = pd.concat([pd.read_csv(f) for f in files], ignore_index=True)
-    return papers.assign(conditions=papers["conditions"].fillna("{}") if "conditions" in papers else "{}")
-
-
-def read_extra(file: Path) -> Extra:
-    """A figure made elsewhere: JSON with the fields of `Extra`, its data as a list of rows."""
-    given = read_json(file)
-    return Extra(**{**given, "data": pd.DataFrame(given["data"])})
-
-
-def picture_columns(settings: Config, cells: list[Cell]) -> tuple[list[Column], list[str]]:
-    """The same prompts, cell by cell, each model's plain sampling first; the page picks the prompts that came out worst."""
-    columns, captions = [], []
-    several = len({c["spec"]["model"] for c in cells}) > 1
-    for cell in cells:
-        images, features = (
-            [read_arrays(Path(p)) for p in layout.pieces(settings, cell, "images")],
-            read_arrays(Path(layout.folder(cell), "features.npz")),
-        )
-        if "cosine" not in features:
-            continue
-        spec = cell["spec"]
-        label = {"reference": "ar", "control": "ar, again"}.get(
-            cell["role"]
-        ) or f"{spec['method']} {canonical(spec['options'])}"
-        label = f"{spec['model']}: {label}" if several else label
-        pixels = np.concatenate([i["pixels"] for i in images])[:PICTURES]
-        columns.append(Column(label, pixels, features["cosine"][:PICTURES], cell["role"] != "method", spec["model"]))
-        captions = features["captions"].tolist()[:PICTURES]
-    return columns, captions
-
-
-def environment(settings: Config, made: dict[str, Any]) -> dict[str, Any]:
-    """What the numbers were obtained with; `made` is a shard's provenance."""
+def environment(files: Files) -> dict[str, Any]:
+    """What the numbers were obtained with."""
+    made, image = files.shard(files.cells[0]).provenance, files.settings.image
+    manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in files.only}
     return {
-        "generation": {k: v for k, v in made.items() if k not in ("spec", "code")},
-        "report": provenance("cpu", settings.dtype, 1),
+        "decoding": {k: v for k, v in made.items() if k not in ("spec", "code")},
+        "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "machine": {"cores": os.cpu_count()},
-        "seeds": settings.seeds.model_dump(),
-        "checkpoints": {
-            model: read_json(Path(layout.manifest(settings, model)))["sha256"] for model in settings.models
-        },
+        "seeds": files.settings.seeds.model_dump(),
+        "checkpoints": {name: files.json(path)["sha256"] for name, path in manifests.items()},
     }
 
 
-def csv(frame: pd.DataFrame, path: Path, first: list[str]) -> None:
-    ordered = [c for c in first if c in frame] + [c for c in frame if c not in first]
-    publish(path, frame[ordered].to_csv(index=False).encode())
+def gather(
+    settings: Config, papers: Sequence[Path], extra: Sequence[Path] = (), only: Sequence[str] = (), root: Path = Path()
+) -> Gathered:
+    """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty)."""
+    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root)
+    summary, records, equality, verdicts, ratios = [], [], [], [], {}
+    for kind in files.only:
+        tested = list(files.tested(kind))
+        ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
+        rows, parts = summarize(files, kind, ratios)
+        tests, found, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
+        summary += [row | {name: of_cell.get(row["key"], {}).get(name) for name in JUDGED} for row in rows]
+        records += parts
+        equality += [{"kind": kind, "self_test": False, **row} for row in tests]
+        verdicts += [{"kind": kind, **verdict} for verdict in found]
+    tests, null = self_tests(files)
+    every, accuracy, image = published.read_published(papers), files.accuracy(), settings.image
+    vocab = {name: weights.largest(model)["group"] for name, model in image.models.items()} if image is not None else {}
+    table = pd.DataFrame(summary)
+    beside = published.beside(every, table, vocab, published.answers(accuracy))
+    return Gathered(
+        settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
+        pd.concat(records, ignore_index=True), every, beside, environment(files), null, ratios, accuracy,
+        [read_extra(file) for file in extra],
+    )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", type=json.loads, required=True)
-    parser.add_argument("--published", type=Path, nargs="*", default=[])
-    parser.add_argument(
-        "--extra", type=Path, nargs="*", default=[], help="figures made elsewhere: JSON, as report.studies.Extra"
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    a = parser.parse_args()
-    pin_threads(a.threads)
-    settings = config.load(a.config)
-    cells = config.cells(settings, config.read_prompts(settings.prompts))
-    everything, cells = cells, [c for c in cells if c["role"] != "again"]
-    summary = pd.DataFrame([summary_row(c) for c in cells])
-    tables = {name: read_json(Path(file)) for name, file in layout.tables(settings).items()}
-    rows = [row for c in cells for row in rows_of(settings, c, everything)]
-    claims = {c["key"]: claim(c["spec"]["method"], c["spec"]["options"]) for c in cells}
-    found = {v["key"]: v for v in verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)}
-    for name in ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note"):
-        summary[name] = [found[key][name] for key in summary["key"]]
-    rows += [row for table in tables.values() for row in table["rows"]]
-    equality = pd.DataFrame(rows)
-    null = pd.DataFrame(
-        [{"test": test, "p_value": p} for test, ps in tables["calibration"]["p_values"].items() for p in ps]
-    )
-    records = pd.concat([record_rows(settings, c) for c in cells], ignore_index=True)
-    papers = read_published(a.published) if a.published else pd.DataFrame()
-    vocab = {name: config.largest(model)["group"] for name, model in settings.models.items()}
-    published = ours(summary, papers, vocab) if len(papers) else pd.DataFrame()
-    csv(summary, a.out / "summary.csv", FIRST)
-    csv(equality, a.out / "equality.csv", TESTS)
-    csv(published, a.out / "published.csv", PUBLISHED)
-    stream = io.BytesIO()
-    records.to_parquet(stream, index=False)
-    publish(a.out / "records.parquet", stream.getvalue())
-
-    decoded = [(c["key"], shards(settings, c)) for c in cells]
-    columns, captions = picture_columns(settings, cells)
-    report = Report(
-        experiment=settings.experiment,
-        summary=summary,
-        equality=equality,
-        environment=environment(settings, decoded[0][1].provenance),
-        config=yaml.safe_dump(
-            settings.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True
-        ),
-        records=records,
-        acceptance={
-            k: Acceptance(s.step, round(s.step.shape[1] ** 0.5)) for k, s in decoded
-        },  # raster order on square grids
-        pictures=columns,
-        captions=captions,
-        published=published,
-        study=settings.study,
-        papers=papers,
-        extras=[read_extra(file) for file in a.extra],
-        top1={c["key"]: read_arrays(Path(layout.laws(c)))["top1"] for c in cells},
-        null=null,
-    )
-    write(report, a.out / "report.html")
-
-
-if __name__ == "__main__":
-    one_line(main)
+def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
+    """A frame with some columns before the others."""
+    return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]

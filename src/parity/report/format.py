@@ -1,21 +1,25 @@
-"""Numbers and options as a reader sees them: never blank, never p = 0.00, as many digits as the error warrants."""
+"""Numbers and words as a reader sees them: never blank, never p = 0.00, as many digits as the error warrants."""
 
-import json
 import math
+from numbers import Number
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 NOT_RUN = "not run"
 SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
+SPACE = "\N{NO-BREAK SPACE}"
 
 
-class Cell(NamedTuple):
-    """A table cell: the figure, a smaller line beneath it, and a CSS class."""
+class Entry(NamedTuple):
+    """One place of a table: the figure, a smaller line beneath it, and a CSS class."""
 
     text: str
     detail: str = ""
-    kind: str = ""
+    style: str = ""
+
+
+ABSENT = Entry(NOT_RUN, style="none")
 
 
 def missing(value: Any) -> bool:
@@ -23,6 +27,11 @@ def missing(value: Any) -> bool:
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+def words(value: Any, absent: str = "") -> str:
+    """A value as text; `absent` where there is none."""
+    return absent if missing(value) else str(value)
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -55,81 +64,68 @@ def decimals_for(error: float) -> int:
     return min(8, max(0, 1 - math.floor(math.log10(error))))
 
 
-def plus_minus(value: Any, error: Any) -> Cell:
+def plus_minus(value: Any, error: Any) -> Entry:
     """Value, and its standard error beneath."""
     if missing(value):
-        return Cell(NOT_RUN, kind="none")
+        return ABSENT
     if missing(error) or error <= 0 or not math.isfinite(error):
-        return Cell(number(value), "±\N{NO-BREAK SPACE}0" if not missing(error) and error == 0 else "")
+        return Entry(number(value), f"±{SPACE}0" if not missing(error) and error == 0 else "")
     decimals = decimals_for(error)
-    return Cell(f"{value:,.{decimals}f}", f"±\N{NO-BREAK SPACE}{error:,.{decimals}f}")
+    return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
 
 
-def interval(value: Any, low: Any, high: Any) -> Cell:
+def interval(value: Any, low: Any, high: Any) -> Entry:
     """Value, and its interval beneath."""
     if missing(value):
-        return Cell(NOT_RUN, kind="none")
+        return ABSENT
     if missing(low) or missing(high):
-        return Cell(number(value, 3))
-    width = high - low
-    decimals = decimals_for(width / 4) if width > 0 else 2
-    return Cell(f"{value:,.{decimals}f}", f"{low:,.{decimals}f} to {high:,.{decimals}f}")
+        return Entry(number(value, 3))
+    decimals = decimals_for((high - low) / 4) if high > low else 2
+    return Entry(f"{value:,.{decimals}f}", f"{low:,.{decimals}f} to {high:,.{decimals}f}")
 
 
-def plain(value: Any, digits: int = 4) -> Cell:
-    return Cell(NOT_RUN, kind="none") if missing(value) else Cell(number(value, digits))
+def plain(value: Any, digits: int = 4) -> Entry:
+    return ABSENT if missing(value) else Entry(number(value, digits))
 
 
-def bound(value: Any) -> Cell:
+def percent(value: Any, error: Any = None) -> Entry:
+    """A share, with its standard error beneath."""
+    if missing(value):
+        return ABSENT
+    text = f"{100 * value:.{0 if value >= 0.1 or value == 0 else 1}f}%"
+    return Entry(text, "" if missing(error) else f"±{SPACE}{100 * error:.0f}%")
+
+
+def times(value: Any) -> Entry:
+    """A ratio, as "1.25×"."""
+    return ABSENT if missing(value) else Entry(f"{value:.2f}×")
+
+
+def bound(value: Any) -> Entry:
     """An upper bound to two significant digits, rounded up: it must still hold as shown."""
     if missing(value) or value <= 0:
         return plain(value)
     decimals = decimals_for(value)
-    return Cell(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
+    return Entry(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
 
 
-def options_of(text: Any) -> dict[str, Any]:
-    """The options of a summary row: JSON text, or a dict as it is."""
-    if isinstance(text, dict):
-        return text
-    try:
-        found = json.loads(text) if not missing(text) else {}
-    except (TypeError, ValueError):
-        return {"options": str(text)}
-    return found if isinstance(found, dict) else {"options": found}
+def written(value: Any) -> str:
+    """A setting as text."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, list):  # a paper that does not say which
+        return f"{value[0]} or {len(value) - 1} others"
+    return f"{value:g}" if isinstance(value, Number) else str(value)
 
 
-def labels(summary: pd.DataFrame) -> list[str]:
-    """A short name per row: the method, the options in which its variants differ, and what else is needed to tell rows apart."""
-    options = [options_of(o) for o in summary["options"]] if "options" in summary else [{}] * len(summary)
-    methods, names = summary["method"].tolist(), []
-    for method, own in zip(methods, options, strict=True):
-        others = [o for m, o in zip(methods, options, strict=True) if m == method]
-        varying = [k for k in own if len({json.dumps(o.get(k), sort_keys=True) for o in others}) > 1]
-        names.append(" ".join([str(method), *(f"{k}={own[k]}" for k in varying)]))
-    for column, form in (
-        ("model", "{0}: {1}"),
-        ("sampling", "{1}, {0}"),
-        ("seed", "{1}, seed {0}"),
-        ("key", "{1} {0}"),
-    ):
-        if column in summary and len(set(names)) < len(names):
-            values = summary[column].tolist()
-            names = [
-                form.format(v, n) if _ambiguous(i, names, values) else n
-                for i, (n, v) in enumerate(zip(names, values, strict=True))
-            ]
-    return [n if names.count(n) == 1 else f"{n} #{names[: i + 1].count(n)}" for i, n in enumerate(names)]
+def pairs(values: dict[str, Any], joint: str = "=") -> str:
+    """Settings as text: "window=16, init=random"."""
+    return ", ".join(f"{k.removeprefix('sampling.')}{joint}{written(v)}" for k, v in values.items())
 
 
-def _ambiguous(i: int, names: list[str], values: list[Any]) -> bool:
-    """Whether another row has the same name and another value here."""
-    return any(n == names[i] and str(v) != str(values[i]) for n, v in zip(names, values, strict=True))
-
-
-def verdict_kind(verdict: Any) -> str:
+def verdict_style(verdict: Any) -> str:
     """CSS class of a verdict: what its words begin with decides."""
-    text = "" if missing(verdict) else str(verdict).lower()
+    text = words(verdict).lower()
     if not text or text.startswith("not run"):
         return "none"
     if text.startswith(("not rejected", "consistent", "baseline", "reference", "tv <=", "size ok")):
@@ -137,3 +133,8 @@ def verdict_kind(verdict: Any) -> str:
     if text.startswith(("equal", "lossless", "certified", "identical")):
         return "good"
     return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal", "size off")) else "unsure"
+
+
+def chip(verdict: Any, note: Any = "") -> Entry:
+    """A verdict as a coloured label."""
+    return Entry(words(verdict, NOT_RUN), words(note), f"chip {verdict_style(verdict)}")

@@ -1,149 +1,100 @@
-"""The figures an experiment ends in (`config.FigureSpec`), the paper's numbers beside ours; and figures whose data come from elsewhere.
+"""Study figures: measures of cells over a setting or over another measure, the paper's numbers beside ours.
 
-Step compression is tokens per pass wherever it is measured, so the paper's points are drawn among ours. FID, CLIP-score, perplexity and the
-rest depend on networks, vocabularies and prompts: the paper's stand in a panel of their own, on a scale of their own.
+A figure is asked for by the configuration (`schema.FigureSpec`), or drawn by itself over every setting that takes three
+values. Ratios that count passes or drafts mean the same in a paper and here, so the paper's points are drawn among
+ours. FID, CLIP-score, perplexity and the rest depend on networks, vocabularies and prompts: the paper's stand in a
+panel of their own.
 """
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Number
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from parity.experiment.study import MEASURES, setting, shown, source
-from parity.report.figures import STYLE, _half_width, _legend_below, _wrapped, styles
+from parity.experiment.schema import FigureSpec
+from parity.experiment.study import setting, shown, source
+from parity.report.figures import STYLE, Drawing, half_width, styles, wrapped
+from parity.report.format import pairs, written
+from parity.report.settings import read, spec_of, variant, varying
 
-SHARED = ("step_compression",)  # measures that mean the same in the paper and here
-COLUMNS = [
-    "source",
-    "label",
-    "method",
-    "x",
-    "measure",
-    "value",
-    "low",
-    "high",
-    "across_low",
-    "across_high",
-    "note",
-    "model",
-    "table",
-    "key",
-]
-
-
-def written(value: Any) -> str:
-    """A setting as text."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, list):  # a paper that does not say which
-        return f"{value[0]} or {len(value) - 1} others"
-    return f"{value:g}" if isinstance(value, Number) else str(value)
+SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
+LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 stands beyond the largest value, and its name
+LEVELS = ("speedup", "perplexity_ratio")  # ratios to plain decoding: a line marks it
+COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
+COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
+Labels = Mapping[str, str]  # measure to the label of its axis
 
 
 def label_of(spec: dict[str, Any], by: list[str]) -> str:
     """A line's name: the values of the settings that tell lines apart."""
-    values = [(name, setting(spec, name)) for name in by]
-    parts = [written(v) if n in ("method", "model") else f"{n}={written(v)}" for n, v in values if v is not None]
+    own = {n: v for n in by if (v := setting(spec, n)) is not None}
+    options = [n for n in own if n in spec["options"]]
+    parts = [variant(spec["kind"], spec["method"], spec["options"], options)] if "method" in own else []
+    rest = {n: v for n, v in own.items() if n != "method" and not (parts and n in options)}
+    parts += [written(v) if n == "model" else pairs({n: v}) for n, v in rest.items()]
     return " ".join(parts) or spec["method"]
 
 
-def varying(specs: list[dict[str, Any]], but: list[str]) -> list[str]:
-    """Options that differ between specifications, in the order of the alphabet, those in `but` left out."""
-    names = sorted({k for s in specs for k in s["options"] if k not in but})
-    return [n for n in names if len({json.dumps(s["options"].get(n)) for s in specs}) > 1]
+def notes(options: list[dict[str, Any]], but: list[str]) -> list[str]:
+    """For each set of options those that tell it from the others, as text."""
+    names = sorted(n for n in varying(options) if n not in but)
+    return [pairs({n: o[n] for n in names if n in o}) for o in options]
 
 
-def notes(specs: list[dict[str, Any]], but: list[str]) -> list[str]:
-    """For each specification the options that tell it from the others, as text."""
-    names = varying(specs, but)
-    return [", ".join(f"{n}={written(s['options'][n])}" for n in names if n in s["options"]) for s in specs]
-
-
-def specs_of(summary: pd.DataFrame) -> list[dict[str, Any]]:
-    """The specification of each row, as `study.setting` reads it."""
-    return [
-        {
-            "method": r["method"],
-            "model": r["model"],
-            "options": json.loads(r["options"]),
-            "sampling": json.loads(r.get("sampling") or "{}"),
-        }
-        for _, r in summary.iterrows()
-    ]
-
-
-def our_points(figure: Any, summary: pd.DataFrame) -> pd.DataFrame:
-    """A row per mark: a cell's measure with its 95% interval, and the interval along x where that is a measure."""
-    over_setting = figure.x not in MEASURES
-    if "role" in summary and over_setting:
-        summary = summary[summary["role"] != "control"]  # the same setting once more
-    rows, specs = [], []
-    for spec, (_, r) in zip(specs_of(summary), summary.iterrows(), strict=True):
-        if shown(figure.where, spec) and (over_setting or pd.notna(r.get(figure.x))):
-            rows.append(r)
-            specs.append(spec)
-    labels = [label_of(s, figure.by) for s in specs]
-    found = []
-    for label, spec, r in zip(labels, specs, rows, strict=True):
-        same = [s for s, other in zip(specs, labels, strict=True) if other == label]
-        note = notes(same, [figure.x, *figure.by])[same.index(spec)]
-        x = setting(spec, figure.x) if over_setting else r[figure.x]
-        across = (0.0, 0.0) if over_setting else _half_width(r, figure.x)
-        for y in figure.y:
-            if pd.isna(r.get(y)):
-                continue
-            down, up = _half_width(r, y)
-            place = {
-                "source": "ours",
-                "label": label,
-                "method": r["method"],
-                "x": x,
-                "measure": y,
-                "value": r[y],
-                "model": r["model"],
-            }
-            place |= {"low": r[y] - down, "high": r[y] + up, "note": note, "key": r.get("key")}
-            found.append(place | ({} if over_setting else {"across_low": x - across[0], "across_high": x + across[1]}))
-    return pd.DataFrame(
-        found, columns=COLUMNS, dtype=object
-    )  # settings stay what they are: no 4.0 for 4, no NaN for none
-
-
-def paper_points(figure: Any, papers: pd.DataFrame) -> pd.DataFrame:
-    """The same of the numbers that the figure's paper prints; no intervals, for papers print none."""
-    name, tables = source(figure.paper)
-    if papers.empty or not figure.paper:
-        return pd.DataFrame(columns=COLUMNS, dtype=object)
-    rows = papers[(papers["paper"] == name) & papers["table"].isin(tables)]
-    entries, at = [], {}
+def our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[tuple[dict[str, Any], pd.Series]]:
+    """Specification and row of each cell that a figure shows."""
     for _, r in rows.iterrows():
-        options, given = json.loads(r["options"]), json.loads(r["conditions"])
-        spec = {"method": r["method"], "model": r["model"], "options": options}
-        spec["sampling"] = {k.removeprefix("sampling."): v for k, v in given.items() if k.startswith("sampling.")}
-        place = (r["model"], r["method"], r["options"], r["conditions"])
-        if r["metric"] == figure.x:
-            at[place] = r["value"]
-        if shown(figure.where, spec) and r["metric"] in figure.y:
-            entries.append((r, spec, given, place))
-    found = []
-    labels = [label_of(spec, figure.by) for _, spec, _, _ in entries]
-    for label, (r, spec, given, place) in zip(labels, entries, strict=True):
-        same = [e[1] for e, other in zip(entries, labels, strict=True) if other == label]
-        note = notes(same, [figure.x, *figure.by])[same.index(spec)]
-        x = given.get(figure.x, at.get(place)) if figure.x in MEASURES else setting(spec, figure.x)
-        if isinstance(x, list) or (x is None and figure.x in MEASURES):
+        spec = spec_of(r)
+        same = over_setting and r["role"] == "control"  # the same setting once more
+        if shown(figure.where, spec) and not same and (over_setting or pd.notna(r.get(figure.x))):
+            yield spec, r
+
+
+def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.Series]]:
+    """The same of what the figure's paper prints: a row for each of its lines, a measure a column."""
+    name, tables = source(figure.paper)
+    of = ["kind", "paper", "table", "model", "method", "options", "conditions"]
+    for place, lines in papers[(papers["paper"] == name) & papers["table"].isin(tables)].groupby(of, sort=False):
+        row = dict(zip(of, place, strict=True))
+        given = read(row["conditions"])
+        sampling = {k.removeprefix("sampling."): v for k, v in given.items() if k.startswith("sampling.")}
+        spec = {**row, "options": given | read(row["options"]), "sampling": sampling}
+        if shown(figure.where, spec):
+            measures = zip(lines["metric"], lines["value"], strict=True)
+            # What a paper says of its device and prompts tells no marks apart.
+            yield spec, pd.Series({**given, **row, **dict(measures), "told": read(row["options"])})
+
+
+def points(
+    figure: FigureSpec, whose: str, rows: Iterable[tuple[dict[str, Any], pd.Series]], known: Labels
+) -> pd.DataFrame:
+    """A row per mark: a measure with its 95% interval, and the interval along x where that is a measure. Settings stay
+    what they are: no 4.0 for 4, no NaN for none."""
+    every, found = list(rows), []
+    labels = [label_of(spec, figure.by) for spec, _ in every]
+    told = [r.get("told", spec["options"]) for spec, r in every]
+    for label, options, (spec, r) in zip(labels, told, every, strict=True):
+        same = [o for o, other in zip(told, labels, strict=True) if other == label]
+        note = notes(same, [figure.x, *figure.by])[same.index(options)]
+        x = r.get(figure.x) if figure.x in known else setting(spec, figure.x)
+        if isinstance(x, list) or (x is None and figure.x in known):  # a paper that does not say which
             continue
-        row = {"source": "paper", "label": label, "method": r["method"], "x": x, "measure": r["metric"]}
-        found.append(row | {"value": r["value"], "note": note, "model": r["model"], "table": r["table"]})
+        place = {"source": whose, "label": label, "method": r["method"], "x": x, "model": r["model"], "note": note}
+        place |= {"key": r.get("key"), "table": r.get("table")}
+        if figure.x in known:
+            down, up = half_width(r, figure.x)
+            place |= {"across_low": x - down, "across_high": x + up}
+        for y in (y for y in figure.y if pd.notna(r.get(y))):
+            down, up = half_width(r, y)
+            found.append(place | {"measure": y, "value": r[y], "low": r[y] - down, "high": r[y] + up})
     return pd.DataFrame(found, columns=COLUMNS, dtype=object)
 
 
@@ -151,35 +102,37 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
-def places(figure: Any, values: list[Any]) -> list[Any]:
-    """Settings in their order along x: numbers by size, then words as they come; a top-k of 0, which keeps every token, is the largest."""
+def places(figure: FigureSpec, values: list[Any]) -> list[Any]:
+    """Settings in their order along x: numbers by size, then words as they come; a 0 that stands for all is the"
+    " largest."""
     distinct = list({json.dumps(v): v for v in values if v is not None}.values())
 
     def size(value: Any) -> float:
-        return math.inf if figure.x == "sampling.top_k" and value == 0 else float(value)
+        return math.inf if figure.x in LAST and value == 0 else float(value)
 
     return sorted((v for v in distinct if is_number(v)), key=size) + [v for v in distinct if not is_number(v)]
 
 
-def with_series(figure: Any, data: pd.DataFrame, paper: str) -> pd.DataFrame:
-    """The points with `series`, the name that each line has in the legend: where x is a measure, with the options its marks carry."""
+def with_series(figure: FigureSpec, data: pd.DataFrame, known: Labels) -> pd.DataFrame:
+    """The points with `series`, the name that each line has in the legend: where x is a measure, with the options its
+    marks carry."""
     several = data.loc[data["source"] == "ours", "model"].nunique() > 1 and "model" not in figure.by
     names = []
     for _, r in data.iterrows():
         alike = data[(data["source"] == r["source"]) & (data["label"] == r["label"])]["note"]
         options = dict.fromkeys(part.partition("=")[0] for note in alike for part in note.split(", ") if part)
-        name = f"{r['label']} ({', '.join(options)})" if options and figure.x in MEASURES else r["label"]
+        name = f"{r['label']} ({', '.join(options)})" if options and figure.x in known else r["label"]
         if r["source"] == "ours":
             names.append(f"{name}, {r['model']}" if several else name)
         else:
-            note = f" {r['note']}" if r["note"] and figure.x not in MEASURES else ""
-            names.append(f"{name}{note}, {r['model']}, {paper}")
+            note = f" {r['note']}" if r["note"] and figure.x not in known else ""
+            names.append(f"{name}{note}, {r['model']}, {source(figure.paper)[0]}")
     return data.assign(series=names)
 
 
 def along(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
-    """Where along x each mark stands, NaN for a level line. Settings are evenly spaced; where they are words, which no line joins, the
-    marks of one place stand side by side."""
+    """Where along x each mark stands, NaN for a level line. Settings are evenly spaced; where they are words, which no
+    line joins, the marks of one place stand side by side."""
     if axis is None:
         return data["x"].astype(float)
     at = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
@@ -187,9 +140,8 @@ def along(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
         return at
     for _, rows in data.groupby(at):
         labels = list(dict.fromkeys(rows["label"]))
-        at[rows.index] += [
-            (labels.index(n) - (len(labels) - 1) / 2) * min(0.16, 0.6 / len(labels)) for n in rows["label"]
-        ]
+        step, middle = min(0.16, 0.6 / len(labels)), (len(labels) - 1) / 2
+        at[rows.index] += [(labels.index(n) - middle) * step for n in rows["label"]]
     return at
 
 
@@ -210,34 +162,27 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
         return
     fill = colour if ours else "white" if nth == 0 else blend(colour, 0.45)
     look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": fill, "mec": colour, "elinewidth": 0.9}
+    look |= {"lw": 1.3, "capsize": 0 if axis is None else 2.5, "label": name}
     # Of marks that carry options a line is one option's, the last one's, not a walk through several.
     runs = (
-        [rows]
-        if axis is not None
-        else [run for _, run in rows.groupby(rows["note"].str.rpartition(", ")[0], sort=False)]
+        [rows] if axis is not None else [r for _, r in rows.groupby(rows["note"].str.rpartition(", ")[0], sort=False)]
     )
     for run in runs:
         joined = run["note"].nunique() > 1 if axis is None else all(map(is_number, axis))
         at, value = run["at"].to_numpy(float), run["value"].to_numpy(float)
         up = np.abs(run[["low", "high"]].to_numpy(float).T - value) if ours else None
         across = np.abs(run[["across_low", "across_high"]].to_numpy(float).T - at) if ours and axis is None else None
-        ax.errorbar(
-            at,
-            value,
-            up,
-            across,
-            lw=1.3,
-            ls=style if joined else "none",
-            capsize=0 if axis is None else 2.5,
-            label=name,
-            **look,
-        )
-        if axis is None:  # a line's ends tell which way its option grows; what stands between is in the data
-            for k in sorted({0, len(run) - 1}):
-                text = ", ".join(part.partition("=")[2] for part in run["note"].iloc[k].split(", "))
-                beside: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
-                dark = blend(colour, 0.25, "black")
-                ax.annotate(text, (at[k], value[k]), textcoords="offset points", fontsize=7, color=dark, **beside)
+        ax.errorbar(at, value, up, across, ls=style if joined else "none", **look)
+        if axis is None:
+            name_ends(ax, run, at, value, blend(colour, 0.25, "black"))
+
+
+def name_ends(ax: Axes, run: pd.DataFrame, at: np.ndarray, value: np.ndarray, colour: tuple[float, ...]) -> None:
+    """The options at a line's ends tell which way it grows; what stands between is in the data."""
+    for k in sorted({0, len(run) - 1}):
+        text = ", ".join(part.partition("=")[2] for part in run["note"].iloc[k].split(", "))
+        beside: dict[str, Any] = {"xytext": (4, 4)} if k else {"xytext": (-4, -4), "ha": "right", "va": "top"}
+        ax.annotate(text, (at[k], value[k]), textcoords="offset points", fontsize=7, color=colour, **beside)
 
 
 def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
@@ -245,157 +190,91 @@ def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
     return tuple((1 - share) * np.array(to_rgb(colour)) + share * np.array(to_rgb(other)))
 
 
-def label_axes(ax: Axes, figure: Any, measure: str, axis: list[Any] | None, at: pd.Series) -> None:
-    ax.set_ylabel(MEASURES[measure])
+def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, at: pd.Series, known: Labels) -> None:
+    ax.set_ylabel(wrapped(known.get(y, y.replace("_", " ")), 34))
     ax.margins(y=0.12)
+    if y in LEVELS:
+        ax.axhline(1, color="#8a94a0", lw=1, zorder=0)
     if axis is None:
-        ax.set_xlabel(MEASURES[figure.x])
+        ax.set_xlabel(known[figure.x])
         at = at.dropna().astype(float)
         ax.margins(x=0.12)
         if len(at) and at.min() > 0 and at.max() > 8 * at.min():
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:g}")
         return
-    every = [figure.x == "sampling.top_k" and v == 0 for v in axis]
-    words = (
-        {"wide": 12, "size": 9} if len(axis) < 4 or all(map(is_number, axis)) else {"wide": 7, "size": 7}
-    )  # half a panel holds five
-    names = [
-        "all" if e else _wrapped(written(v).replace("_", " "), words["wide"]) for v, e in zip(axis, every, strict=True)
-    ]
-    ax.set_xticks(range(len(axis)), names, fontsize=words["size"])
+    roomy = len(axis) < 4 or all(map(is_number, axis))  # half a panel holds five words
+    text = [LAST[figure.x] if v == 0 and figure.x in LAST else written(v).replace("_", " ") for v in axis]
+    names = [wrapped(t, 12 if roomy else 7) for t in text]
+    ax.set_xticks(range(len(axis)), names, fontsize=9 if roomy else 7)
     ax.set_xlim(-0.5, len(axis) - 0.5)
     ax.set_xlabel(figure.x.removeprefix("sampling.").replace("_", " "))
 
 
 def layout(measures: list[str], apart: list[str]) -> tuple[Figure, dict[tuple[str, str], Axes]]:
-    """A figure with a panel for each measure, two a row; those `apart` have two halves, ours and the paper's."""
-    if not apart:
-        across = min(3, len(measures))
-        deep = -(-len(measures) // across)
-        drawn = Figure(figsize=(6.4 if across == 1 else 12.2, 3.3 * deep + 0.5), layout="constrained")
-        grid = drawn.add_gridspec(deep, across)
-        return drawn, {(y, "ours"): drawn.add_subplot(grid[k // across, k % across]) for k, y in enumerate(measures)}
-    across = min(2, len(measures))
+    """A figure with a panel for each measure; those `apart` have two halves, ours and the paper's, and stand two a"
+    " row."""
+    halves, most = (2, 2) if apart else (1, 3)
+    across = min(most, len(measures))
     deep = -(-len(measures) // across)
-    drawn = Figure(figsize=(7.4 if across == 1 else 12.2, 3.1 * deep + 0.6), layout="constrained")
-    grid = drawn.add_gridspec(deep, 2 * across)
-    panels = {}
+    wide, high = (7.4 if apart else 6.4) if across == 1 else 12.2, 3.1 * deep + 0.6 if apart else 3.3 * deep + 0.5
+    drawn = Figure(figsize=(wide, high), layout="constrained")
+    grid, panels = drawn.add_gridspec(deep, halves * across), {}
     for k, y in enumerate(measures):
-        row, column = k // across, 2 * (k % across)
-        panels[y, "ours"] = drawn.add_subplot(grid[row, column : column + (1 if y in apart else 2)])
+        row, column = k // across, halves * (k % across)
+        panels[y, "ours"] = drawn.add_subplot(grid[row, column : column + (1 if y in apart else halves)])
         if y in apart:
             panels[y, "paper"] = drawn.add_subplot(grid[row, column + 1])
     return drawn, panels
 
 
-def study(figure: Any, summary: pd.DataFrame, papers: pd.DataFrame) -> tuple[Figure, pd.DataFrame, list[str]] | None:
-    """The figure, its data, and the measures of which the paper prints no numbers; None without a cell to show."""
-    ours, theirs = our_points(figure, summary), paper_points(figure, papers)
+def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: Labels) -> Drawing | None:
+    """A study figure of the summary rows of one kind, with its data; None without a cell to show.
+
+    papers   published numbers of that kind
+    known    measures with the labels of their axes
+    """
+    ours = points(figure, "ours", our_rows(figure, rows, figure.x not in known), known)
+    theirs = points(figure, "paper", paper_rows(figure, papers) if figure.paper else (), known)
     if ours.empty:
         return None
-    data = with_series(figure, pd.concat([ours, theirs], ignore_index=True), source(figure.paper)[0])
-    axis = None if figure.x in MEASURES else places(figure, data["x"].tolist())
+    data = with_series(figure, pd.concat([ours, theirs], ignore_index=True), known)
+    axis = None if figure.x in known else places(figure, data["x"].tolist())
     printed = {y: bool((theirs["measure"] == y).any()) for y in figure.y}
-    lines = data.drop_duplicates("label")
-    look = styles(lines["label"].tolist(), lines["method"].tolist())
-    placed = data.assign(at=along(data, axis))
-    nth = {
-        name: k
-        for _, g in data[data["source"] == "paper"].groupby("label")
-        for k, name in enumerate(dict.fromkeys(g["series"]))
-    }
+    placed, lines = data.assign(at=along(data, axis)), data.drop_duplicates("label")
+    base = set(rows.loc[rows["role"] == "reference", "method"])
+    look = styles(lines["label"].tolist(), lines["method"].isin(base).tolist())
+    papers_lines = data[data["source"] == "paper"].groupby("label")["series"]
+    nth = {name: k for _, series in papers_lines for k, name in enumerate(dict.fromkeys(series))}
     with matplotlib.rc_context(STYLE):
         drawn, panels = layout(figure.y, [y for y in figure.y if printed[y] and y not in SHARED])
         for (y, part), ax in panels.items():
             both = part == "ours" and y in SHARED
-            rows = placed[(placed["measure"] == y) & ((placed["source"] == part) | both)]
-            for name, group in rows.groupby("series", sort=False):
-                label = group["label"].iloc[0]
-                line(ax, group, axis, *look[label], nth.get(str(name), 0))
-            label_axes(ax, figure, y, axis, rows["x"])
-            ax.set_title(
-                "printed in the paper"
-                if part == "paper"
-                else "measured here" + ", and printed in the paper" * (both and printed[y])
-            )
+            marks = placed[(placed["measure"] == y) & ((placed["source"] == part) | both)]
+            for name, group in marks.groupby("series", sort=False):
+                line(ax, group, axis, *look[group["label"].iloc[0]], nth.get(str(name), 0))
+            label_axes(ax, figure, y, axis, marks["x"], known)
+            among = ", and printed in the paper" * (both and printed[y])
+            ax.set_title("printed in the paper" if part == "paper" else f"measured here{among}")
             if part == "paper":
                 ax.set_facecolor("#faf6ee")
         handles = {text: h for ax in drawn.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
-        drawn.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=2 if len(theirs) else 4, fontsize=8
-        )
-    silent = [MEASURES[y] for y in figure.y if figure.paper and not (theirs["measure"] == y).any()]
-    return drawn, data, silent
+        columns = 2 if len(theirs) or max(map(len, handles)) > 40 else 4
+        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
+    return drawn, data
 
 
-@dataclass(frozen=True)
-class Extra:
-    """A figure whose data were made elsewhere.
-
-    data   line       x, y, and optionally low and high (95%) and label
-           bars       x (words, or settings in their order), y, and optionally low and high and label
-           histogram  value, and optionally label
-           heatmap    row, column, value, and optionally label: a panel each
-    """
-
-    name: str  # of the CSV file: lower-case letters, digits and dashes
-    title: str
-    caption: str
-    data: pd.DataFrame
-    kind: Literal["line", "bars", "histogram", "heatmap"]
-    x: str = ""  # axis labels
-    y: str = ""
-
-
-NEEDS = {"line": ["x", "y"], "bars": ["x", "y"], "histogram": ["value"], "heatmap": ["row", "column", "value"]}
-
-
-def extra(e: Extra) -> Figure:
-    """The figure of data made elsewhere; ValueError that names a column it lacks."""
-    missing = [c for c in NEEDS[e.kind] if c not in e.data]
-    if missing:
-        raise ValueError(f"figure {e.name!r}: no column {missing[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
-    data = e.data if "label" in e.data else e.data.assign(label="")
-    labels = list(dict.fromkeys(data["label"].astype(str)))
-    colours = dict(zip(labels, sns.color_palette("colorblind", len(labels)).as_hex(), strict=True))
-    with matplotlib.rc_context(STYLE):
-        if e.kind == "heatmap":
-            drawn = Figure(figsize=(min(12.2, 4.1 * len(labels) + 1), 3.8), layout="constrained")
-            reach = {"vmin": data["value"].min(), "vmax": data["value"].max()}
-            for ax, label in zip(drawn.subplots(1, len(labels), squeeze=False)[0], labels, strict=True):
-                grid = data[data["label"].astype(str) == label].pivot(index="row", columns="column", values="value")
-                sns.heatmap(
-                    grid, ax=ax, cmap="cividis", square=True, rasterized=True, cbar=label == labels[-1], **reach
-                )
-                ax.set(title=label, xlabel=e.x, ylabel=e.y)
-            return drawn
-        drawn = Figure(figsize=(6.4, 3.9), layout="constrained")
-        ax = drawn.subplots()
-        if e.kind == "histogram":
-            hue = {} if labels == [""] else {"hue": "label", "palette": colours}
-            sns.histplot(data, x="value", stat="density", common_norm=False, element="step", bins=40, ax=ax, **hue)
-        else:
-            words = list(dict.fromkeys(data["x"])) if e.kind == "bars" else None
-            for k, label in enumerate(labels):
-                rows = data[data["label"].astype(str) == label]
-                if words is None:
-                    ax.plot(rows["x"], rows["y"], color=colours[label], lw=1.5, marker="o", ms=3.5, label=label)
-                    if {"low", "high"} <= set(rows):
-                        ax.fill_between(rows["x"], rows["low"], rows["high"], color=colours[label], alpha=0.18, lw=0)
-                    continue
-                at = np.array([words.index(v) for v in rows["x"]]) + (k - (len(labels) - 1) / 2) * 0.8 / len(labels)
-                error = (
-                    np.abs(rows[["low", "high"]].to_numpy(float).T - rows["y"].to_numpy(float))
-                    if {"low", "high"} <= set(rows)
-                    else None
-                )
-                ax.bar(at, rows["y"], 0.76 / len(labels), color=colours[label], yerr=error, capsize=2.5, label=label)
-            if words is not None:
-                ax.set_xticks(range(len(words)), [_wrapped(written(w), 12) for w in words])
-            if labels != [""]:
-                ax.legend()
-        ax.set(xlabel=e.x, ylabel=e.y or ax.get_ylabel())
-        if ax.get_legend():
-            _legend_below(ax)
-    return drawn
+def automatic(rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], drawn: set[str]) -> list[FigureSpec]:
+    """Figures over every setting in `swept` (to its measures and the paper's tables) that takes three values or more
+    with one method, but for those in `drawn`."""
+    specs, found = [spec_of(r) for _, r in rows[rows["role"] == "method"].iterrows()], []
+    for name, (measures, paper) in swept.items():
+        over = [s for s in specs if setting(s, name) is not None]
+        values = {s["method"]: {setting(o, name) for o in over if o["method"] == s["method"]} for s in over}
+        y = [m for m in measures if m in rows and rows[m].notna().any()]
+        if name not in drawn and y and max(map(len, values.values()), default=0) > 2:
+            flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in over]
+            others = [n for n in varying(flat) if n not in (name, "options", "sampling", "method")]
+            title = f"By {name.removeprefix('sampling.')}"
+            found.append(FigureSpec(title=title, x=name, y=y, by=["method", *others], paper=paper))
+    return found

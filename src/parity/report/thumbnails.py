@@ -30,7 +30,8 @@ def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
 
 
 def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
-    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's first baseline's).
+    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's
+    first baseline's).
 
     Without a decoder, the other columns stand for one.
     """

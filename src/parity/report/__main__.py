@@ -1,0 +1,50 @@
+"""The report of an experiment: report.html, and beside it summary.csv, equality.csv, published.csv, records.parquet,
+figures/.
+
+    python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
+
+`--kinds` names the kinds of model that the page is about; without it, all of the experiment's.
+"""
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from parity.base.command import arguments, one_line, pin_threads
+from parity.base.files import publish
+from parity.experiment.checks import load
+from parity.experiment.options import KINDS
+from parity.report import published
+from parity.report.collect import gather, ordered
+from parity.report.page import write
+
+FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "n", "nfe_ratio", "speedup"]
+TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
+
+
+def csv(frame: pd.DataFrame, path: Path, first: list[str]) -> None:
+    publish(path, ordered(frame, first).to_csv(index=False).encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=json.loads, required=True)
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])
+    arguments(parser, "published*", "extra*", "out", "threads")
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    gathered = gather(load(a.config), a.published, a.extra, a.kinds)
+    csv(gathered.summary, a.out / "summary.csv", FIRST)
+    csv(gathered.equality, a.out / "equality.csv", TESTS)
+    csv(gathered.published, a.out / "published.csv", published.COLUMNS)
+    stream = io.BytesIO()
+    gathered.records.to_parquet(stream, index=False)
+    publish(a.out / "records.parquet", stream.getvalue())
+    write(gathered, a.out / "report.html")
+
+
+if __name__ == "__main__":
+    one_line(main)

@@ -1,0 +1,264 @@
+"""Sections that every kind of model has a part in: verdicts, study figures, published figures, tests, environment."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from parity.experiment.checks import slug
+from parity.experiment.schema import FigureSpec
+from parity.experiment.study import label, metrics, source
+from parity.report import sweeps, tables
+from parity.report.blocks import Details, Headline, Plot, Section, Sides, Table, Terms, Words
+from parity.report.collect import Gathered
+from parity.report.extras import draw
+from parity.report.figures import data_uri, p_value_qq, plot
+from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, plain, times, words
+from parity.report.settings import read
+from parity.report.tables import NONE, Column, mark, measured, mismatch, records, show, text, value
+
+TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
+ALPHA = 0.05  # as in equality.rows
+MEASURED = "(measured)"  # in the label of a time, which does not compare between jobs
+
+
+def verdicts(g: Gathered) -> Section:
+    """The headline: of each method its verdict, then its cost, both as measured."""
+    body: list[Any] = [READING]
+    for kind in g.kinds:
+        lines = [headline(r) for r in records(g.rows(kind)) if r["role"] == "method"]
+        body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        body.append(Headline(lines) if lines else Words("no method but plain decoding.", "empty"))
+    return Section("verdicts", "Verdicts", *body)
+
+
+READING = (
+    "Seconds on this machine rank no methods: a pass costs a processor what it evaluates, and a GPU at small batches"
+    " hardly more than one token. Passes are counted; speed is the time of plain decoding over a method's, on the same"
+    " rows in the same job."
+)
+
+
+def headline(row: Mapping[str, Any]) -> tuple[str, Entry, str]:
+    ratio, speed = row.get("nfe_ratio"), row.get("speedup")
+    passes = f"passes: {NOT_RUN}" if missing(ratio) else f"{100 * ratio:.0f}% of the passes"
+    cost = f"speed: {NOT_RUN}" if missing(speed) else f"{times(speed).text} the speed of plain decoding"
+    broken = ", which is not borne out" if mismatch(row) and row["claim"] == "lossless" else ""
+    return row["label"], chip(row.get("verdict")), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
+
+
+def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
+    """Every name that a kind's equality rows are judged by."""
+    cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in records(g.summary)}
+    rows = [v | cells.get(v["key"], {"key": ""}) for v in records(g.verdicts) if v["kind"] == kind]
+    return show(rows, tables.VERDICT, caption, mark) if rows else Words("no equality test.", "empty")
+
+
+def other_figures(g: Gathered, kind: str, rows: pd.DataFrame, shown: set[str]) -> Iterator[Details]:
+    """What metrics measured of these rows that has no column in the tables of the kind; times of separate jobs"
+    " aside."""
+    taken = {name: label(*said) for figures in metrics(kind).values() for name, said in figures.items()}
+    names = [n for n, told in taken.items() if n not in shown and MEASURED not in told and n in rows]
+    if names:
+        columns = [tables.METHOD, *(Column(taken[name], measured(name)) for name in names)]
+        yield Details("Other figures", [show(records(rows), columns, "What else was measured.", mark)])
+
+
+# --- study
+
+
+def study(g: Gathered) -> Section:
+    """The figures that the experiment ends in, and those whose data were made elsewhere."""
+    body: list[Any] = [study_plot(g, kind, figure) for kind in g.kinds for figure in g.studies(kind)]
+    body += [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
+    return Section("study", "Study", *(body or [Words("this experiment names no figure of its own.", "empty")]))
+
+
+def study_plot(g: Gathered, kind: str, figure: FigureSpec, prefix: str = "study") -> Plot | Words:
+    """A study figure of one kind, drawn over its cells, with the published numbers of its paper."""
+    known = g.known(kind)
+    drawn = sweeps.study(figure, g.rows(kind), g.papers[g.papers["kind"] == kind], known)
+    if drawn is None:
+        return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
+    theirs = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
+    silent = "; ".join(known.get(y, y) for y in figure.y if y not in theirs)
+    caption = figure.reading
+    if theirs:
+        caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
+    elif figure.paper:
+        caption += f" Marks are measured here, with 95% intervals; the paper prints no numbers ({figure.paper})."
+    return plot(f"{prefix}-{slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
+
+
+BOTH = (
+    "Filled marks and whole lines were measured here, with 95% intervals; hollow or tinted marks and broken lines are"
+    " the numbers of {paper}, on another model and other prompts: compare how the lines run, not where they lie."
+)
+
+
+def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
+    """Figures over settings of a kind that take three values or more, but for those that the study shows."""
+    asked = {figure.x for figure in g.studies(kind)}
+    figures = sweeps.automatic(g.rows(kind), swept, asked)
+    return [study_plot(g, kind, figure, f"sweep-{kind}") for figure in figures]
+
+
+# --- published figures
+
+
+def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) -> Table:
+    """The papers' figures beside ours; "n/a" where there is nothing to compare with, or no such measure here."""
+
+    def stated(heading: str, name: str, detail: str, meaning: str) -> Column:
+        return Column(heading, lambda r: Entry(words(r[name], "any"), pairs(read(r[detail]), ": "), "text"), meaning)
+
+    def figure(heading: str, name: str, meaning: str = "", digits: int = 4) -> Column:
+        return Column(heading, lambda r: NONE if missing(r[name]) else plain(r[name], digits), meaning)
+
+    columns = [
+        Column("Source", text("table", "paper")),
+        stated("Their model", "model", "conditions", "and what the paper states of the rest"),
+        stated(
+            "Method", "method", "options", "and its options as the paper states them; the rest are the defaults here"
+        ),
+        Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
+        figure("Published", "value"),
+        figure("Ours", "ours"),
+        figure("Published, from plain", "change", "less the paper's own plain decoding in the same table"),
+        figure("Ours, from plain", "our_change", "less our plain decoding under the same settings"),
+        figure("Difference", "difference", "ours less theirs: of ratios themselves, of others the changes", 3),
+        Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
+    ]
+    return show(records(rows), columns, caption)
+
+
+def worth_showing(g: Gathered) -> pd.Series:
+    """Published rows that the page shows at once: of the study's tables, or else those with a difference to speak"
+    " of."""
+    rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
+    if figures:
+        named = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}
+        at = zip(rows["paper"], rows["table"], strict=True)
+        return pd.Series([pair in named for pair in at], index=rows.index, dtype=bool)
+    base = set(g.summary.loc[g.summary["role"] == "reference", "method"])
+    return rows["difference"].notna() & ~rows["method"].isin(base)
+
+
+def published(g: Gathered) -> Section:
+    names, first = dict(zip(g.summary["key"], g.summary["label"], strict=True)), worth_showing(g)
+    body: list[Any] = []
+    if first.any():
+        body.append(published_table(g.published[first], names, PUBLISHED))
+    if not first.all():
+        every = published_table(
+            g.published, names, "Other tables, baselines, and what depends on device or network too."
+        )
+        body.append(Details(f"All {len(first)} published figures of these methods", [every]))
+    empty = Words("this experiment reproduces no published table.", "empty")
+    return Section("published", "Published figures", *(body or [empty]))
+
+
+PUBLISHED = (
+    "The papers' figures beside ours. The models, prompts and metric protocols differ unless a row says otherwise, so a"
+    " method's change from its own baseline compares better than values do. A speed is of the device it was taken on."
+)
+
+
+# --- tests
+
+
+def equality(g: Gathered) -> Section:
+    """The strongest test of every decoder and layer, and all of them."""
+    rows = labelled(g)
+    if rows.empty:
+        return Section("equality", "Equality tests", Words("no equality test.", "empty"))
+    best = tables.equality_table(tables.strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
+    every = tables.equality_table(rows, "Diagnostic rows say where a difference lies; they do not enter the verdict.")
+    more = Details(f"All {len(rows)} tests, diagnostics and repetitions included", [every])
+    return Section("equality", "Equality tests", LAYERS, best, more)
+
+
+LAYERS = (
+    "Layers: decoders on models whose joint law can be enumerated, the target's own conditionals along the decoded"
+    " tokens, and pictures paired by prompt. A p-value says how surprising the data are if the decoder is right; effect"
+    " and MDE say whether the test could have seen a difference that matters."
+)
+STRONGEST = (
+    "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
+    " in that layer. 'not rejected' beside a large MDE is weak evidence; beside a small one, strong."
+)
+
+
+def labelled(g: Gathered) -> pd.DataFrame:
+    """The tests of decoders with the label of what they judge; those that test the tests are not among them."""
+    rows = g.equality[~g.equality["self_test"].astype(bool)]
+    labels = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
+    return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
+
+
+def planted_faults(tests: pd.DataFrame) -> pd.DataFrame:
+    """How far each planted fault (column key) moves the law, and in how many runs a deciding test saw it."""
+    found = []
+    rows = tests[tests["p_value"].notna() & tests["decides"].astype(bool)]
+    for (layer, method, fault, n), own in rows.groupby(["layer", "method", "key", "n"], sort=False):
+        p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
+        runs = p.groupby([own["model"], own["seed"]]).min()
+        row = {"layer": layer, "decoder": method, "fault": fault, "n": n, "effect": own["effect"].max()}
+        found.append(row | {"caught": f"{int((runs < ALPHA).sum())} of {len(runs)} runs", "largest_p": runs.max()})
+    return pd.DataFrame(found)
+
+
+def self_tests(g: Gathered) -> Section:
+    """Are the p-values honest, and can the tests fail?"""
+    tests = g.equality[g.equality["self_test"].astype(bool)]
+    faults, sizes = planted_faults(tests), tests[tests["p_value"].isna() & tests["effect"].notna()]
+    qq = plot("qq", "P-values of plain decoding against itself", p_value_qq(g.null), QQ)
+    table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal 0.05.")
+    more = [Details("Measured size of each test", [table])] if len(sizes) else []
+    caught = tables.any_table(faults, FAULTS) if len(faults) else Words("no planted faults.", "empty")
+    honest, alive = Words("Are the p-values honest?", "heading"), Words("Can the tests fail?", "heading")
+    return Section("self-tests", "Tests of the tests", Sides([[honest, qq, *more], [alive, caught]]))
+
+
+SIZES = [
+    Column("Test", text("test")),
+    Column("Replicates", value("n")),
+    Column("Rejected", lambda r: interval(r["effect"], r.get("low"), r.get("high")), "share, with its 95% interval"),
+    Column("Verdict", lambda r: chip(r["verdict"])),
+]
+QQ = (
+    "Tests of data for which their null hypothesis is true, where every rejection is false. Points along the diagonal:"
+    " the tests reject as often as they say. Below it they reject too often, and a small p elsewhere on this page means"
+    " less than it seems; above it they are cautious. The band is where 95% of such points fall, one place at a time."
+    " Where there are many tests, those furthest from the diagonal are named."
+)
+FAULTS = (
+    "Decoders with a planted fault, and the same without one (fault “none”), where what is caught is a false alarm. A"
+    " fault that goes undetected marks the size of error that this report cannot see. Effect: total variation where the"
+    " law is enumerable, else in the test's own units; the largest of the runs."
+)
+
+
+# --- environment
+
+
+def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """A nested dict as (path, text) lines."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flat(inner, f"{prefix} · {key}" if prefix else str(key))
+    else:
+        yield prefix, str(value) if isinstance(value, str | bool) and not missing(value) else number(value, 4)
+
+
+def environment(g: Gathered) -> Section:
+    given = g.settings.model_dump(mode="json", exclude_unset=True)
+    config = Words(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), "code")
+    return Section(
+        "environment", "Environment", Terms(list(flat(g.environment))), Words("Configuration", "heading"), config
+    )
+
+
+def closing(g: Gathered) -> list[Section]:
+    return [published(g), equality(g), self_tests(g), environment(g)]

@@ -1,0 +1,75 @@
+"""What a row of the summary was asked for: its settings as one flat dict, and the name that tells it from other rows.
+
+A summary row holds them as JSON and in columns of their own: `options` of its method, `sampling`, a text task's
+`settings`, and model, task, cache, batch and seed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parity.experiment.options import options as complete
+from parity.report.format import missing, pairs, written
+
+Row = Mapping[str, Any]
+OWN = ("model", "task", "cache", "batch")  # columns that are settings
+# Options that go together under a name; apart from it they are shown where they are not the default.
+NAMED: dict[str, dict[str, Any]] = {
+    "as released": {
+        "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
+        "give_up": "zero",
+    },
+}  # fmt: skip
+IN_SETS = {name for chosen in NAMED.values() for name in chosen}
+
+
+def read(text: Any) -> dict[str, Any]:
+    """A dict from its JSON; {} where there is none."""
+    return {} if missing(text) else json.loads(text)
+
+
+def settings_of(row: Row) -> dict[str, Any]:
+    """All but the method, its options and the seed: model, task, its settings, "sampling.<field>", cache and batch."""
+    own = {name: row[name] for name in OWN if not missing(row.get(name))}
+    return own | read(row.get("settings")) | {f"sampling.{k}": v for k, v in read(row.get("sampling")).items()}
+
+
+def spec_of(row: Row) -> dict[str, Any]:
+    """The row as `experiment.study.setting` reads a specification; a task's settings stand among the options."""
+    own = {"task_kind" if n == "task" else n: row[n] for n in ("kind", "method", *OWN) if not missing(row.get(n))}
+    return own | {"options": read(row.get("settings")) | read(row["options"]), "sampling": read(row.get("sampling"))}
+
+
+def varying(every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names whose values are not the same in all of `every`, in the order in which they come."""
+    names = dict.fromkeys(name for one in every for name in one)
+    return [n for n in names if len({json.dumps(one.get(n), sort_keys=True, default=str) for one in every}) > 1]
+
+
+def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
+    """A method with the options in `shown`; those of a named set by its name, or where they are not the default."""
+    name, rest = method, {k: options[k] for k in shown if k in options}
+    for label, chosen in NAMED.items():
+        if all(options.get(k) == v for k, v in chosen.items()):
+            name, rest = f"{name} {label}", {k: v for k, v in rest.items() if k not in chosen}
+    if IN_SETS & set(rest):
+        default = complete(kind, method, {})
+        rest = {k: v for k, v in rest.items() if k not in IN_SETS or v != default[k]}
+    return " ".join([name, *(f"{k}={written(v)}" for k, v in rest.items())])
+
+
+def labels(rows: Sequence[Row]) -> list[str]:
+    """A short name per row of one kind: its method, the options in which the method's variants differ, and what else is
+    needed to tell rows apart."""
+    own = [(row["method"], read(row["options"])) for row in rows]
+    vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
+    kind = rows[0]["kind"] if rows else ""
+    found = [variant(kind, str(m), options, [n for n in vary[m] if n in options]) for m, options in own]
+    more = [{**settings_of(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
+    for name in varying(more):
+        values = [m.get(name) for m in more]
+        same = {n: {json.dumps(v, default=str) for v, o in zip(values, found, strict=True) if o == n} for n in found}
+        apart = "{1}: {0}" if name == "model" else "{0}, {2}"
+        told = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(found, values, strict=True)]
+        found = [t if len(same[n]) > 1 else n for t, n in zip(told, found, strict=True)]
+    return [n if found.count(n) == 1 else f"{n} #{found[: i + 1].count(n)}" for i, n in enumerate(found)]

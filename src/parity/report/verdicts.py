@@ -1,0 +1,85 @@
+"""What each decoder's equality rows add up to: which rows are judged together, under which name, and the verdicts.
+
+Images are judged cell by cell. A text variant is judged once, on all tasks: its tests are one family. A decoder of
+continuous tokens is judged on mixtures, whose law is known, and beside that on each model, where one token's law is
+sampled.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parity.equality import rows as R
+from parity.equality.rows import Row
+from parity.equality.verdict import verdicts
+from parity.experiment.cells import Cell, Variant
+from parity.experiment.options import SMALL, options
+from parity.experiment.schema import Config
+from parity.report.settings import variant as name_of
+
+
+class Tested(NamedTuple):
+    """What a file says of a cell: rows, and what stands beside them."""
+
+    cell: Cell
+    exact: Variant | None  # how the cell's method ran on enumerable models; None for rows on the cell's own model
+    again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
+    file: str
+    said: dict[str, Any]
+
+
+class Name(NamedTuple):
+    """What a cell's rows are judged by."""
+
+    key: str
+    label: str
+    counts: bool = True  # the rows of this cell are among those that are judged
+
+
+def judged_by(settings: Config, t: Tested, label: str) -> Name:
+    """The cell itself; or its variant, where that is judged apart from the cells that it is in."""
+    kind, method, chosen = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
+    if kind == "anysubset" and settings.text is not None:
+        name = name_of(kind, method, chosen, list(chosen))
+        # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
+        return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
+    if kind == "continuous" and t.exact is not None:
+        default, small = options(kind, method, {}), t.exact.options
+        told = [k for k, v in small.items() if v != default[k] or k in SMALL[kind]]
+        name = f"{name_of(kind, method, small, told)}, on mixtures"
+        return Name(name, name)
+    return Name(t.cell.key, label)
+
+
+def judge(
+    settings: Config, tested: Sequence[Tested], labels: Mapping[str, str]
+) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """One kind's rows under the names that they are judged by, a verdict (as `equality.verdict` says, with its label)
+    for each name, and the verdict on each cell by its key. labels: of cells, by key."""
+    rows: list[Row] = []
+    shown, claims, read = {}, {}, set()
+    names: dict[str, list[str]] = {}  # that speak for a cell, by its key
+    for t in tested:
+        name = judged_by(settings, t, labels[t.cell.key])
+        names.setdefault(t.cell.key, []).append(name.key)
+        if not name.counts or (name.key, t.file) in read:  # a variant's rows, come upon once more
+            continue
+        read.add((name.key, t.file))
+        shown[name.key], claims[name.key] = name.label, t.cell.claim
+        place = {"key": name.key, "method": t.cell.spec["method"]} | (
+            {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
+        )
+        rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.said["rows"]]
+    if any(t.cell.kind == "anysubset" for t in tested):
+        for name_key, repeat in ((n, repeat) for n in claims for repeat in (0, 1)):
+            R.family(r for r in rows if (r["key"], r["repeat"]) == (name_key, repeat) and r["layer"] != "exact")
+    found = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+    by_name = {v["key"]: v for v in found}
+    speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
+    of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
+    return rows, [v | {"label": shown[v["key"]]} for v in found], of_cell
+
+
+def openness(verdict: dict[str, Any]) -> int:
+    """Of several verdicts on a cell the one that found a fault stands, else one that left something open, else the
+    first, which is the exact layer's."""
+    return 0 if verdict["verdict"].startswith("lossy") else 1 if verdict["verdict"] == "inconclusive" else 2
