@@ -1,16 +1,18 @@
 """Prompt sets of one kind: held-out captions of plain scenes, or of detailed ones.
 
-python -m parity.embedded.captions plain --count 100 --out prompts/plain.txt
-python -m parity.embedded.captions detailed --count 100 --out prompts/detailed.txt
+    python -m parity.embedded.captions plain --count 100 --out prompts/plain.txt
+    python -m parity.embedded.captions detailed --count 100 --out prompts/detailed.txt
 
-The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns, whose tokens repeat along a line and down a
-column, and pictures full of detail. The model saw neither set in training, and both come from its own grammar.
+The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns, whose tokens repeat along a
+line and down a column, and pictures full of detail. The model saw neither set in training, and both come from its own
+grammar.
 """
 
 import argparse
 from pathlib import Path
 
 from parity.base.command import one_line
+from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.embedded.scenes import Scene, draw_scene
 
@@ -30,7 +32,7 @@ TRIES = 200_000  # seeds looked at: 127 plain captions are held out, and about o
 
 
 def captions(kind: str, count: int) -> list[str]:
-    """The first `count` distinct held-out captions of a kind, by seed; ValueError where there are not as many."""
+    """The first `count` distinct held-out captions of a kind, by seed; ParityError where there are not as many."""
     found: dict[str, None] = {}
     for seed in range(TRIES):
         scene, _ = draw_scene(seed, test=True)
@@ -38,7 +40,7 @@ def captions(kind: str, count: int) -> list[str]:
             found[scene.caption] = None
             if len(found) == count:
                 return list(found)
-    raise ValueError(f"count = {count}: {len(found)} held-out captions are {kind}; allowed: at most that")
+    raise ParityError(f"count = {count}: {len(found)} held-out captions are {kind}; allowed: at most that")
 
 
 def main() -> None:

@@ -1,11 +1,8 @@
-"""Class-conditional Scenes: pictures of one large plain thing on any ground; the class is its shape and colour, 60 in all.
+"""Class-conditional Scenes: pictures of one large plain thing on any ground; 60 classes, a shape and its colour each.
 
-What a class leaves open (place, shade, ground and its style) is drawn; captions whose hash is 0 modulo 8 are held out, as ever.
+What a class leaves open (place, shade, ground and its style) is drawn; captions whose hash is 0 modulo 8 are held out,
+as in all Scenes.
 """
-
-import os
-from multiprocessing import Pool
-from pathlib import Path
 
 import numpy as np
 
@@ -31,21 +28,3 @@ def example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:
     label = int(rng.integers(len(CLASSES)))
     drawn = scene(label, rng, test)
     return label, drawn.caption, render(drawn, rng)
-
-
-def class_arrays(
-    cache: Path, first: int, count: int, test: bool, processes: int = 1
-) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Classes [n], captions and pictures uint8 [n, 64, 64, 3] of `count` seeds from `first`; kept in `cache`."""
-    file = cache / f"classes-{first}-{count}-{'test' if test else 'train'}.npz"
-    if not file.exists():
-        with Pool(processes) as pool:
-            drawn = pool.starmap(example, [(seed, test) for seed in range(first, first + count)], chunksize=256)
-        cache.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        labels, captions, pictures = zip(*drawn, strict=True)
-        with part.open("wb") as stream:
-            np.savez(stream, labels=np.array(labels), captions=np.array(captions), pictures=np.stack(pictures))
-        part.replace(file)
-    with np.load(file) as data:
-        return data["labels"], data["captions"].tolist(), data["pictures"]

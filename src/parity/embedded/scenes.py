@@ -1,14 +1,16 @@
 """Scenes: a procedural set of captioned 64x64 pictures, the embedded experiment's data.
 
-A scene is a pure function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or count, the
-background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is drawn, so that one caption
-has many pictures and sampling has something to do.
+A scene is a pure function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or
+count, the background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is
+drawn, so that one caption has many pictures and sampling has something to do.
 """
 
 import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+
+from parity.base.errors import ParityError
 
 SIZE = 64  # pixels a side
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
@@ -29,36 +31,9 @@ COLOURS = {
     "white": (0.96, 0.96, 0.96),
     "black": (0.07, 0.07, 0.07),
 }
-WORDS = tuple(
-    dict.fromkeys(
-        w
-        for phrase in (
-            *(
-                [
-                    "a",
-                    "of",
-                    "on",
-                    "background",
-                    "small",
-                    "large",
-                    "circles",
-                    "squares",
-                    "triangles",
-                    "crosses",
-                    "rings",
-                    "diamonds",
-                ]
-            ),
-            *SHAPES,
-            *TEXTURES,
-            *COUNTS,
-            *RELATIONS,
-            *BACKGROUNDS,
-            *COLOURS,
-        )
-        for w in phrase.split()
-    )
-)
+PLURALS = "circles squares triangles crosses rings diamonds"
+_PHRASES = ("a of on background small large", PLURALS, *SHAPES, *TEXTURES, *COUNTS, *RELATIONS, *BACKGROUNDS, *COLOURS)
+WORDS = tuple(dict.fromkeys(word for phrase in _PHRASES for word in phrase.split()))
 
 
 @dataclass(frozen=True)
@@ -97,7 +72,7 @@ def held_out(caption: str) -> bool:
 
 
 def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:
-    """The scene of a seed and the generator that goes on to render it; `test` asks for a held-out (or a training) caption."""
+    """The scene of a seed and the generator that goes on to render it; `test`: of a caption held out, or not."""
     rng = np.random.default_rng([seed, 64])
 
     def pick(options):
@@ -145,9 +120,8 @@ def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) 
         return (np.sin(2 * np.pi * (u / 0.105 + phase[0])) > 0).astype(float)
     if name == "dotted":
         cell = 0.1
-        return (
-            np.hypot((x + phase[0] * cell) % cell - cell / 2, (y + phase[1] * cell) % cell - cell / 2) < 0.03
-        ).astype(float)
+        dx, dy = ((v + p * cell) % cell - cell / 2 for v, p in zip((x, y), phase, strict=True))
+        return (np.hypot(dx, dy) < 0.03).astype(float)
     if name == "checkered":
         cell = 0.08
         return ((np.floor(x / cell + phase[0]) + np.floor(y / cell + phase[1])) % 2).astype(float)
@@ -189,12 +163,8 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         t = np.clip(0.5 + 0.75 * ((x - 0.5) * np.cos(angle) + (y - 0.5) * np.sin(angle)), 0, 1)
         canvas += t[..., None] * (darker - ground)
     elif scene.background == "cloudy":
-        t = sum(
-            a * np.sin(2 * np.pi * (kx * x + ky * y + ph))
-            for a, kx, ky, ph in zip(
-                (0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True
-            )
-        )
+        waves = zip((0.5, 0.5, 0.35), rng.normal(0, 1.6, 3), rng.normal(0, 1.6, 3), rng.random(3), strict=True)
+        t = sum(a * np.sin(2 * np.pi * (kx * x + ky * y + phase)) for a, kx, ky, phase in waves)
         canvas += np.clip(0.45 + 0.45 * t, 0, 1)[..., None] * (darker - ground)
     things = scene.things * COUNTS[scene.count] if scene.count else scene.things
     for thing, (cx, cy) in zip(things, _places(scene, rng), strict=True):
@@ -216,7 +186,7 @@ def example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
 
 
 def parse(caption: str) -> Scene:
-    """The scene a caption describes (the inverse of `Scene.caption`); ValueError if it is none of ours."""
+    """The scene a caption describes (the inverse of `Scene.caption`); ParityError if it is none of ours."""
     words = caption.split()
 
     def take(options, default=None):
@@ -226,7 +196,7 @@ def parse(caption: str) -> Scene:
                 del words[:n]
                 return option
         if default is None:
-            raise ValueError(f"not a Scenes caption at {' '.join(words)!r}: expected one of {', '.join(options)}")
+            raise ParityError(f"not a Scenes caption at {' '.join(words)!r}: expected one of {', '.join(options)}")
         return default
 
     def thing(count):

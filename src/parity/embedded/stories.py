@@ -1,13 +1,14 @@
 """Stories and Snippets: procedural text for the any-subset models, and the words it is made of.
 
-Stories have five sentences about one of eight happenings; what the first sentences name (a thing, a place, a friend) comes back as the
-last word, so the end follows from the beginning. Snippets are Python functions of two lines that a comment describes, with unit tests.
+Stories have five sentences about one of eight happenings; what the first sentences name (a thing, a place, a friend)
+comes back as the last word, so the end follows from the beginning. Snippets are Python functions of two lines that a
+comment describes, with unit tests.
 
     story(seed, test) -> Story      text(seed, test) -> words of packed documents
     snippet(seed, test) -> Snippet
 
-Everything is a function of its seed. Held out for `test`: of stories the pairs (happening, thing), of snippets the pairs (first step,
-second step), whose SHA-256 is 0 modulo 8. A training text never holds one, a test text holds nothing else.
+Everything is a function of its seed. Held out for `test`: of stories the pairs (happening, thing), of snippets the
+pairs (first step, second step), whose SHA-256 is 0 modulo 8. A training text never holds one, a test text nothing else.
 """
 
 import hashlib
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 NAMES = {
-    "anna": "she", "ben": "he", "clara": "she", "david": "he", "emma": "she", "felix": "he", "grace": "she", "hugo": "he", "iris": "she",
-    "jonas": "he", "kate": "she", "leo": "he", "mia": "she", "noah": "he", "olga": "she", "paul": "he", "rosa": "she", "sam": "he",
-    "tara": "she", "victor": "he",
+    "anna": "she", "ben": "he", "clara": "she", "david": "he", "emma": "she", "felix": "he", "grace": "she",
+    "hugo": "he", "iris": "she", "jonas": "he", "kate": "she", "leo": "he", "mia": "she", "noah": "he", "olga": "she",
+    "paul": "he", "rosa": "she", "sam": "he", "tara": "she", "victor": "he",
 }  # fmt: skip
 ROOMS = ("kitchen", "garden", "attic", "cellar", "garage", "hall", "library", "bathroom")
 FURNITURE = ("sofa", "table", "piano", "shelf", "bed", "cupboard", "desk", "stove")
@@ -31,102 +32,91 @@ SHOPS = ("market", "store", "bakery", "station", "museum")
 WEATHER = ("rain", "snow", "wind", "fog", "storm")
 VEHICLES = ("bus", "train", "boat", "bicycle", "car")
 
-# Each happening: the things it may be about, then the variants of its five sentences. {A} {B}: names, {a} {b}: their pronouns, {O} the thing.
-HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
-    "lost": (
-        ("ring", "key", "wallet", "phone", "watch", "letter", "ticket", "camera", "scarf", "hat"),
-        (
-            ("one {time} {A} could not find the {O} .", "{A} had lost a {look} {O} .", "on {day} the {O} of {A} was gone ."),
-            ("{a} looked in the {room} and under the {furniture} .", "{a} was {trouble} and searched the {room} ."),
-            ("then {B} came to help with the search .", "{B} asked where {a} had seen it last .", "{A} called {B} for help ."),
-            ("they found it behind the {furniture} .", "it was in the {room} under the {furniture} .", "{B} saw it near the {furniture} ."),
-            ("{A} was {feeling} to have the {O} .", "{a} thanked {B} and kissed the {O} .", "now {a} never leaves home without the {O} ."),
-        ),
-    ),
-    "baking": (
-        ("cake", "bread", "pie", "soup", "pizza", "pudding", "salad", "stew"),
-        (
-            ("on {day} {A} wanted to make a {O} .", "{A} had never made a {O} before .", "{A} promised {B} a {look} {O} ."),
-            ("{a} bought flour and butter at the {shop} .", "{a} went to the {shop} to buy what was missing ."),
-            ("the {room} smelled wonderful all {time} .", "{a} burned the first one and was {trouble} .", "it took the whole {time} ."),
-            ("{B} tasted it and asked for more .", "{B} said that it was very good .", "when it was ready {a} called {B} ."),
-            ("soon nothing was left of the {O} .", "{A} was {feeling} about the {O} .", "everyone talked about the {O} ."),
-        ),
-    ),
-    "trip": (
-        ("beach", "forest", "castle", "lake", "mountain", "island", "village", "river"),
-        (
-            ("{A} and {B} went to the {O} by {vehicle} .", "on {day} {A} took the {vehicle} to the {O} .", "{A} dreamed of the {O} ."),
-            ("the {vehicle} was late because of the {weather} .", "in the {time} the {weather} stopped .", "{a} left home in the {time} ."),
-            ("{a} took a {look} bag and a map .", "{B} carried a {look} bag .", "they sang songs on the way ."),
-            ("when they arrived {B} was {trouble} .", "at last {a} could rest and was {feeling} .", "there they met a {look} dog ."),
-            ("they stayed all {time} at the {O} .", "{A} never forgot the {O} .", "{b} took a picture of the {O} ."),
-        ),
-    ),
-    "pet": (
-        ("dog", "cat", "rabbit", "parrot", "turtle", "horse", "hamster", "goat"),
-        (
-            ("{A} wanted a {O} for a long time .", "one {time} {A} found a {look} {O} in the {room} .", "{A} got a {O} from {B} ."),
-            ("it was {trouble} and hid under the {furniture} .", "it liked to sleep on the {furniture} .", "at first {a} was {trouble} ."),
-            ("{a} bought food for it at the {shop} .", "{B} brought some food from the {shop} .", "{a} gave it water and a {look} blanket ."),
-            ("during the {weather} it ran away to the {room} .", "every {time} they played in the {room} .", "{B} came to play with it ."),
-            ("{A} loves the {O} .", "{B} was {feeling} to see the {O} .", "now nobody can part {A} from the {O} ."),
-        ),
-    ),
-    "gift": (
-        ("book", "doll", "kite", "lamp", "vase", "drum", "clock", "sweater"),
-        (
-            ("{B} had a birthday on {day} .", "{A} forgot the birthday of {B} .", "it was the birthday of {B} and {A} was {trouble} ."),
-            ("{A} went to the {shop} and chose a {look} {O} .", "{A} saw a {O} at the {shop} .", "{A} spent the {time} making a {O} ."),
-            ("{a} hid it behind the {furniture} .", "{a} put it in a {look} box .", "{a} carried it home through the {weather} ."),
-            ("{B} opened the box in the {room} .", "in the {time} {b} came to the {room} .", "{b} could not wait until {time} ."),
-            ("{b} was {feeling} about the {O} .", "{B} thanked {A} for the {O} .", "{B} put a name on the {O} ."),
-        ),
-    ),
-    "contest": (
-        ("race", "game", "match", "concert", "play", "quiz", "dance"),
-        (
-            ("{A} trained for the {O} every {time} .", "on {day} there was a {O} in the village .", "{B} told {A} about a {O} ."),
-            ("{a} was {trouble} because of {B} .", "{a} practiced in the {room} with {B} .", "{a} took the {vehicle} to be on time ."),
-            ("then the {weather} began .", "many people came by {vehicle} .", "{a} wore a {look} shirt ."),
-            ("{A} fell but stood up again .", "{B} was fast but {A} was faster .", "{a} made one mistake and laughed ."),
-            ("in the end {A} won the {O} .", "{B} was {feeling} for {A} after the {O} .", "everyone enjoyed the {O} ."),
-        ),
-    ),
-    "repair": (
-        ("radio", "bicycle", "car", "roof", "window", "door", "piano", "boat"),
-        (
-            ("the {O} of {A} was broken .", "one {time} the {O} did not work .", "after the {weather} {A} had to repair the {O} ."),
-            ("{a} took the tools from the {room} .", "{a} bought a {look} tool at the {shop} .", "{a} was {trouble} and called {B} ."),
-            ("{B} knew what to do .", "{B} read about it in the {time} .", "it was hard and {a} was {trouble} ."),
-            ("they worked until {time} .", "{a} used wood from the {room} .", "{B} held the {look} part and {A} turned it ."),
-            ("{A} was {feeling} with the {O} .", "at last {a} could use the {O} .", "{B} was the first to try the {O} ."),
-        ),
-    ),
-    "garden": (
-        ("roses", "apples", "tomatoes", "beans", "carrots", "tulips", "pears"),
-        (
-            ("{A} planted {O} behind the house .", "in spring {A} wanted to grow {O} .", "{B} gave {A} some {O} ."),
-            ("{a} watered them every {time} .", "the {weather} was hard on them .", "{a} read about them in a {look} book ."),
-            ("a {look} goat ate a part of them .", "{B} helped {A} on {day} .", "{a} was {trouble} when nothing grew ."),
-            ("in summer {a} could sell some at the {shop} .", "they grew taller than the {furniture} .", "soon {a} was {feeling} ."),
-            ("{B} asked {A} for more {O} .", "{A} filled the {room} with {O} .", "the whole village knows these {O} ."),
-        ),
-    ),
-}  # fmt: skip
+# Each happening: its name, the things it may be about, then the variants of each of its five sentences, without their
+# full stops. {A} {B} are names, {a} {b} their pronouns, {O} is the thing.
+TOLD = """
+lost: ring key wallet phone watch letter ticket camera scarf hat
+one {time} {A} could not find the {O} / {A} had lost a {look} {O} / on {day} the {O} of {A} was gone
+{a} looked in the {room} and under the {furniture} / {a} was {trouble} and searched the {room}
+then {B} came to help with the search / {B} asked where {a} had seen it last / {A} called {B} for help
+they found it behind the {furniture} / it was in the {room} under the {furniture} / {B} saw it near the {furniture}
+{A} was {feeling} to have the {O} / {a} thanked {B} and kissed the {O} / now {a} never leaves home without the {O}
 
-# First steps: (words of the comment, expression of x and y or of a list x); second steps: (words, expression of z and a digit n).
+baking: cake bread pie soup pizza pudding salad stew
+on {day} {A} wanted to make a {O} / {A} had never made a {O} before / {A} promised {B} a {look} {O}
+{a} bought flour and butter at the {shop} / {a} went to the {shop} to buy what was missing
+the {room} smelled wonderful all {time} / {a} burned the first one and was {trouble} / it took the whole {time}
+{B} tasted it and asked for more / {B} said that it was very good / when it was ready {a} called {B}
+soon nothing was left of the {O} / {A} was {feeling} about the {O} / everyone talked about the {O}
+
+trip: beach forest castle lake mountain island village river
+{A} and {B} went to the {O} by {vehicle} / on {day} {A} took the {vehicle} to the {O} / {A} dreamed of the {O}
+the {vehicle} was late because of the {weather} / in the {time} the {weather} stopped / {a} left home in the {time}
+{a} took a {look} bag and a map / {B} carried a {look} bag / they sang songs on the way
+when they arrived {B} was {trouble} / at last {a} could rest and was {feeling} / there they met a {look} dog
+they stayed all {time} at the {O} / {A} never forgot the {O} / {b} took a picture of the {O}
+
+pet: dog cat rabbit parrot turtle horse hamster goat
+{A} wanted a {O} for a long time / one {time} {A} found a {look} {O} in the {room} / {A} got a {O} from {B}
+it was {trouble} and hid under the {furniture} / it liked to sleep on the {furniture} / at first {a} was {trouble}
+{a} bought food for it at the {shop} / {B} brought some food from the {shop} / {a} gave it water and a {look} blanket
+during the {weather} it ran away to the {room} / every {time} they played in the {room} / {B} came to play with it
+{A} loves the {O} / {B} was {feeling} to see the {O} / now nobody can part {A} from the {O}
+
+gift: book doll kite lamp vase drum clock sweater
+{B} had a birthday on {day} / {A} forgot the birthday of {B} / it was the birthday of {B} and {A} was {trouble}
+{A} went to the {shop} and chose a {look} {O} / {A} saw a {O} at the {shop} / {A} spent the {time} making a {O}
+{a} hid it behind the {furniture} / {a} put it in a {look} box / {a} carried it home through the {weather}
+{B} opened the box in the {room} / in the {time} {b} came to the {room} / {b} could not wait until {time}
+{b} was {feeling} about the {O} / {B} thanked {A} for the {O} / {B} put a name on the {O}
+
+contest: race game match concert play quiz dance
+{A} trained for the {O} every {time} / on {day} there was a {O} in the village / {B} told {A} about a {O}
+{a} was {trouble} because of {B} / {a} practiced in the {room} with {B} / {a} took the {vehicle} to be on time
+then the {weather} began / many people came by {vehicle} / {a} wore a {look} shirt
+{A} fell but stood up again / {B} was fast but {A} was faster / {a} made one mistake and laughed
+in the end {A} won the {O} / {B} was {feeling} for {A} after the {O} / everyone enjoyed the {O}
+
+repair: radio bicycle car roof window door piano boat
+the {O} of {A} was broken / one {time} the {O} did not work / after the {weather} {A} had to repair the {O}
+{a} took the tools from the {room} / {a} bought a {look} tool at the {shop} / {a} was {trouble} and called {B}
+{B} knew what to do / {B} read about it in the {time} / it was hard and {a} was {trouble}
+they worked until {time} / {a} used wood from the {room} / {B} held the {look} part and {A} turned it
+{A} was {feeling} with the {O} / at last {a} could use the {O} / {B} was the first to try the {O}
+
+garden: roses apples tomatoes beans carrots tulips pears
+{A} planted {O} behind the house / in spring {A} wanted to grow {O} / {B} gave {A} some {O}
+{a} watered them every {time} / the {weather} was hard on them / {a} read about them in a {look} book
+a {look} goat ate a part of them / {B} helped {A} on {day} / {a} was {trouble} when nothing grew
+in summer {a} could sell some at the {shop} / they grew taller than the {furniture} / soon {a} was {feeling}
+{B} asked {A} for more {O} / {A} filled the {room} with {O} / the whole village knows these {O}
+"""
+
+
+def happenings() -> dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]:
+    """Things and sentences by the name of the happening, as TOLD lists them."""
+    found = {}
+    for block in TOLD.strip().split("\n\n"):
+        first, *sentences = block.split("\n")
+        name, _, things = first.partition(": ")
+        found[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
+    return found
+
+
+HAPPENINGS = happenings()
+
+# First steps: words of the comment, and an expression of x and y or of a list x; second steps: of z and a digit n.
 PAIR_STEPS = {
-    "add x and y": "x + y", "subtract y from x": "x - y", "multiply x and y": "x * y", "take the larger": "max ( x , y )",
-    "take the smaller": "min ( x , y )",
+    "add x and y": "x + y", "subtract y from x": "x - y", "multiply x and y": "x * y",
+    "take the larger": "max ( x , y )", "take the smaller": "min ( x , y )",
 }  # fmt: skip
 LIST_STEPS = {
-    "add up x": "sum ( x )", "count x": "len ( x )", "take the largest of x": "max ( x )", "take the smallest of x": "min ( x )",
-    "take the first of x": "x [ 0 ]",
+    "add up x": "sum ( x )", "count x": "len ( x )", "take the largest of x": "max ( x )",
+    "take the smallest of x": "min ( x )", "take the first of x": "x [ 0 ]",
 }  # fmt: skip
 NEXT_STEPS = {
-    "double it": "z * 2", "square it": "z * z", "negate it": "- z", "make it positive": "abs ( z )", "add {n}": "z + {n}",
-    "subtract {n}": "z - {n}", "multiply by {n}": "z * {n}", "compare it with {n}": "z > {n}",
+    "double it": "z * 2", "square it": "z * z", "negate it": "- z", "make it positive": "abs ( z )",
+    "add {n}": "z + {n}", "subtract {n}": "z - {n}", "multiply by {n}": "z * {n}", "compare it with {n}": "z > {n}",
 }  # fmt: skip
 FUNCTIONS = ("f", "g", "h", "run", "solve", "work", "apply", "compute")
 NUMBERS = tuple(str(i) for i in range(10))
@@ -164,16 +154,8 @@ def story(seed: int, test: bool = False) -> Story:
             break
     first, second = rng.permutation(len(NAMES))[:2]
     A, B = list(NAMES)[first], list(NAMES)[second]
-    kinds = {
-        "room": ROOMS,
-        "furniture": FURNITURE,
-        "feeling": FEELINGS,
-        "trouble": TROUBLES,
-        "look": LOOKS,
-        "day": DAYS,
-        "time": TIMES,
-    }
-    kinds |= {"shop": SHOPS, "weather": WEATHER, "vehicle": VEHICLES}
+    kinds = {"room": ROOMS, "furniture": FURNITURE, "feeling": FEELINGS, "trouble": TROUBLES, "look": LOOKS}
+    kinds |= {"day": DAYS, "time": TIMES, "shop": SHOPS, "weather": WEATHER, "vehicle": VEHICLES}
     told = []
     for variants in sentences:
         drawn = {k: str(rng.choice(v)) for k, v in kinds.items()}
@@ -201,14 +183,10 @@ def snippet(seed: int, test: bool = False) -> Snippet:
     inputs = [tuple(int(v) for v in rng.integers(-9, 10, 2 if steps is PAIR_STEPS else 4)) for _ in range(4)]
     calls = [f"{name}({', '.join(map(str, i))})" if steps is PAIR_STEPS else f"{name}({list(i)})" for i in inputs]
     scope: dict = {}
-    exec(
-        source(tuple(w for line in lines for w in (*line.split(), LINE))), scope
-    )  # our own text, from the tables above
-    return Snippet(
-        (first, second),
-        tuple(tuple(x.split()) for x in lines),
-        tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls),
-    )
+    written = source(tuple(w for line in lines for w in (*line.split(), LINE)))
+    exec(written, scope)  # our own text, from the tables above
+    tests = tuple(f"assert repr({c}) == {repr(eval(c, scope))!r}" for c in calls)
+    return Snippet((first, second), tuple(tuple(x.split()) for x in lines), tests)
 
 
 def source(words: tuple[str, ...] | list[str]) -> str:
@@ -225,7 +203,7 @@ def document(seed: int, test: bool = False) -> list[str]:
 
 
 def text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
-    """`length` words of packed documents with separators between, cut at the end, as the paper packs its training text."""
+    """`length` words of packed documents, separators between, cut at the end, as the paper packs its training text."""
     words: list[str] = []
     for k in range(length):
         words += [*document(seed * 1_000 + k, test), SEPARATOR]
@@ -236,31 +214,10 @@ def text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
 
 def vocabulary() -> tuple[str, ...]:
     """Every word the grammars can say; the mask is 0, the separator 1."""
-    lists = [
-        *NAMES,
-        *NAMES.values(),
-        *ROOMS,
-        *FURNITURE,
-        *FEELINGS,
-        *TROUBLES,
-        *LOOKS,
-        *DAYS,
-        *TIMES,
-        *SHOPS,
-        *WEATHER,
-        *VEHICLES,
-    ]
-    templates = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
-    code = [
-        *PAIR_STEPS,
-        *PAIR_STEPS.values(),
-        *LIST_STEPS,
-        *LIST_STEPS.values(),
-        *NEXT_STEPS,
-        *NEXT_STEPS.values(),
-        *FUNCTIONS,
-        *NUMBERS,
-    ]
-    words = {w for t in (*lists, *templates, *code) for w in t.split() if "{" not in w}
+    pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
+    code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]
+    told = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
+    said = [*(w for pool in pools for w in pool), *told, *code, *FUNCTIONS, *NUMBERS]
+    words = {w for t in said for w in t.split() if "{" not in w}
     words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}
     return (MASK, SEPARATOR, LINE, INDENT, *sorted(words))
