@@ -1,20 +1,13 @@
 """The LlamaGen module: published names and shapes, the cache against plain recomputation, its quirks."""
 
-import hashlib
-import pickle
 from dataclasses import asdict
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers import T5EncoderModel
 
-from parity.base.errors import ConfigError
 from parity.base.noise import batch_noise
-from parity.decode.discrete import decode
-from parity.decode.generate import generate
+from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.eagle import eagle
 from parity.decoders.discrete.jacobi import jacobi
@@ -22,18 +15,12 @@ from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.decoders.discrete.zipar import zipar
-from parity.embedded.scenes import reduced
-from parity.experiment.config import ModelSpec
-from parity.inputs.captions import encode as encode_captions
-from parity.metrics import drafted_trees as drafting_study
-from parity.metrics.features import cell_features
-from parity.metrics.reference import renderings
-from parity.metrics.render import render
-from parity.models import checkpoints
+from parity.embedded.tokenizer import PREFIX, encode, token_ids
+from parity.models.discrete.cached import LlamaGen
 from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
-from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, left_pad, rotary_table
-from parity.models.discrete.sampling import Sampled, Sampling
-from parity.models.discrete.text import PREFIX, encode, t5_encoder, token_ids
+from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.models.discrete.t5 import left_pad, t5_encoder
+from parity.models.discrete.transformer import LlamaGenConfig, Transformer, rotary_table
 from parity.models.discrete.vq import VQ, VQConfig
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
@@ -42,6 +29,18 @@ CAPTIONS = [
     "two small striped pink squares on a cloudy white background",
     "a large black ring on a red background",
 ]
+
+
+IDS = ["a", "b", "c"]
+
+
+def decoded(decoder, model, rows=(0, 1, 2), **options):
+    """Decode these rows of a batch, each with its own noise."""
+    start, noise = (
+        torch.zeros(len(rows), dtype=torch.int64),
+        batch_noise(0, [IDS[r] for r in rows], dtype=torch.float64),
+    )
+    return record(model, start, decoder(model, start, noise=noise, **options))
 
 
 @pytest.fixture(scope="module")
@@ -67,35 +66,26 @@ def test_names_and_shapes_are_the_published_ones():
     with torch.device("meta"):
         state, vq = Transformer(LlamaGenConfig()).state_dict(), VQ(VQConfig()).state_dict()
     shapes = {k: list(v.shape) for k, v in state.items()}
-    assert shapes["cls_embedding.cap_proj.fc1.weight"] == [1280, 2048] and shapes["cls_embedding.uncond_embedding"] == [
-        120,
-        2048,
-    ]
-    assert shapes["layers.35.attention.wqkv.weight"] == [3840, 1280] and shapes["layers.0.feed_forward.w2.weight"] == [
-        1280,
-        3584,
-    ]
-    assert shapes["output.weight"] == shapes["tok_embeddings.weight"] == [16384, 1280]
-    assert len(shapes) == 3 + 1 + 36 * 7 + 2 and sum(v.numel() for v in state.values()) == pytest.approx(
-        775e6, rel=0.05
-    )
-    assert list(vq["quantize.embedding.weight"].shape) == [16384, 8] and list(
-        vq["encoder.conv_blocks.4.attn.1.q.weight"].shape
-    ) == [
-        512,
-        512,
-        1,
-        1,
-    ]
-    assert (
-        list(vq["decoder.conv_blocks.0.upsample.conv.weight"].shape) == [512, 512, 3, 3]
-        and "encoder.conv_blocks.0.downsample.conv.weight" in vq
-    )
+    wanted = {
+        "cls_embedding.cap_proj.fc1.weight": [1280, 2048],
+        "cls_embedding.uncond_embedding": [120, 2048],
+        "layers.35.attention.wqkv.weight": [3840, 1280],
+        "layers.0.feed_forward.w2.weight": [1280, 3584],
+        "output.weight": [16384, 1280],
+        "tok_embeddings.weight": [16384, 1280],
+    }
+    assert {k: shapes[k] for k in wanted} == wanted and len(shapes) == 3 + 1 + 36 * 7 + 2
+    assert sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
+    codes = {
+        "quantize.embedding.weight": [16384, 8],
+        "encoder.conv_blocks.4.attn.1.q.weight": [512, 512, 1, 1],
+        "decoder.conv_blocks.0.upsample.conv.weight": [512, 512, 3, 3],
+        "encoder.conv_blocks.0.downsample.conv.weight": [128, 128, 3, 3],
+    }
+    assert {k: list(vq[k].shape) for k in codes} == codes
     with torch.device("meta"):
-        c2i = Transformer(
-            LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
-        ).state_dict()
-    assert list(c2i["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
+        c2i = LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
+        assert list(Transformer(c2i).state_dict()["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
 
 
 def test_rotary_tables_are_zero_at_the_prefix_and_turn_in_two_directions():
@@ -119,7 +109,8 @@ def test_text_encoder_is_transformers_and_padding_goes_left():
 
 
 def test_cached_decoding_equals_recomputation(net, condition):
-    """Windows at different positions per row, drafts rolled back and overwritten, guidance rows: logits equal the full forward's."""
+    """Windows at different positions per row, drafts rolled back and overwritten, guidance rows: logits equal the full
+    forward's."""
     embeddings, valid = condition
     g = torch.Generator().manual_seed(0)
     final = torch.randint(0, 64, (3, 16), generator=g)
@@ -142,7 +133,8 @@ def test_cached_decoding_equals_recomputation(net, condition):
 
 
 def test_rows_that_are_done_leave_and_the_others_stay_what_they_were(net, condition):
-    """Rows that end at different passes: the laws of those that go on are the same, to rounding, as of a model that keeps them all."""
+    """Rows that end at different passes: the laws of those that go on are the same, to rounding, as of a model that
+    keeps them all."""
     L, rows = 16, len(CAPTIONS)
     tokens = torch.randint(64, (rows, L), generator=torch.Generator().manual_seed(5))
     line = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens], 1)
@@ -174,12 +166,10 @@ def test_padding_of_a_caption_changes_nothing_but_what_is_masked(net, condition)
 def test_reductions_hold_on_the_real_network(net, condition, decoder, options):
     """Token for token in float64, with guidance and top-k; and each row alone equals the row in the batch."""
     embeddings, valid = condition
-    sampling, ids = Sampling(guidance=3.0, top_k=20), ["a", "b", "c"]
+    sampling = TokenSampling(guidance=3.0, top_k=20)
 
     def run(f, rows, **o):
-        model = Sampled(LlamaGen(net, embeddings[rows], valid[rows], True), sampling)
-        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
-        return decode(model, f(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+        return decoded(f, Sampled(LlamaGen(net, embeddings[rows], valid[rows], True), sampling), rows, **o)
 
     plain = run(ar, [0, 1, 2])
     assert torch.equal(run(decoder, [0, 1, 2], **options).tokens, plain.tokens)
@@ -187,53 +177,6 @@ def test_reductions_hold_on_the_real_network(net, condition, decoder, options):
         together = run(f, [0, 1, 2], **o)
         for r in range(3):
             assert torch.equal(run(f, [r], **o).tokens[0], together.tokens[r])
-
-
-def test_weights_must_fit(tmp_path):
-    state = {k: v.contiguous() for k, v in Transformer(SMALL).state_dict().items()}
-    for change, part in (
-        ("missing", "missing norm.weight"),
-        ("unexpected", "unexpected extra"),
-        ("shape", "norm.weight has shape (3,)"),
-    ):
-        wrong = dict(state)
-        if change == "missing":
-            del wrong["norm.weight"]
-        elif change == "unexpected":
-            wrong["extra"] = torch.zeros(1)
-        else:
-            wrong["norm.weight"] = torch.zeros(3)
-        save_file(wrong, tmp_path / "w.safetensors")
-        with pytest.raises(ConfigError) as error:
-            checkpoints.load_weights(Transformer(SMALL), tmp_path / "w.safetensors")
-        assert part in str(error.value) and "\n" not in str(error.value)
-
-
-class Evil:
-    def __reduce__(self):
-        return (Path.touch, (Path("evil-was-here"),))
-
-
-def test_published_files_are_verified_and_converted(tmp_path, monkeypatch):
-    """A .pt in the published layout becomes safetensors; a wrong digest and a pickle with code are refused."""
-    monkeypatch.chdir(tmp_path)
-    net = Transformer(SMALL)
-    torch.save({"model": net.state_dict(), "steps": 3}, "t2i.pt")
-    total = hashlib.sha256(Path("t2i.pt").read_bytes()).hexdigest()
-    spec = ModelSpec(source="files", files={"transformer": "t2i.pt"}, sha256={"transformer": total})
-    manifest = checkpoints.get("m", spec, tmp_path / "out")
-    again = Transformer(SMALL)
-    checkpoints.load_weights(again, Path(manifest["files"]["transformer"]))
-    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
-    with pytest.raises(ConfigError, match=r"SHA-256 is .* expected 0000"):
-        checkpoints.get("m", spec.model_copy(update={"sha256": {"transformer": "0" * 64}}), tmp_path / "out")
-    Path("t2i.pt").write_bytes(pickle.dumps({"model": Evil()}))
-    total = hashlib.sha256(Path("t2i.pt").read_bytes()).hexdigest()
-    with pytest.raises(pickle.UnpicklingError):
-        checkpoints.get("m", spec.model_copy(update={"sha256": {"transformer": total}}), tmp_path / "out")
-    assert not Path("evil-was-here").exists()
-    with pytest.raises(ConfigError, match="no such file"):
-        checkpoints.get("m", spec.model_copy(update={"files": {"transformer": "nowhere.pt"}}), tmp_path / "out")
 
 
 def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(net, condition):
@@ -279,7 +222,8 @@ def with_drafter(net, drafter, embeddings, valid, guided):
 
 
 def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condition):
-    """Ragged rows, a row's last token read twice, and a path of a tree: the laws of the uncached network on the same tokens and features."""
+    """Ragged rows, a row's last token read twice, and a path of a tree: the laws of the uncached network on the same
+    tokens and features."""
     embeddings, valid = condition
     generator = torch.Generator().manual_seed(3)
     final = torch.randint(64, (3, 12), generator=generator)
@@ -318,11 +262,12 @@ def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condi
     "options", [{"interval": 2}, {"schedule": "dynamic", "threshold": -1.0, "select": "confidence"}, {"replace": 1.0}]
 )
 def test_post_verification_restores_the_exact_cache(net, drafter, condition, options):
-    """After every pass of vvs, tokens taken unverified included, keys, values and features are those of a fresh prefill of the same tokens."""
+    """After every pass of vvs, tokens taken unverified included, keys, values and features are those of a fresh prefill
+    of the same tokens."""
     embeddings, valid = condition
     model, L = with_drafter(net, drafter, embeddings, valid, True), 16
-    sampled = Sampled(model, Sampling(guidance=2.0))
-    noise = batch_noise(0, ["a", "b", "c"], dtype=torch.float64)
+    sampled = Sampled(model, TokenSampling(guidance=2.0))
+    noise = batch_noise(0, IDS, dtype=torch.float64)
     line, skipped = torch.zeros(3, L + 12, dtype=torch.int64), 0
     for step in vvs(
         sampled, torch.zeros(3, dtype=torch.int64), noise=noise, k=8, delta=0.5, total=12, depth=3, top_k=3, **options
@@ -342,9 +287,7 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
         end = SMALL.prefix + known - 1
         with torch.inference_mode():
             for held, truth in zip(model.cache, fresh.cache, strict=True):
-                for mine, theirs in zip(
-                    held, truth, strict=True
-                ):  # keys, values, of the rows whose pictures are not done
+                for mine, theirs in zip(held, truth, strict=True):  # keys, values, of the rows that are not done
                     assert torch.allclose(mine[:, :end], theirs[model.going, :end], atol=1e-9)
         assert torch.allclose(model.features[:, :known], fresh.features[:, :known], atol=1e-9)
     assert skipped > 0
@@ -352,11 +295,10 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
 
 def test_eagle_returns_the_tokens_of_plain_sampling_on_the_real_network(net, drafter, condition):
     embeddings, valid = condition
-    noise = batch_noise(0, ["a", "b", "c"], dtype=torch.float64)
     found = []
     for decoder, options in ((ar, {}), (eagle, {"total": 20, "depth": 3, "top_k": 5})):
-        model = Sampled(with_drafter(net, drafter, embeddings, valid, True), Sampling(guidance=3.0, top_k=20))
-        found.append(decode(model, decoder(model, torch.zeros(3, dtype=torch.int64), noise=noise, **options), 3))
+        model = Sampled(with_drafter(net, drafter, embeddings, valid, True), TokenSampling(guidance=3.0, top_k=20))
+        found.append(decoded(decoder, model, **options))
     assert torch.equal(found[0].tokens, found[1].tokens) and found[1].nfe.float().mean() < 16
 
 
@@ -367,7 +309,8 @@ def spoil(model, slots):
 
 
 def test_holes_are_masked(net, condition):
-    """What stands where nothing was fed changes no law, to the bit; a position that was fed, by a pass or by `keep`, does."""
+    """What stands where nothing was fed changes no law, to the bit; a position that was fed, by a pass or by `keep`,
+    does."""
     rows, image = len(CAPTIONS), SMALL.prefix
 
     def law(spoiled, kept=()):
@@ -389,15 +332,13 @@ def test_holes_are_masked(net, condition):
 
 
 def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
-    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+    sampling = TokenSampling(guidance=3.0, top_k=20)
 
     def run(f, spoiled=False, rows=(0, 1, 2), **o):
         inner = LlamaGen(net, *(x[list(rows)] for x in condition), True)
         if spoiled:
             spoil(inner, slice(SMALL.prefix, None))
-        model = Sampled(inner, sampling)
-        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
-        return decode(model, f(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+        return decoded(f, Sampled(inner, sampling), rows, **o)
 
     plain, lossy = run(ar), run(zipar, ahead=2)
     assert torch.equal(run(zipar, ahead=4).tokens, plain.tokens)
@@ -408,20 +349,16 @@ def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
 
 
 def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
-    """The draft model's cache is caught up, guidance and all: the target as its own draft accepts everything. A smaller one is rejected at times;
-    each row alone is the row in the batch."""
+    """The draft model's cache is caught up, guidance and all: the target as its own draft accepts everything. A smaller
+    one is rejected at times; each row alone is the row in the batch."""
     torch.manual_seed(3)
     small = Transformer(LlamaGenConfig(**{**asdict(SMALL), "dim": 16, "layers": 1})).double().eval()
-    ids, sampling = ["a", "b", "c"], Sampling(guidance=3.0, top_k=20)
+    sampling = TokenSampling(guidance=3.0, top_k=20)
 
     def run(draft, rows=(0, 1, 2), **o):
-        inner, inner_draft = (
-            LlamaGen(n, *(x[list(rows)] for x in condition), True, returns=n is draft) for n in (net, draft)
-        )
-        inner.draft = inner_draft
-        model = Sampled(inner, sampling)
-        noise = batch_noise(0, [ids[r] for r in rows], dtype=torch.float64)
-        return decode(model, spec(model, torch.zeros(len(rows), dtype=torch.int64), noise=noise, **o), len(rows))
+        given = [x[list(rows)] for x in condition]
+        inner, inner.draft = LlamaGen(net, *given, True), LlamaGen(draft, *given, True, returns=True)
+        return decoded(spec, Sampled(inner, sampling), rows, **o)
 
     assert run(net, gamma=3).kept.tolist() == [[4, 4, 4, 4]] * 3
     together = run(small, gamma=3)
@@ -429,56 +366,3 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
     for r in range(3):
         alone = run(small, rows=[r], gamma=3)
         assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
-
-
-def test_the_small_grid_runs_from_its_file_to_its_pictures(all_weights, tmp_path):
-    """Random weights: files, captions, tokens, pictures of 32x32 pixels, their features, and references reduced alike."""
-    manifest = checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
-    assert manifest["files"]["llamagen"].endswith("llamagen8.safetensors") and list(manifest["files"]) == [
-        "vq",
-        "t5",
-        "llamagen",
-        "clip",
-    ]
-    assert checkpoints.side(manifest) == 32 and checkpoints.side(checkpoints.get("scenes", ModelSpec(), tmp_path)) == 64
-    embeddings, valid = encode_captions(manifest, CAPTIONS, "cpu")
-    names = np.array(CAPTIONS)
-    encoded = {"ids": names, "captions": names, "embeddings": embeddings, "valid": valid}
-    sampling = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    loaded = checkpoints.load(manifest)
-    shard = generate(
-        loaded,
-        {"method": "sjd", "options": {"window": 8}, "sampling": sampling, "seed": 0, "dtype": "float32"},
-        encoded,
-        2,
-    )
-    assert shard.tokens.shape == (3, 64)
-    pixels, clip = render(loaded.vq, shard.tokens, "cpu"), checkpoints.load_clip(manifest)
-    assert pixels.shape == (3, 32, 32, 3) and cell_features(names, names, pixels, clip)["features"].shape == (3, 128)
-    small, large = renderings(CAPTIONS, 4, 32), renderings(CAPTIONS, 4)
-    assert small.shape == (4, 32, 32, 3) and np.array_equal(small, reduced(large, 32))
-    (all_weights[0] / "SHA256SUMS").write_text("")
-    with pytest.raises(ConfigError, match=r"SHA256SUMS does not name vq\.safetensors"):
-        checkpoints.get("scenes8", ModelSpec(grid=8), tmp_path)
-
-
-def test_what_verification_skipping_rests_on_is_observed(net, drafter, condition):
-    """Similarities and cosines lie in their range; one candidate sequence is all alike; features of the same place are those of the target."""
-    model = Sampled(with_drafter(net, drafter, *condition, True), Sampling(guidance=2.0))
-    tokens = torch.randint(64, (3, 16), generator=torch.Generator().manual_seed(4))
-    tree = {"total": 12, "depth": 3, "top_k": 3, "decay": 0.9, "stride": 1}
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(drafting_study, "EVERY", 4)
-    monkey.setattr(drafting_study, "FURTHEST", 5)
-    alike, cosines = drafting_study.observe(model, tokens, tree)
-    single, _ = drafting_study.observe(model, tokens, {**tree, "total": 1})
-    monkey.undo()
-    assert alike.shape == (3, 3) and cosines.shape == (3, 5) and (alike.abs() <= 1).all() and (cosines.abs() <= 1).all()
-    assert (single == 1).all() and (alike < 1).all()
-    with torch.inference_mode():
-        truth = net.features(*condition, torch.zeros(3, dtype=torch.bool), tokens)[:, :16].float()
-    assert torch.allclose(
-        cosines[:, 0], torch.cosine_similarity(truth[:, 1:], truth[:, :-1], dim=-1).mean(1), atol=1e-6
-    )
-    shown = drafting_study.figures(alike.numpy(), cosines.numpy(), "m", 4)
-    assert len(shown[0]["data"]) == 9 and [r["x"] for r in shown[1]["data"]] == [1, 2, 3, 4, 5]

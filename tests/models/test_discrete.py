@@ -1,0 +1,159 @@
+"""Discrete models from what a configuration names to pictures: manifest, files, families."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.errors import ParityError
+from parity.base.noise import batch_noise
+from parity.base.weights import load_weights, sha256
+from parity.decode.discrete import record
+from parity.decoders.discrete.sjd import sjd
+from parity.models import fetch
+from parity.models.discrete import load as models
+from parity.models.discrete import vq
+from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+
+CAPTIONS = ["a small red circle on a blue background", "a large black ring on a red background"]
+PLAIN = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8, "caption_dim": 16, "multiple_of": 16}
+
+
+@pytest.mark.parametrize("grid", [16, 8])
+def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, tmp_path, grid):
+    manifest = fetch.manifest("discrete", "m", {"grid": grid}, tmp_path)
+    companions = {"drafter", "draft"} if grid == 16 else set()
+    assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | companions == set(manifest["sha256"])
+    assert all(sha256(Path(f)) == manifest["sha256"][part] for part, f in manifest["files"].items())
+    assert models.side(manifest) == 4 * grid
+    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
+    loaded = models.load(manifest)
+    assert (loaded.width, loaded.side) == (grid, 4 * grid)
+    model, start = loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8}), torch.zeros(2).long()
+    steps = sjd(model, start, noise=batch_noise(0, CAPTIONS), window=8)
+    pixels = loaded.pictures(record(model, start, steps).tokens.numpy())
+    assert pixels.shape == (2, 4 * grid, 4 * grid, 3) and pixels.dtype == np.uint8 and pixels.std() > 0
+
+
+def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
+    manifest = fetch.manifest("discrete", "m", {"grid": 8}, tmp_path)
+    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
+    loaded = models.load(manifest, dtype=torch.float64)
+    start, at = torch.zeros(2, 1, dtype=torch.int64), torch.full((2, 1), -1)
+
+    def law(sampling, rows=slice(None)):
+        model = loaded.model({k: v[rows] for k, v in inputs.items()}, PLAIN | sampling)
+        return model.logits(start[rows], at[rows])[:, 0].softmax(-1)
+
+    for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
+        assert torch.allclose(law(sampling, slice(1, 2)), law(sampling)[1:], atol=1e-9)
+    assert (law({"top_k": 5}) > 0).sum(1).tolist() == [5, 5] and not torch.allclose(law({}), law({"guidance": 3.0}))
+
+
+def test_groups_part_the_codes_in_halves(all_weights, tmp_path):
+    groups = models.load(fetch.manifest("discrete", "m", {}, tmp_path)).groups()
+    assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
+
+
+def test_a_caption_that_does_not_fit_is_one_line(all_weights, tmp_path):
+    encode = models.encoder(fetch.manifest("discrete", "m", {}, tmp_path))
+    with pytest.raises(ParityError, match="has 30 words; allowed: at most 23"):
+        encode(["red " * 30])
+
+
+def published(tmp_path, **more):
+    """A transformer as it is released, pickled beside other things, and the specification that names it."""
+    torch.manual_seed(0)
+    net = Transformer(LlamaGenConfig(**SMALL))
+    torch.save({"model": net.state_dict(), "steps": 3}, tmp_path / "t2i.pt")
+    files = {"transformer": str(tmp_path / "t2i.pt"), **more}
+    digests = {part: hashlib.sha256(Path(f).read_bytes()).hexdigest() for part, f in files.items()}
+    return net, {"source": "files", "files": files, "sha256": digests, "network": SMALL}
+
+
+def test_published_files_are_verified_and_converted(tmp_path):
+    net, spec = published(tmp_path)
+    manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")
+    again = Transformer(LlamaGenConfig(**SMALL))
+    load_weights(again, Path(manifest["files"]["transformer"]))
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
+    assert manifest["network"] == SMALL and models.side(manifest) == 4 * 16
+    with pytest.raises(ParityError, match=r"image\.models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
+        fetch.manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
+    with pytest.raises(ParityError, match="no such file"):
+        fetch.manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
+
+
+def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
+    _, spec = published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
+    manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")
+    with pytest.raises(ParityError, match="the tokenizer has 16384 codes, the transformer 64"):
+        models.load(manifest)
+    wrong = manifest | {"network": SMALL | {"vocab": 16384}}
+    with pytest.raises(ParityError, match=r"vq\.safetensors: does not fit VQ: missing"):
+        models.load(wrong)
+
+
+def test_a_tokenizer_of_pictures_reads_what_it_wrote(all_weights):
+    """Tokens of pictures are nearest codes: those of decoded tokens mostly are the tokens again, of noise they are not."""
+    tokenizer = vq.load(all_weights[0] / "vq.safetensors")
+    tokens = tokenizer.encode(2 * torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) - 1)
+    with torch.inference_mode():
+        again = tokenizer.encode(tokenizer.decode(tokens))
+    chance = (tokens == tokens.flip(1)).float().mean()
+    assert tokens.shape == (2, 256) and (again == tokens).float().mean() > 4 * chance
+    with pytest.raises(ParityError, match="255 is not a square grid"):
+        tokenizer.decode(tokens[:, 1:])
+
+
+TOY = '''
+import torch
+from parity.models.discrete.tabular import TabularModel, random_table
+
+FAMILY = {"files": ("transformer",), "network": {"vocab": 3, "grid": 2}}
+
+
+def shape(manifest):
+    return 2, 6
+
+
+def load(manifest, needs):
+    return {"net": torch.nn.Identity()}
+
+
+def condition(nets, inputs, guided):
+    table = random_table(3, 4, torch.Generator().manual_seed(0), pair=guided)
+    return TabularModel(table, 4, len(inputs["prompt"]), width=2)
+
+
+def pictures(nets, tokens):
+    grid = tokens.view(-1, 1, 2, 2).float() - 1
+    return torch.nn.functional.interpolate(grid, scale_factor=3).expand(-1, 3, -1, -1)
+
+
+def groups(nets):
+    return torch.eye(3, dtype=torch.bool).numpy()
+
+
+def encoder(manifest, device):
+    return lambda captions: {"prompt": torch.arange(len(captions))}
+'''
+
+
+def test_a_family_is_one_module(tmp_path, monkeypatch):
+    """Its file alone: everything from prompts to pictures finds it by the manifest's word."""
+    import parity.models.discrete as package
+
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    manifest = {"kind": "discrete", "family": "toy", "source": "files", "files": {}, "sha256": {}, "network": {}}
+    loaded = models.load(manifest)
+    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(["x", "y"]).items()}
+    model, start = loaded.model(inputs, PLAIN | {"guidance": 2.0}), torch.zeros(2, dtype=torch.int64)
+    done = record(model, start, sjd(model, start, noise=batch_noise(0, ["x", "y"]), window=2))
+    assert loaded.pictures(done.tokens).shape == (2, 6, 6, 3) and models.side(manifest) == 6 == loaded.side
+    sys.modules.pop("parity.models.discrete.toy")
