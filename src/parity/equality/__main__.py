@@ -1,41 +1,60 @@
 """python -m parity.equality COMMAND ... : the equality layers from the command line.
 
-    certify MODULE_OR_FILE.py:FUNCTION [--option k=v ...] [--n N] [--seed S]    verdict and table of any decoder
-    exact --method NAME ... --out rows.json                                     layer 1 (and pathwise, for --pathwise) of one of ours
-    mutants | continuous | anyorder | calibration --out rows.json               the layers that test the tests
+    certify MODULE_OR_FILE.py:FUNCTION [--option k=v ...] [--n N]    verdict and table of any discrete decoder
+    exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
+    layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
+    faults --kind K --n N --out rows.json                            planted faults: the tests must find them
+    calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
 
---out files hold {"rows": [...], "seconds": s} and, for calibration, "p_values": {test: [...]}; see parity/equality/rows.py for a row.
+--out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}, a layer what it has beside
+its rows. See parity/equality/rows.py for a row. What a command needs of a kind, method or layer is imported by name,
+so that a job depends on the sources of its own alone.
 """
 
 import argparse
-import importlib
-import importlib.util
 import json
 import os
 import sys
 import time
+from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
+from parity.base.command import arguments, one_line, pin_threads
+from parity.base.errors import ParityError
+from parity.base.files import write_json
+
+KINDS = ("discrete", "anysubset", "continuous")
+
 
 def load(name: str) -> Any:
-    """The object named by `package.module:name` or `path/to/file.py:name`."""
+    """The object named by `package.module:name` or `path/to/file.py:name`; ParityError if there is none."""
     module, colon, function = name.rpartition(":")
     if not colon:
-        raise SystemExit(f"{name}: expected MODULE:FUNCTION or FILE.py:FUNCTION")
+        raise ParityError(f"{name}: allowed: MODULE:FUNCTION or FILE.py:FUNCTION")
     if module.endswith(".py"):
         if not Path(module).is_file():
-            raise SystemExit(f"{module}: no such file")
-        spec = importlib.util.spec_from_file_location(Path(module).stem, module)
-        loaded = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+            raise ParityError(f"{module}: no such file")
+        spec = util.spec_from_file_location(Path(module).stem, module)
+        loaded = util.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules[Path(module).stem] = loaded
         spec.loader.exec_module(loaded)  # type: ignore[union-attr]
     else:
         sys.path.insert(0, os.getcwd())
-        loaded = importlib.import_module(module)
+        loaded = leaf(module)
     if not hasattr(loaded, function):
-        raise SystemExit(f"{module}: has no {function!r}")
+        raise ParityError(f"{module}: has no {function!r}")
     return getattr(loaded, function)
+
+
+def leaf(module: str) -> Any:
+    """A module by name; ParityError where there is none."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if not error.name or not module.startswith(error.name):
+            raise  # something that the module itself imports
+        raise ParityError(f"{module}: no such module") from None
 
 
 def option(text: str) -> tuple[str, Any]:
@@ -49,116 +68,95 @@ def option(text: str) -> tuple[str, Any]:
         return key, value
 
 
+def certify(a: argparse.Namespace) -> None:
+    settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "threads": a.threads}
+    decoder, seeds = load(a.decoder), (a.seed, a.seed + 1)
+    print(leaf("parity.equality.certificate").certify(decoder, seeds=seeds, **settings, **dict(a.option)))
+
+
+def exact(a: argparse.Namespace) -> dict[str, Any]:
+    decoder = getattr(leaf(f"parity.decoders.{a.kind}.{a.method}"), a.method)
+    harness, kind = leaf("parity.equality.exact"), leaf(f"parity.equality.targets.{a.kind}")
+    targets, common = kind.targets(a.models), {"method": a.method, "threads": a.threads}
+    settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
+    rows = harness.exact(decoder, targets, a.options, **settings, **common)
+    if a.pathwise:
+        pathwise = leaf("parity.equality.pathwise").pathwise
+        rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
+    return {"rows": rows}
+
+
+def layer(a: argparse.Namespace) -> dict[str, Any]:
+    rows = leaf(f"parity.equality.layers.{a.kind}.{a.layer.replace('-', '_')}").rows
+    if "torch" in sys.modules:  # a layer that reads figures alone starts without it
+        pin_threads(a.threads)
+    given = {"shard_files": a.shards, "input_files": a.inputs, "checkpoint": a.checkpoint, "laws_file": a.laws}
+    given |= {"baseline_folder": a.baseline, "reference_file": a.reference, "device": a.device}
+    cell = leaf("parity.equality.cell").CellFiles(a.kind, a.cell, a.settings, **given)
+    return {"rows": rows(cell), **cell.beside}
+
+
+def faults(a: argparse.Namespace) -> dict[str, Any]:
+    trials = leaf(f"parity.equality.faults.{a.kind}").trials(a.n, a.seeds, draws=a.draws or 1999, threads=a.threads)
+    return {"rows": leaf("parity.equality.faults").planted(trials, a.seeds)}
+
+
+def calibration(a: argparse.Namespace) -> dict[str, Any]:
+    run = leaf("parity.equality.calibration").calibration
+    rows, p_values = run(replicates=a.replicates, seed=a.seeds[0], draws=a.draws or 9999)
+    return {"rows": rows, "p_values": p_values}
+
+
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(
-        prog="python -m parity.equality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
-    def command(name: str, help: str, n: int | None) -> argparse.ArgumentParser:
-        c = commands.add_parser(name, help=help)
+    def command(run: Any, help: str, *flags: str, kind: bool = True, n: int | None = None) -> argparse.ArgumentParser:
+        c = commands.add_parser(run.__name__, help=help)
+        c.set_defaults(run=run)
+        arguments(c, "threads", *flags)
+        if kind:
+            c.add_argument("--kind", choices=KINDS, required=True)
         if n is not None:
-            c.add_argument("--n", type=int, default=n, help=f"sequences a sample ({n})")
-        c.add_argument("--threads", type=int, default=1, help="chunks decoded side by side")
-        if name != "certify":
-            c.add_argument("--out", type=Path, required=True, help="JSON file of rows")
+            c.add_argument("--n", type=int, default=n, help=f"draws of a sample ({n})")
+        if run in (exact, faults, calibration):
+            c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the second repeats a rejection")
+            c.add_argument("--draws", type=int, help="of the Monte-Carlo null")
+        if run in (certify, exact):
+            c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
+            c.add_argument("--models", choices=("full", "small"), default="full")
         return c
 
-    c = command("certify", "verdict and table of any object with the decoder signature", 100_000)
+    c = command(certify, "verdict and table of any object with the decoder signature", kind=False, n=100_000)
     c.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     c.add_argument("--option", type=option, action="append", default=[], metavar="K=V", help="an option of the decoder")
     c.add_argument("--seed", type=int, default=0, help="of the run; a rejection is repeated with the next")
-    c.add_argument("--models", choices=("full", "small"), default="full")
     c.add_argument("--margin", type=float, default=0.025, help="TV below which a bound certifies")
-    c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
-
-    c = command("exact", "layer 1 for a decoder of parity.decoders", 1_000_000)
-    c.add_argument("--method", required=True, help="module in parity.decoders and function in it")
+    c = command(exact, "layer 1 for a decoder of parity.decoders", "out", n=1_000_000)
+    c.add_argument("--method", required=True, help="module in parity.decoders.KIND and function in it")
     c.add_argument("--options", type=json.loads, default={}, help="JSON object")
-    c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
-    c.add_argument("--models", choices=("full", "small"), default="full")
     c.add_argument(
-        "--seeds",
-        type=json.loads,
-        default=[0, 1],
-        help="JSON list; the first is the run, the second repeats what it rejected",
+        "--pathwise", action="store_true", help="for decoders coupled to plain decoding: token for token too"
     )
-    c.add_argument("--draws", type=int, default=9999, help="of the Monte-Carlo null")
-    c.add_argument("--key", default="", help="key of the cell, copied to the rows")
-    c.add_argument(
-        "--pathwise", action="store_true", help="also compare with ar token for token (for decoders coupled to it)"
-    )
-
-    for name, help, n in (
-        ("mutants", "layer 2: planted faults", 10_000),
-        ("continuous", "layer 5: Gaussian mixtures", 20_000),
-        ("anyorder", "layer 5: any-subset models", 20_000),
-    ):
-        c = command(name, help, n)
-        c.add_argument("--seeds", type=json.loads, default=[0, 1])
-        c.add_argument("--draws", type=int, default=1999)
-        if name == "mutants":
-            c.add_argument("--n-tv", type=int, help="sequences from which the joint TV is measured (3 n)")
-
-    c = command("calibration", "layer 7: sizes", None)
+    paths = ("cell", "shards*", "inputs*", "checkpoint?", "baseline?", "reference?", "laws?", "out", "device")
+    c = command(layer, "a layer that looks at a cell", *paths)
+    c.add_argument("layer", help="a module of parity.equality.layers.KIND")
+    c.add_argument("--settings", type=json.loads, default={}, help="JSON object: what the layer's SETTINGS name")
+    command(faults, "layer 2: decoders with a planted fault", "out", n=10_000)
+    c = command(calibration, "layer 7: sizes of the tests", "out", kind=False)
     c.add_argument("--replicates", type=int, default=1000)
-    c.add_argument("--seed", type=int, default=0)
-    c.add_argument("--draws", type=int, default=9999)
     return main
 
 
-def run(a: argparse.Namespace) -> int:
-    import torch
-
-    torch.set_num_threads(1)
-    if a.command == "certify":
-        from parity.equality.certificate import certify
-
-        settings = {
-            "n": a.n,
-            "models": a.models,
-            "seeds": (a.seed, a.seed + 1),
-            "margin": a.margin,
-            "claim": a.claim,
-            "threads": a.threads,
-        }
-        print(certify(load(a.decoder), **settings, **dict(a.option)))
-        return 0
-
-    from parity.base.files import write_json
-
-    begin, extra = time.perf_counter(), {}
-    if a.command == "exact":
-        from parity.equality.exact import exact
-        from parity.equality.pathwise import pathwise
-
-        decoder = getattr(importlib.import_module(f"parity.decoders.discrete.{a.method}"), a.method)
-        common = {"method": a.method, "key": a.key, "models": a.models, "threads": a.threads}
-        rows = exact(decoder, a.options, claim=a.claim, n=a.n, seeds=a.seeds, draws=a.draws, **common)
-        if a.pathwise:
-            rows += pathwise(decoder, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
-    elif a.command == "mutants":
-        from parity.equality.faults import mutants
-
-        rows = mutants(n=a.n, seeds=a.seeds, n_tv=a.n_tv, draws=a.draws, threads=a.threads)
-    elif a.command == "continuous":
-        from parity.equality.mixtures import continuous
-
-        rows = continuous(n=a.n, seeds=a.seeds, draws=a.draws)
-    elif a.command == "anyorder":
-        from parity.equality.anyorder import anyorder
-
-        rows = anyorder(n=a.n, seeds=a.seeds, draws=a.draws)
-    else:
-        from parity.equality.calibration import calibration
-
-        rows, extra["p_values"] = calibration(replicates=a.replicates, seed=a.seed, draws=a.draws)
-    write_json(a.out, {"rows": rows, "seconds": round(time.perf_counter() - begin, 1)} | extra)
-    return 0
+def main() -> None:
+    a = parser().parse_args()
+    if a.run is not layer:
+        pin_threads(1)  # tensors are small: chunks run side by side instead
+    begin = time.perf_counter()
+    found = a.run(a)
+    if found is not None:
+        write_json(a.out, {**found, "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(run(parser().parse_args()))
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    one_line(main)

@@ -2,12 +2,14 @@
 
     calibration(replicates=1000, seed=0, draws=999) -> (rows, p_values)
 
-rows      one per test: effect is the rate of p <= .05, `low` and `high` its 95 % binomial interval, verdict "size ok" if the rate lies in
-          [.03, .07], "size off" if the whole interval lies outside, else "size unclear": too few replicates to tell. Families corrected
-          by Holm, and e-values, promise at most .05: their verdict asks for the upper limit only.
+rows      one per test: effect is the rate of p <= .05, `low` and `high` its 95 % binomial interval, verdict "size ok"
+          if the rate lies in [.03, .07], "size off" if the whole interval lies outside, else "size unclear": too few
+          replicates to tell. Families corrected by Holm, and e-values, promise at most .05: their verdict asks for
+          the upper limit only.
 p_values  test to the null p-values [replicates], for a QQ plot
 
-Nominal .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share adds sqrt(.0475 / draws).
+Nominal .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share adds
+sqrt(.0475 / draws).
 """
 
 from collections import defaultdict
@@ -17,14 +19,15 @@ import torch
 from scipy import stats
 
 from parity.base.noise import counted_noise
-from parity.decode.discrete import decode
+from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
-from parity.equality import counts as discrete
-from parity.equality import mixtures as continuous
+from parity.equality import counts as C
 from parity.equality import paired, sequential, teacher_forced
 from parity.equality import rows as R
-from parity.equality.exact import Target, exact_law, targets
+from parity.equality.mixtures import energy_p
 from parity.equality.rows import Row
+from parity.equality.targets.discrete import Target, targets
+from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table
 
 NOMINAL = (0.03, 0.07)
@@ -33,14 +36,13 @@ P = dict[str, list[float]]
 
 def exact_p(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
     """The joint statistics and the e-value on (3, 5): counts drawn from the law itself, as a perfect decoder would."""
-    target = next(t for t in targets() if t.name == "random-0 3x5")
-    law = exact_law(target)
-    t = discrete.tables(law, 3, 5, n)
-    null = discrete.simulate_null(t, draws, rng)
+    law = next(t.law for t in targets() if t.name == "random-0 3x5")
+    t = C.tables(law, 3, 5, n)
+    null = C.simulate_null(t, draws, rng)
     counts = rng.multinomial(n, law / law.sum(), size=replicates)
-    ps = discrete.p_values(discrete.statistics(counts, t), null)
-    found = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*discrete.TESTS, "all four"))}
-    return found | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(discrete.log_e(counts, law), 0)))}
+    ps = C.p_values(C.statistics(counts, t), null)
+    found = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
+    return found | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.log_e(counts, law), 0)))}
 
 
 def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
@@ -48,8 +50,8 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     target = Target("calibration", random_table(8, 4, torch.Generator().manual_seed(0)), 4, 2)
     rows = images * replicates
     model = target.model(rows)
-    noise = counted_noise(seed, range(rows))
-    tokens = decode(model, ar(model, torch.zeros(rows, dtype=torch.int64), noise=noise), rows).tokens
+    start, noise = torch.zeros(rows, dtype=torch.int64), counted_noise(seed, range(rows))
+    tokens = record(model, start, ar(model, start, noise=noise)).tokens
     inputs = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens[:, :-1]], 1)
     p = model.logits(inputs, torch.arange(-1, 3).expand(rows, -1)).softmax(-1)
     found: P = defaultdict(list)
@@ -68,7 +70,8 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
 
 
 def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int = 200, d: int = 4) -> P:
-    """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a difference of one margin."""
+    """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a
+    difference of one margin."""
     found: P = defaultdict(list)
     ids = [f"{i}/0" for i in range(n)]
     half = None
@@ -90,24 +93,24 @@ def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int 
 
 def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int = 1000) -> P:
     """KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
-    model = continuous.random_mixture(np.random.default_rng(0))
-    samples = continuous.exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
+    model = random_mixture(np.random.default_rng(0))
+    samples = exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
     u = model.rosenblatt(samples.reshape(-1, 3, 1)).reshape(replicates, n, 3)
     ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
     found: P = {
         "continuous: KS of PIT": [k[1] for k in ks],
         "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
     }
-    fresh = continuous.exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
+    fresh = exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
     found["continuous: energy"] = [
-        continuous.energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)
+        energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)
     ]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
     uniform = np.full(27, 1 / 27)
-    t = discrete.tables(uniform, 3, 3, n)
-    null = discrete.simulate_null(t, draws, rng)
+    t = C.tables(uniform, 3, 3, n)
+    null = C.simulate_null(t, draws, rng)
     counts = np.array([np.bincount(c, minlength=27) for c in cells])
-    found["continuous: binned, all four"] = list(discrete.p_values(discrete.statistics(counts, t), null)[:, 4])
+    found["continuous: binned, all four"] = list(C.p_values(C.statistics(counts, t), null)[:, 4])
     return found
 
 
@@ -138,6 +141,6 @@ def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tup
         )
         values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
         rows.append(R.row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high})
-    law = exact_law(next(t for t in targets() if t.name == "random-0 3x4"))
+    law = next(t.law for t in targets() if t.name == "random-0 3x4")
     rows += sequential.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
     return rows, {k: [float(p) for p in v] for k, v in found.items()}

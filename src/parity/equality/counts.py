@@ -1,26 +1,28 @@
-"""Statistics of token sequences against their exact joint law: what the exact, mutant, any-order and continuous layers share.
+"""Statistics of token sequences against their exact joint law: what the exact layer and the planted faults share.
 
-counts  [R, K] how often each of the K = V^L sequences was drawn in each of R runs of n draws, first token most significant
+counts  [R, K] how often each of the K = V^L sequences was drawn in each of R runs of n draws, first token most
+        significant; the number of a sequence in this order is its code
 law     [K]    the exact joint
 
-Every null distribution is simulated: B multinomial draws of n from `law`, so sizes are right on sparse tables and under the dependence
-of overlapping tables. Four statistics, none of which dominates (each is large when the law is wrong):
+Every null distribution is simulated: B multinomial draws of n from `law`, so sizes are right on sparse tables and under
+the dependence of overlapping tables. Four statistics, none of which dominates (each is large when the law is wrong):
 
     joint G           likelihood ratio over all cells; diffuse faults
     Valiant-Valiant   sum ((c - n p)^2 - c) / p^(2/3) (Valiant & Valiant 2017); faults in rare cells
     pairs             smallest of the chi-square p-values of all position pairs; long-range faults
     conditionals      Fisher's sum over (position, token before it) of chi-square p-values; local faults
 
-`all four` is the smallest of their p-values, with the null of that smallest one from the same draws (Westfall & Young 1993).
+`all four` is the smallest of their p-values, its null from the same draws (Westfall & Young 1993).
 """
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
+from parity.base.noise import row_key
 from parity.equality import rows as R
 from parity.equality.rows import Row
 
@@ -47,7 +49,7 @@ def digits(vocab: int, length: int) -> np.ndarray:
 
 
 def pool(expected: np.ndarray, least: float = POOL) -> np.ndarray:
-    """Group numbers [m] of the cells of a table: the smallest are merged until all expect `least`; -1 for impossible cells."""
+    """Group numbers [m] of a table's cells: the smallest are merged until all expect `least`; -1 where impossible."""
     order = np.argsort(expected, kind="stable")
     order = order[expected[order] > 0]
     if not len(order):
@@ -118,9 +120,10 @@ def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray
 
 
 def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
-    """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of the smallest of them, against null [B, 4].
+    """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of their smallest, against null [B, 4].
 
-    The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B are exchangeable.
+    The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B
+    are exchangeable.
     """
     draws = len(null)
     ordered = np.sort(null, 0)
@@ -143,22 +146,24 @@ def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
 def tv_bound(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
     """A bound on the decoder's TV that fails with probability at most alpha, whatever its law.
 
-    TV <= E TVhat (Jensen), and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid).
+    TV <= E TVhat (Jensen), and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n)
+    (McDiarmid).
     """
     return float(total_variation(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
 
 
 def tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
-    """Two-sided interval of the TV. Below: E TVhat <= TV + sqrt((K - 1) / n) / 2 (Cauchy-Schwarz), K the cells that can occur."""
+    """Two-sided interval of the TV. Below: E TVhat <= TV + sqrt((K - 1) / n) / 2 (Cauchy-Schwarz), K possible cells."""
     n, cells = counts.sum(), np.count_nonzero((law > 0) | (counts > 0))
     low = total_variation(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
     return max(0.0, float(low)), min(1.0, tv_bound(counts, law, alpha / 2))
 
 
 def log_e(counts: np.ndarray, law: np.ndarray, concentrations: tuple[float, ...] = CONCENTRATIONS) -> np.ndarray:
-    """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022), averaged over concentrations.
+    """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022).
 
-    E = B(a + c) / B(a) / prod p^c with a = concentration * p: a function of the counts alone, so shards add in any order.
+    E = B(a + c) / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts
+    alone, so shards add in any order.
     """
     if counts[..., law <= 0].any():
         return np.full(counts.shape[:-1], np.inf)
@@ -180,9 +185,9 @@ def joint_rows(
     *,
     rng: np.random.Generator,
     draws: int = 9999,
-    **values,
+    **values: Any,
 ) -> list[Row]:
-    """The rows of one sample, counts [K]: four tests, their combination (the one that decides), e-value, and the TV certificate."""
+    """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate."""
     n = int(counts.sum())
     tv, limit, support = float(total_variation(counts, law)), R.detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
@@ -213,3 +218,17 @@ def joint_rows(
     certificate = R.row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
     certificate |= {"verdict": f"TV <= {bound:.4f} (95 %)", "tv": tv, "tv_low": low, "tv_high": high, "cells": support}
     return [*found, certificate]
+
+
+def code_rows(
+    layer: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int, **place: Any
+) -> list[Row]:
+    """The rows of drawn sequences, codes [n] of the target place["model"]; its name and the seed make the null's draws.
+
+    The note counts sequences of probability zero.
+    """
+    counts = np.bincount(codes, minlength=len(law))
+    outside = int(counts[law == 0].sum())
+    note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
+    rng = np.random.default_rng([seed, row_key(seed, place["model"]) % 2**32])
+    return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, seed=seed, note=note, **place)

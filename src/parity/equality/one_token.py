@@ -1,11 +1,11 @@
-"""The law of one token under a decoder, against the target's: everything before the token is held fixed, so the draws are independent.
+"""The law of one token under a decoder, against the target's: all before the token is fixed, so draws are independent.
 
-For each of a few images of plain sampling, cut at a random place, the decoder under test draws that place's token many times, and so does the
-target. On a diffusion head neither law has a density that could be written down; what is compared are samples. The rest of the row says how
-far the two last-step laws, p(x_0 | x_1) of target and draft, stand from each other: the ratio that accepts drafts is made of them.
+For each of a few images of plain decoding, cut at a random place, the decoder under test draws that place's token many
+times, and so does the target. On a diffusion head neither law has a density that could be written down; what is
+compared are samples. `single_path` says how far the two last-step laws, p(x_0 | x_1) of target and draft, stand from
+each other: the ratio that accepts drafts is made of them.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from parity.base.noise import Noise, counted_noise
-from parity.decode.continuous import Image, run
+from parity.decode.continuous import Drawn, record
 from parity.decoders.continuous.mar import mar
 from parity.equality import rows as R
 from parity.equality.mixtures import energy_p
@@ -25,28 +25,13 @@ from parity.models.continuous.protocol import ContinuousModel, Law, Pair, PathNo
 Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
 
 
-@dataclass(frozen=True)
 class OnePlace:
-    """A model that draws one place of one image, with what comes before it given, in `rows` rows: satisfies `ContinuousModel` with one token."""
+    """A model that draws one place of one image (tokens [1, L, D], order [1, L]), what comes before it given, in `rows`
+    rows: a `ContinuousModel` of one token."""
 
-    model: ContinuousModel
-    tokens: Tensor  # [1, L, D]
-    order: Tensor  # [1, L]
-    place: int
-    rows: int
-    length = 1
-
-    @property
-    def dim(self) -> int:
-        return self.model.dim
-
-    @property
-    def steps(self) -> int:
-        return self.model.steps
-
-    @property
-    def raster(self) -> bool:
-        return self.model.raster
+    def __init__(self, model: ContinuousModel, tokens: Tensor, order: Tensor, place: int, rows: int):
+        self.model, self.tokens, self.order, self.place, self.rows = model, tokens, order, place, rows
+        self.length, self.dim, self.steps, self.raster = 1, model.dim, model.steps, model.raster
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
         """All rows know the same: one evaluation serves them, where its result can be repeated."""
@@ -68,27 +53,52 @@ class OnePlace:
         return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))
 
 
-def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Image:
-    """`rows` draws of one place of an image (tokens [L, D], order [L], place) under a decoder."""
+def placed(pair: Pair, image: Place, rows: int) -> Pair:
+    """A pair that draws one place of an image in `rows` rows."""
     tokens, order, place = image
-    n = len(noise.keys)
-    target = OnePlace(pair.target, tokens[None], order[None], place, n)
-    one = Pair(target, None if pair.draft is None else OnePlace(pair.draft, tokens[None], order[None], place, n))
-    start = torch.zeros(n, 1, dtype=torch.int64, device=order.device)
-    return run(start, tokens.shape[-1], decoder(one, Start(start), noise=noise, **options))
+
+    def one(model: ContinuousModel) -> OnePlace:
+        return OnePlace(model, tokens[None], order[None], place, rows)
+
+    return Pair(one(pair.target), None if pair.draft is None else one(pair.draft))
+
+
+def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Drawn:
+    """Draws of one place of an image under a decoder, one a row of the noise."""
+    one = placed(pair, image, len(noise.keys))
+    start = Start(torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device))
+    return record(one, start, decoder(one, start, noise=noise, **options))
 
 
 def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
     """log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
-    tokens, order, place = image
-    n = len(noise.keys)
-    here = torch.zeros(n, 1, dtype=torch.int64, device=order.device)
-    steps = []
-    for model in pair:
-        assert model is not None
-        steps.append(OnePlace(model, tokens[None], order[None], place, n).conditions(tokens, here, here, here))
-    path = path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
-    return diffusion.single_path_log_ratio(steps[0], steps[1], path)
+    tokens, here = image[0], torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device)
+    both = (model for model in placed(pair, image, len(here)) if model is not None)
+    target, draft = (model.conditions(tokens, here, here, here) for model in both)
+    return diffusion.single_path_log_ratio(
+        target, draft, path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
+    )
+
+
+def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:
+    """Energy and KS of draws x [n, D] of the decoder and y of the target."""
+    n, spread = len(x), y.std(0) + 1e-9
+    statistic, p = energy_p(x / spread, y / spread, rng, 1999)
+    values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
+    found = [R.row("teacher-forced", "energy", n, **values, **place)]
+    each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
+    largest, p = each[int(np.argmin([k.pvalue for k in each]))].statistic, float(R.holm([k.pvalue for k in each]).min())
+    return [*found, R.row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
+
+
+def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
+    """How far the mean moved, and how the spread did, in the target's deviations."""
+    spread = y.std(0) + 1e-9
+    moved = float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean()))
+    ratio = float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean()))
+    said = place | {"decides": False, "verdict": "measured"}
+    effects = (("mean shift", moved), ("spread ratio", ratio))
+    return [R.row("teacher-forced", test, len(x), effect=effect, **said) for test, effect in effects]
 
 
 def rows(
@@ -99,12 +109,12 @@ def rows(
     seeds: tuple[int, int],
     **place: Any,
 ) -> list[Row]:
-    """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it rejects, all of it is repeated
-    on fresh draws (repeat 1).
+    """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it
+    rejects, all of it is repeated on fresh draws (repeat 1).
 
     energy  two-sample energy test of the token, numbers divided by the target's deviations
     KS      of each number, Holm within
-    shift   how far the mean moved, and how the spread did, in the target's deviations: diagnostics, no tests
+    shift   of mean and spread: diagnostics, no tests
     """
     found: list[Row] = []
     for repeat in range(2):
@@ -115,42 +125,8 @@ def rows(
             mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, dtype))
             theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, dtype))
             x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
-            spread = y.std(0) + 1e-9
-            statistic, p = energy_p(x / spread, y / spread, np.random.default_rng([seeds[0], c, repeat]), 1999)
-            family.append(
-                R.row(
-                    "teacher-forced",
-                    "energy",
-                    n,
-                    statistic=statistic,
-                    p_value=p,
-                    effect=max(statistic, 0.0) ** 0.5,
-                    **here,
-                )
-            )
-            each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
-            first = int(np.argmin([k.pvalue for k in each]))
-            p_ks = float(R.holm([k.pvalue for k in each]).min())
-            family.append(
-                R.row(
-                    "teacher-forced",
-                    "KS",
-                    n,
-                    statistic=each[first].statistic,
-                    p_value=p_ks,
-                    effect=each[first].statistic,
-                    **here,
-                )
-            )
-            if repeat == 0:
-                moved = float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean()))
-                ratio = float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean()))
-                for test, effect in (("mean shift", moved), ("spread ratio", ratio)):
-                    found.append(
-                        R.row(
-                            "teacher-forced", test, n, effect=effect, **here | {"decides": False, "verdict": "measured"}
-                        )
-                    )
+            family += family_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
+            found += shifts(x, y, **here) if repeat == 0 else []
         R.family(family)
         found += family
         if not any(r["verdict"] == "rejected" for r in family):

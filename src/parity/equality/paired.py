@@ -2,13 +2,14 @@
 
     scalar_rows(a, b, ids_a, ids_b, name="clip", margin=0.05, seed=0, ...) -> rows    per-image scores a, b [n]
     mmd_row(x, y, ids_x, ids_y, seed=0, swaps=999, ...) -> row                        features [n, d]
-    fid_row(real, x, y, ids_x, ids_y, seed=0, swaps=99, ...) -> row                   features [m, d] of real images; [n, d]
+    fid_row(real, x, y, ids_x, ids_y, seed=0, swaps=99, ...) -> row                   features [m, d] of real; [n, d]
 
-ids are "<prompt>/<repeat>"; both sides must hold the same ones (else ValueError, with the difference), in any order. Column `method` is
-side a / x, the baseline is side b / y; differences are method minus baseline.
+ids are "<prompt>/<repeat>"; both sides must hold the same ones (else ParityError, with the difference), in any order.
+Column `method` is side a / x, the baseline is side b / y; differences are method minus baseline.
 
-Given the prompt, the two images are exchangeable under the null if their seeds are independent, so the null of MMD and FID swaps them
-within the pair. Free permutation over prompts is not offered: prompts differ by far more than decoders, and its size and power are 0.
+Given the prompt, the two images are exchangeable under the null if their seeds are independent, so the null of MMD
+and FID swaps them within the pair. Free permutation over prompts is not offered: prompts differ by far more than
+decoders, and its size and power are 0.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import spatial, stats
 
+from parity.base.errors import ParityError
 from parity.equality import rows as R
 from parity.equality.rows import Row
 from parity.metrics import fid
@@ -26,18 +28,18 @@ LEAST = 10  # prompts
 
 
 def align(ids_a: Sequence[str], ids_b: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Orders that bring both sides to the same sequence of ids; ValueError that lists what only one side has."""
+    """Orders that bring both sides to the same sequence of ids; ParityError that lists what only one side has."""
     a, b = [str(i) for i in ids_a], [str(i) for i in ids_b]
     for side, ids in (("first", a), ("second", b)):
         if len(set(ids)) < len(ids):
-            raise ValueError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
+            raise ParityError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
     if set(a) != set(b):
         only = [
             f"only on the {side} side: {', '.join(sorted(d))}"
             for side, d in (("first", {*a} - {*b}), ("second", {*b} - {*a}))
             if d
         ]
-        raise ValueError(f"prompt sets differ; {'; '.join(only)}")
+        raise ParityError(f"prompt sets differ; {'; '.join(only)}")
     return np.argsort(a), np.argsort(b)
 
 
@@ -47,13 +49,13 @@ def prompts(ids: Sequence[str], order: np.ndarray) -> np.ndarray:
 
 
 def finite(name: str, values: np.ndarray, ids: Sequence[str]) -> np.ndarray:
-    """float64 copy; ValueError that names the first image whose value is not finite."""
+    """float64 copy; ParityError that names the first image whose value is not finite."""
     x = np.asarray(values, dtype=np.float64)
     if len(x) != len(ids):
-        raise ValueError(f"{name}: {len(x)} values for {len(ids)} images")
+        raise ParityError(f"{name}: {len(x)} values for {len(ids)} images")
     bad = ~np.isfinite(x).reshape(len(x), -1).all(1)
     if bad.any():
-        raise ValueError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
+        raise ParityError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
     return x
 
 
@@ -76,10 +78,12 @@ def scalar_rows(
     resamples: int = 1999,
     **place: Any,
 ) -> list[Row]:
-    """Paired t, bootstrap interval and TOST of the per-prompt mean difference (repeats of a prompt are averaged: they are not
-    independent). `margin` is in the score's units and fixed beforehand. Effect and its interval are the mean difference; the t row decides.
+    """Paired t, bootstrap interval and TOST of the per-prompt mean difference (repeats of a prompt are averaged: they
+    are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval are the mean
+    difference; the t row decides.
 
-    TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent", never a rejection.
+    TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent ...", never a
+    rejection.
     """
     order_a, order_b = align(ids_a, ids_b)
     x, y = finite(name, a, ids_a)[order_a], finite(name, b, ids_b)[order_b]
@@ -92,10 +96,8 @@ def scalar_rows(
         return [R.not_run("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
     d = x - y
     if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
-        return [
-            R.not_run("paired", test, n, "prompts whose differences differ", **common | {"effect": float(d[0])})
-            for test in tests
-        ]
+        common |= {"effect": float(d[0])}
+        return [R.not_run("paired", test, n, "prompts whose differences differ", **common) for test in tests]
     error, effect = float(d.std(ddof=1) / n**0.5), float(d.mean())
     values = common | {"effect": effect, "minimum_detectable_effect": R.detectable_z(error)}
     t = stats.ttest_rel(x, y)
@@ -158,8 +160,9 @@ def mmd_row(
     name: str = "features",
     **place,
 ) -> Row:
-    """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over kernels of MMD^2 in
-    standard deviations of that kernel's swap distribution, for the sample and for every swap alike. Effect: the plain MMD at the median."""
+    """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
+    kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample and for every swap
+    alike. Effect: the plain MMD at the median."""
     order_x, order_y = align(ids_x, ids_y)
     x, y = finite(name, x, ids_x)[order_x], finite(name, y, ids_y)[order_y]
     n, test, common = len(x), f"{name}: MMD", {"model": ""} | place | {"seed": seed}
@@ -169,9 +172,8 @@ def mmd_row(
     sd = found.std(1, keepdims=True)
     scaled = ((found - found.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
     middle = found[BANDWIDTHS.index(1.0)]
-    smallest = float(
-        max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5
-    )  # excess MMD at the null's .95 quantile
+    # excess MMD at the null's .95 quantile
+    smallest = float(max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5)
     effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
     p = R.monte_carlo_p(scaled[0], scaled[1:])
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
@@ -190,7 +192,8 @@ def fid_row(
     name: str = "FID",
     **place: Any,
 ) -> Row:
-    """FID(x) - FID(y) against the same real features, with within-prompt swaps, two-sided. One swap costs two Frechet distances.
+    """FID(x) - FID(y) against the same real features, with within-prompt swaps, two-sided. One swap costs two Frechet
+    distances.
 
     Minimum detectable effect: (z.975 + z.80) standard deviations of the swap distribution.
     """

@@ -2,11 +2,12 @@
 
 A row is a plain dict with at least
 
-    layer, model, method, key, test, n, statistic, p_value, p_holm, effect, minimum_detectable_effect, verdict, seed, repeat, note, decides
+    layer, model, method, key, test, n, statistic, p_value, p_holm, effect, minimum_detectable_effect, verdict, seed,
+    repeat, note, decides
 
 n        independent units that the test used: sequences, tokens or prompts
 effect   what the test measures, in its own units (a TV distance, a mean difference, ...)
-p_holm   p_value after Holm's correction within the decoder's family of the layer (`family`); Holm over decoders is verdict.py's
+p_holm   p_value after Holm's correction within the decoder's family of the layer (`family`); not over decoders
 verdict  "rejected", "not rejected", "not run", or a certificate's own words
 repeat   0 for the run itself, k for its k-th repetition on a fresh seed
 decides  whether the row counts in the decoder's verdict (a diagnostic row, or one summed up by another, does not)
@@ -48,7 +49,7 @@ def not_run(layer: str, test: str, n: int, needs: str, **values: Any) -> Row:
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Holm's step-down adjusted p-values. Those of statsmodels.multipletests, which collects garbage in every call (0.15 s with torch)."""
+    """Holm's step-down adjusted p-values: statsmodels', which collects garbage in every call (0.15 s)."""
     raw = np.asarray(p, dtype=float)
     order = np.argsort(raw)
     adjusted = np.empty(len(raw))
@@ -77,18 +78,7 @@ def detectable_z(standard_error: float) -> float:
 def detectable_tv(n: int) -> float:
     """The smallest total variation that any test could find (POWER, one-sided ALPHA) if it knew the event to look at.
 
-    An event of probability near one half, where the binomial is noisiest: n = 618 / 15,450 / 61,800 for TV .05 / .01 / .005.
+    An event of probability near one half, where the binomial is noisiest: n = 618, 15,450,
+    61,800 for TV .05, .01, .005.
     """
     return float((stats.norm.isf(ALPHA) + stats.norm.ppf(POWER)) / 2 / math.sqrt(n))
-
-
-def check_laws(p: np.ndarray, model: str, position: int | None = None, tolerance: float = 1e-4) -> None:
-    """ValueError that names model, position and row if a law of p [n, V] (at `position`) or [n, L, V] is not one."""
-    total = p.sum(-1)
-    bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= tolerance) & (p >= 0).all(-1))
-    if bad.any():
-        where = np.argwhere(bad)[0]
-        at = position if position is not None else int(where[1])
-        raise ValueError(
-            f"model {model}, position {at}, row {where[0]}: p is not a law (sum {total[tuple(where)]:.6g})"
-        )

@@ -1,33 +1,38 @@
-"""Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals, at model scale, with no baseline sample.
+"""Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals; no baseline sample is needed.
 
-    battery(tokens, law, width, rng=..., model="", method="", key="", seed=None, slot=None, groups=None, chunk=64) -> rows
+    battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **place) -> rows
 
 tokens  [n, L] int   what the decoder drew
-law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling settings
-                     (guidance, temperature, top-k): position i given tokens[:, :i]. NumPy or torch, float32 or wider
+law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
+                     settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider
 width   int          positions in a grid row
 rng     Generator    numpy's, for the randomised PIT
 slot    [n, L] int   optional stratum; use `slots(step)`
-groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators; `sign_groups(codebook)` makes them
+groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators
+place                columns of the rows: model, method, key, seed, repeat
 
-If the decoder is lossless, d_i = f(x_i) - E_p f(. | x_<i) has mean zero given the past whatever f, so Z = sum d_i / sqrt(sum Var_p f)
-is standard normal: a martingale central limit, every token counts, and there is no variance between images to overcome.
+If the decoder is lossless, d_i = f(x_i) - E_p f(. | x_<i) has mean zero given the past whatever f, so
+Z = sum d_i / sqrt(sum Var_p f) is standard normal: a martingale central limit, every token counts, and there is no
+variance between images to overcome.
 
-What may stratify. A stratum must be known before x_i is drawn. Position and grid row are. The slot, i minus the first position that
-became final in the same pass, is so for the left-to-right verifiers: whether the run reaches i is decided by the drafts, uniforms and
-corrections at positions before i (each run ends in a correction, so i is decided in the first pass that reaches it), and x_i's own
-noise plays no part. It is not so for a decoder that keeps only what was accepted, with no correction, or that finalises out of order:
-pass no slot there. Accepted / rejected is never known before: stratifying by it finds "faults" in a correct decoder.
+What may stratify. A stratum must be known before x_i is drawn. Position and grid row are. The slot, i minus the first
+position that became final in the same pass, is so for the left-to-right verifiers: whether the run reaches i is decided
+by the drafts, uniforms and corrections at positions before i (each run ends in a correction, so i is decided in the
+first pass that reaches it), and x_i's own noise plays no part. It is not so for a decoder that keeps only what was
+accepted, with no correction, or that finalises out of order: pass no slot there. Accepted / rejected is never known
+before: stratifying by it finds "faults" in a correct decoder.
 """
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import optimize, stats
 from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.equality import rows as R
 from parity.equality.rows import Row
 
@@ -43,16 +48,10 @@ def stored(p: Tensor) -> Law:
 
 
 def slots(step: np.ndarray) -> np.ndarray:
-    """Slot [n, L] of each position in its pass, from the pass in which it became final, step [n, L] (forced positions, 0, get 0)."""
+    """Slot [n, L] of each position in its pass, from the pass that made it final, step [n, L]; 0 for forced ones."""
     i = np.arange(step.shape[1])
     before = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
     return np.where(step > 0, i - np.maximum.accumulate(np.where(step != before, i, 0), 1), 0)
-
-
-def sign_groups(codebook: np.ndarray, dimensions: int = 8) -> np.ndarray:
-    """Indicators [G, V] of codes whose k-th coordinate is above its median: codebook [V, D], first G = min(D, dimensions)."""
-    first = np.asarray(codebook)[:, :dimensions]
-    return (first > np.median(first, axis=0)).T
 
 
 def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
@@ -61,7 +60,7 @@ def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
         return np.zeros((0, vocab))
     groups = np.asarray(groups)
     if groups.shape[-1] != vocab:
-        raise ValueError(f"groups: {groups.shape[-1]} codes, expected the vocabulary's {vocab}")
+        raise ParityError(f"groups: {groups.shape[-1]} codes; allowed: the vocabulary's {vocab}")
     if groups.ndim == 2:
         return groups.astype(float)
     labels = np.unique(groups)
@@ -99,7 +98,7 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
 
 
 def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
-    """U [n, L], uniform if x ~ p: the mass of likelier codes (of lower index among equals), plus v [n, L] of the code's own."""
+    """U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), plus v [n, L] of its own."""
     at = x[..., None]
     own = p.gather(-1, at)
     ahead = (p > own) | ((p == own) & (torch.arange(p.shape[-1]) < at))
@@ -122,12 +121,13 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
 
 @cache
 def detectable_w() -> float:
-    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: the root of the noncentrality it needs."""
+    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
     critical = stats.chi2.isf(R.ALPHA, BINS - 1)
-    return (
-        optimize.brentq(lambda noncentrality: stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER, 1e-3, 1e3)
-        ** 0.5
-    )
+
+    def surplus(noncentrality: float) -> float:
+        return stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER
+
+    return optimize.brentq(surplus, 1e-3, 1e3) ** 0.5
 
 
 def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
@@ -144,105 +144,103 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
 
 
+class Stratum:
+    """What the tokens of each group of one stratification add up to: label [n, L] is the group of each token."""
+
+    def __init__(self, name: str, label: np.ndarray):
+        self.name, self.label, self.size = name, label, int(label.max()) + 1
+        self.bins = np.zeros((self.size, BINS))
+        self.sums: list[np.ndarray] = []  # of each f: d, variance, the largest variance, tokens with variance [4, size]
+
+    def add(self, part: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
+        """Rows `part`: d and var [F, rows, L] of every f, randomised PIT u [rows, L]."""
+        group, size = self.label[part].ravel(), self.size
+        self.sums = self.sums or [np.zeros((4, size)) for _ in d]
+        for total, d_f, v in zip(self.sums, d.reshape(len(d), -1), var.reshape(len(d), -1), strict=True):
+            total[0] += np.bincount(group, d_f, size)
+            total[1] += np.bincount(group, v, size)
+            np.maximum.at(total[2], group, v)
+            total[3] += np.bincount(group, v > 1e-12, size)
+        # a certain law has U uniform by chance alone (and a uniform law has no variance of log p)
+        live = (var[:2].sum(0) > 1e-12).ravel()
+        where = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
+        np.add.at(self.bins, (group[live], where[live]), 1)
+
+    def rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
+        """A row per function and group."""
+        found = []
+        for s in range(self.size):
+            suffix = f", {self.name} {s}" if self.name else ""
+            for f, name in enumerate(names):
+                if name != "equals upper" or suffix != ", row 0":
+                    d, var, largest, live = self.sums[f][:, s]
+                    found.append(z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
+            found.append(pit_row("rank PIT" + suffix, self.bins[s], place))
+        return found
+
+
 def battery(
     tokens: np.ndarray,
     law: Law,
     width: int,
     *,
     rng: np.random.Generator,
-    model: str = "",
-    method: str = "",
-    key: str = "",
-    seed: int | None = None,
-    repeat: int = 0,
     slot: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     chunk: int = 64,
     strict: bool = True,
+    **place: Any,
 ) -> list[Row]:
-    """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose law is certain
-    carry no information and are not counted in n.
+    """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose
+    law is certain carry no information and are not counted in n.
 
-    A token of probability zero is an error; not `strict`, for decoders that claim nothing, it is a rejection of its own (row "support").
+    A token of probability zero is a ParityError; not `strict`, for decoders that claim nothing, it is a rejection of
+    its own (row "support").
     """
     tokens = np.asarray(tokens)
-    n, L = tokens.shape
-    strata = (
-        [("", np.zeros((n, L), int))]
-        if width >= L
-        else [("", np.zeros((n, L), int)), ("row", np.tile(np.arange(L) // width, (n, 1)))]
-    )
+    (n, L), place = tokens.shape, {"model": "", **place}
+    strata = [Stratum("", np.zeros((n, L), int))]
+    if width < L:
+        strata.append(Stratum("row", np.tile(np.arange(L) // width, (n, 1))))
     if slot is not None:
-        strata.append(("slot", np.asarray(slot)))
-    sizes = [int(s.max()) + 1 for _, s in strata]
+        strata.append(Stratum("slot", np.asarray(slot)))
     names: list[str] = []
-    sums: list[
-        np.ndarray
-    ] = []  # a stratum: [4, F, size] sums of d and variance, the largest variance, tokens with variance
-    bins = [np.zeros((size, BINS)) for size in sizes]
     outside = 0
     for a in range(0, n, chunk):
         b = min(a + chunk, n)
         p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        impossible = check(p, x, a, model, strict)
+        impossible = check(p, x, a, place["model"], strict)
         outside += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
-        G = torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype)
-        names, d_, var_ = centred(p, x, width, G)
-        d, var = d_.masked_fill(impossible, 0).double().numpy(), var_.masked_fill(impossible, 0).double().numpy()
-        u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1).numpy()
-        where = np.minimum((u * BINS).astype(int), BINS - 1)
-        live = (
-            var[:2].sum(0) > 1e-12
-        )  # a certain law has U uniform by v alone (and a uniform law has no variance of log p)
-        if not sums:
-            sums = [np.zeros((4, len(names), size)) for size in sizes]
-        for k, (_, label) in enumerate(strata):
-            group = label[a:b].ravel()
-            for f in range(len(names)):
-                v = var[f].ravel()
-                sums[k][0, f] += np.bincount(group, d[f].ravel(), sizes[k])
-                sums[k][1, f] += np.bincount(group, v, sizes[k])
-                np.maximum.at(sums[k][2, f], group, v)
-                sums[k][3, f] += np.bincount(group, v > 1e-12, sizes[k])
-            np.add.at(bins[k], (group[live.ravel()], where.ravel()[live.ravel()]), 1)
-    place = {"model": model, "method": method, "key": key, "seed": seed, "repeat": repeat}
+        names, d, var = centred(p, x, width, torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype))
+        d, var = (v.masked_fill(impossible, 0).double() for v in (d, var))
+        u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
+        for stratum in strata:
+            stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
     found = []
     if outside:
-        note = f"{outside} of {n * L} tokens have probability zero"
-        found.append(
-            R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, effect=outside / (n * L), note=note, **place)
-        )
-    for k, (stratum, _) in enumerate(strata):
-        for s in range(sizes[k]):
-            suffix = f", {stratum} {s}" if stratum else ""
-            for f, name in enumerate(names):
-                if name == "equals upper" and stratum == "row" and s == 0:
-                    continue
-                d_sum, v_sum, v_max, live_tokens = sums[k][:, f, s]
-                found.append(z_row(name + suffix, d_sum, v_sum, v_max, int(live_tokens), place, indicator=f > 0))
-            found.append(pit_row("rank PIT" + suffix, bins[k][s], place))
+        values = {"effect": outside / (n * L), "note": f"{outside} of {n * L} tokens have probability zero"}
+        found.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
+    for stratum in strata:
+        found += stratum.rows(names, place)
     R.family(found)
     return found
 
 
 def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
-    """ValueError that names model, position and row for a law that is none or, if `strict`, a token of probability zero (else
-    bool [n, L] where there is one); rows count from `first`."""
+    """Where a token of x [n, L] has probability zero [n, L]; ParityError that names model, position and row for a law
+    that is none, a token outside the vocabulary or, if `strict`, one of probability zero. Rows count from `first`."""
     if p.shape[:2] != x.shape:
-        raise ValueError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
+        raise ParityError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
     total = p.sum(-1)
     bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
-    if bad.any():
-        row, position = bad.nonzero()[0].tolist()
-        raise ValueError(
-            f"model {model}, position {position}, row {first + row}: p is not a law (sum {total[row, position]:.6g})"
-        )
     outside = (x < 0) | (x >= p.shape[-1])
     zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
-    if outside.any() or (strict and zero.any()):
-        row, position = (outside | zero).nonzero()[0].tolist()
-        what = f"token {int(x[row, position])} of probability zero was sampled"
-        raise ValueError(f"model {model}, position {position}, row {first + row}: {what}")
+    for wrong in (bad, outside | zero if strict else outside):
+        if wrong.any():
+            row, position = wrong.nonzero()[0].tolist()
+            none, token = f"p is not a law (sum {total[row, position]:.6g})", int(x[row, position])
+            what = none if wrong is bad else f"token {token} of probability zero was sampled"
+            raise ParityError(f"model {model}, position {position}, row {first + row}: {what}")
     return zero

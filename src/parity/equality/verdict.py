@@ -1,16 +1,16 @@
 """The verdict on each decoder, from the rows of all layers.
 
-    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> list of dicts, one a (method, key); claims by key or by method
+    verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> dicts, one a (method, key); claims by key or method
 
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
-    consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with the minimum
-                         detectable effect
-    lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer measured it, else the
-                         layer that rejected, with its effect
+    consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
+                         the minimum detectable effect
+    lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer
+                         measured it, else the layer that rejected, with its effect
     inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
 
-Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows. Rows of repeats
-confirm a rejection and never replace it.
+Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows.
+Rows of repeats confirm a rejection and never replace it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +20,9 @@ from parity.equality import rows as R
 from parity.equality.rows import Row
 
 Verdict = dict[str, Any]
+Decoder = tuple[str, str]  # method, key
+Runs = tuple[list[Row], list[Row]]  # of one layer: the run itself, its repeats
+CERTAIN = "pathwise"  # compares tokens: a difference is no matter of chance
 
 
 def layer_p(rows: list[Row]) -> float | None:
@@ -34,106 +37,82 @@ def layer_p(rows: list[Row]) -> float | None:
 
 
 def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Verdict]:
-    """One dict a decoder: method, key, verdict, claim, mismatch, tv_bound, tv, tv_low, tv_high, minimum_detectable_effect, rejected_by,
-    p_decoders (layer to p-value after Holm over decoders), note."""
+    """One dict a decoder: method, key, verdict, claim, mismatch, tv_bound, tv, tv_low, tv_high,
+    minimum_detectable_effect, rejected_by, p_decoders (layer to p-value after Holm over decoders), note."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
-    layers = list(dict.fromkeys(r["layer"] for r in rows))
-
-    def select(decoder: tuple[str, str], layer: str, repeated: bool) -> list[Row]:
-        return [
-            r
-            for r in rows
-            if (r["method"], r["key"]) == decoder and r["layer"] == layer and (r["repeat"] > 0) == repeated
-        ]
-
-    adjusted: dict[tuple[str, str], dict[str, float]] = {d: {} for d in decoders}
-    for layer in layers:
-        ps = {d: p for d in decoders if (p := layer_p(select(d, layer, False))) is not None}
+    found: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
+    adjusted: dict[Decoder, dict[str, float]] = {d: {} for d in decoders}
+    for layer in dict.fromkeys(r["layer"] for r in rows):
+        for d in decoders:
+            own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
+            found[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
+        ps = {d: p for d in decoders if (p := layer_p(found[d][layer][0])) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
-    return [
-        judge(
-            d,
-            adjusted[d],
-            {layer: (select(d, layer, False), select(d, layer, True)) for layer in layers},
-            claims,
-            margin,
-            alpha,
-        )
-        for d in decoders
-    ]
+    return [judge(d, adjusted[d], found[d], claims, margin, alpha) for d in decoders]
 
 
 def judge(
-    decoder: tuple[str, str],
+    decoder: Decoder,
     p: Mapping[str, float],
-    found: Mapping[str, tuple[list[Row], list[Row]]],
+    found: Mapping[str, Runs],
     claims: Mapping[str, str],
     margin: float,
     alpha: float,
 ) -> Verdict:
-    """The verdict on one decoder: its p-values by layer, and by layer its rows (first run, repeats)."""
+    """The verdict on one decoder: its p-values by layer, and by layer its rows."""
     method, key = decoder
     rejected = [layer for layer, value in p.items() if value <= alpha]
     repeated = {layer: layer_p(found[layer][1]) for layer in rejected}
-    certain = "pathwise"  # compares tokens: a difference is no matter of chance
     confirmed = [
-        layer for layer, again in repeated.items() if layer == certain or (again is not None and again <= alpha)
+        layer for layer, again in repeated.items() if layer == CERTAIN or (again is not None and again <= alpha)
     ]
-    once = [layer for layer, again in repeated.items() if again is None and layer != certain]
+    once = [layer for layer, again in repeated.items() if again is None and layer != CERTAIN]
     certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
-    worst = max(
-        certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None
-    )  # the surest fault, not the noisiest target
+    # the surest fault, not the noisiest target
+    worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
     bound = max((r["effect"] for r in certificates), default=None)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
-    note = ""
     if confirmed:
-        if "exact" in confirmed and worst is not None:
-            words = f"lossy: TV = {worst['tv']:.4f}"
-            note = f"on {worst['model']}, 95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
-        else:
-            first = min(confirmed, key=lambda layer: p[layer])
-            row = min(
-                (r for r in found[first][0] if r["decides"] and r["p_value"] is not None), key=lambda r: r["p_value"]
-            )
-            words = "lossy: TV not measured"
-            effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
-            note = f"rejected by {first}: {row['test']}{effect}" + (
-                f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
-            )
+        words, note = lossy(confirmed, p, found, worst)
     elif once:
-        words, note = (
-            "inconclusive",
-            f"rejected by {', '.join(once)} once; decode again on a fresh seed (repeat: true) to tell chance from fault",
-        )
+        words, again = "inconclusive", "decode again on a fresh seed (repeat: true) to tell chance from fault"
+        note = f"rejected by {', '.join(once)} once; {again}"
     elif rejected:
         words, note = "inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed"
     elif not p:
         words, note = "inconclusive", "no test could be run"
     elif bound is not None and bound <= margin and "exact" in p:
         words, note = "certified lossless", f"TV <= {bound:.4f} (95 %) on each of {len(certificates)} targets"
+    elif bound is not None:
+        above = f"TV bound {bound:.4f} is above the margin {margin:g}"
+        words, note = "consistent", f"not rejected; {above}; TV below {reach:.4f} could not be found"
     else:
-        words = "consistent"
-        if bound is not None:
-            note = f"not rejected; TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"
-        else:
-            reaches = [
-                r
-                for rows, _ in found.values()
-                for r in rows
-                if r["decides"] and r["minimum_detectable_effect"] is not None
-            ]
-            note = f"not rejected in {', '.join(p)}" + (
-                "; see the rows for the minimum detectable effects" if reaches else ""
-            )
+        deciding = [r for first, _ in found.values() for r in first if r["decides"]]
+        stated = any(r["minimum_detectable_effect"] is not None for r in deciding)
+        words, more = "consistent", "; see the rows for the minimum detectable effects" if stated else ""
+        note = f"not rejected in {', '.join(p)}{more}"
     claim = claims.get(key, claims.get(method, ""))
-    mismatch = (claim == "lossless" and words.startswith("lossy")) or (
-        claim == "lossy" and words == "certified lossless"
-    )
+    wrong = {"lossless": words.startswith("lossy"), "lossy": words == "certified lossless"}
     tv = {k: worst[k] if worst else None for k in ("tv", "tv_low", "tv_high")}
     return {
-        "method": method, "key": key, "verdict": words, "claim": claim, "mismatch": mismatch, "tv_bound": bound, **tv,
-        "minimum_detectable_effect": reach, "rejected_by": rejected, "p_decoders": dict(p), "note": note,
+        "method": method, "key": key, "verdict": words, "claim": claim, "mismatch": wrong.get(claim, False),
+        "tv_bound": bound, **tv, "minimum_detectable_effect": reach, "rejected_by": rejected, "p_decoders": dict(p),
+        "note": note,
     }  # fmt: skip
+
+
+def lossy(
+    confirmed: list[str], p: Mapping[str, float], found: Mapping[str, Runs], worst: Row | None
+) -> tuple[str, str]:
+    """Verdict and note on a decoder that the layers `confirmed` reject; `worst` its certificate of the largest TV."""
+    if "exact" in confirmed and worst is not None:
+        interval = f"95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
+        return f"lossy: TV = {worst['tv']:.4f}", f"on {worst['model']}, {interval}"
+    first = min(confirmed, key=lambda layer: p[layer])
+    deciding = (r for r in found[first][0] if r["decides"] and r["p_value"] is not None)
+    row = min(deciding, key=lambda r: r["p_value"])
+    effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
+    interval = f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
+    return "lossy: TV not measured", f"rejected by {first}: {row['test']}{effect}{interval}"

@@ -1,0 +1,60 @@
+"""Layer 2, planted faults: decoders that are wrong in one place, which the tests must reject, and their correct
+originals.
+
+A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder says of its kind
+
+    trials(n, seeds, draws=1999, threads=1) -> Trials      its decoders, each on each of its targets
+"""
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from parity.equality.rows import Row
+
+
+class Trial(NamedTuple):
+    """A decoder on a target."""
+
+    fault: str  # "none" for a correct one
+    sample: Callable[[int, int], list[Row]]  # (seed, repeat) -> rows of a fresh sample
+    enough: bool = True  # whether the sample is large enough for the fault to show
+    outcome: tuple[str, ...] = ("all four",)  # tests whose rows say `as_required`
+
+
+def hit(rows: Iterable[Row]) -> bool:
+    """Whether one of the rows that decide rejects."""
+    return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
+
+
+def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]:
+    """Rows of every trial on every seed.
+
+    as_required  whether a trial goes as it must: a fault is found on every seed (None if its sample is too small); a
+                 correct decoder is not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
+    """
+    found = []
+    for trial in trials:
+        samples = [trial.sample(seed, repeat) for repeat, seed in enumerate(seeds)]
+        hits = all(hit(rows) for rows in samples)
+        required = not hits if trial.fault == "none" else hits if trial.enough else None
+        said = {"as_required": required}
+        found += [r | said if r["test"] in trial.outcome else r for rows in samples for r in rows]
+    return found
+
+
+def altered(module: str, **names: Any) -> ModuleType:
+    """A second copy of a decoder's module with something else under some of the names it reads; the first stays as it
+    is.
+
+    AttributeError for a name that the module does not have: the fault would be planted nowhere.
+    """
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.loader is not None, module
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    for name, value in names.items():
+        getattr(copy, name)
+        setattr(copy, name, value)
+    return copy

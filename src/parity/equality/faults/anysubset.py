@@ -1,0 +1,98 @@
+"""Faults planted in the shipped any-subset decoder: its verification, its noise or its model is exchanged."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, where, zeros_like
+
+from parity.base.noise import Noise
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.diffusion import diffusion
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.decoders.steps import Fill
+from parity.decoders.verification import Verified, finish, race, verify
+from parity.equality.exact import over_targets
+from parity.equality.faults import Trial, altered
+from parity.equality.rows import Row
+from parity.equality.targets.anysubset import Target, targets
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling
+
+ON = ("random 3x5", "consistent 3x5")
+
+
+class SharedUniform(Noise):
+    """One acceptance number for the whole block."""
+
+    def uniform(self, use: str, index: Tensor) -> Tensor:
+        return super().uniform(use, index[:, :1]).expand(index.shape)
+
+
+class SeesAll:
+    """A model whose joint density has conditions that also hold the drafts behind."""
+
+    def __init__(self, model: AnySubsetModel):
+        self.model, self.vocab, self.mask = model, model.vocab, model.mask
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        joint = (ranks == seen).all(1, keepdim=True)
+        return self.model.laws(tokens, order, begin, ranks, where(joint, seen.amax(1, keepdim=True) + 1, seen))
+
+
+def residual_p(
+    q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
+) -> Verified:
+    """`verify` that resamples from the target instead of the residual."""
+    at = draft[..., None]
+    accepted = u * p.gather(-1, at)[..., 0] < q.gather(-1, at)[..., 0]
+    return finish(q, zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
+
+
+def no_resampling(
+    q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
+) -> Verified:
+    """`verify` that keeps the draft it has just rejected."""
+    return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
+
+
+def with_verify(faulty: Callable[..., Verified]) -> Callable[..., Iterator[Fill]]:
+    return altered("parity.decoders.anysubset.assd", verify=faulty).assd
+
+
+def with_noise(model: AnySubsetModel, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+    return assd(model, start, noise=SharedUniform(noise.keys, noise.dtype), **options)
+
+
+def with_sight(model: AnySubsetModel, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+    return assd(SeesAll(model), start, noise=noise, **options)
+
+
+VARIANTS: dict[str, tuple[Callable[..., Iterator[Fill]], str]] = {  # the decoder, and its fault
+    "sequential": (sequential, "none"),
+    "assd": (partial(assd, k=3), "none"),
+    "assd: accept +0.05": (partial(assd, k=3, tolerance=0.05), "accept +0.05"),
+    "assd: all accepted": (partial(diffusion, steps=1), "parallel"),
+    "assd: residual p": (partial(with_verify(residual_p), k=3), "residual p"),
+    "assd: no resampling": (partial(with_verify(no_resampling), k=3), "no resampling"),
+    "assd: shared uniform": (partial(with_noise, k=3), "shared uniform"),
+    "assd: draft kept as condition": (partial(with_sight, k=3), "draft kept as condition"),
+    "sigma_gpt": (sigma_gpt, "no resampling, any order"),
+}
+
+
+def trials(
+    n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999, threads: int = 1, names: Sequence[str] = ()
+) -> Iterator[Trial]:
+    """Every variant, or those of these names, on an inconsistent and on a consistent target."""
+
+    def sample(method: str, target: Target, seed: int, repeat: int) -> list[Row]:
+        decoder, fault = VARIANTS[method]
+        place = {"model": target.name, "method": method, "key": fault, "repeat": repeat}
+        drawn = target.draw(decoder, n, seed, {})
+        return over_targets(target.rows_of(drawn, "any-order", seed=seed, draws=draws, **place))
+
+    chosen = [t for t in targets() if t.name in ON]
+    for method, (_, fault) in VARIANTS.items():
+        for target in chosen if not names or method in names else []:
+            yield Trial(fault, partial(sample, method, target))

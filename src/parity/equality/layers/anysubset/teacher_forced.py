@@ -1,0 +1,45 @@
+"""A cell's own texts, once through the any-subset network. Their log-probabilities serve the figures of every cell."""
+
+import numpy as np
+import torch
+
+from parity.equality.cell import CellFiles
+from parity.equality.rows import Row
+from parity.equality.teacher_forced import battery, slots, stored
+from parity.experiment.declared import constant
+from parity.metrics.logp import joint_laws, log_probability
+from parity.models.anysubset.load import load
+from parity.models.anysubset.protocol import Infilling
+
+ROLES = ("reference", "control", "method", "again")
+WHEN = "always"
+READS = ("shards", "checkpoint")
+WRITES = ("laws",)
+SETTINGS = ()
+BATCH = 32  # rows of the network's forward
+
+
+def rows(cell: CellFiles) -> list[Row]:
+    """The battery over the missing tokens in their order, of infilled texts that miss equally many and were decoded by
+    this network; [] for others. laws: log p of the missing part [n], nats, of every cell."""
+    spec, method, shard = cell.spec, cell.spec["method"], cell.shards
+    model = load(cell.manifest, cell.device).subset(True)
+    columns = (shard.tokens, shard.order, shard.begin, shard.end)
+    start = Infilling(*(torch.from_numpy(x).to(cell.device) for x in columns))
+    judged = constant("decoders/anysubset", method, "NETWORK") == "judge"
+    tested = spec["task_kind"] == "infilling" and not judged and bool((shard.missing == shard.missing[0]).all())
+    logp, p = [], []
+    for i in range(0, len(shard.ids), BATCH):
+        laws, own, inside = joint_laws(model, Infilling(*(x[i : i + BATCH] for x in start)))
+        logp.append(log_probability(laws, own, inside).cpu())
+        p += [laws.cpu()] if tested else []
+    cell.write_laws(ids=shard.ids, logp=torch.cat(logp).numpy())
+    if not tested:
+        return []
+    length = int(shard.missing[0])
+    order = np.take_along_axis(shard.order, shard.begin[:, None] + np.arange(length), 1)
+    tokens, step = (np.take_along_axis(x, order, 1) for x in (shard.tokens, shard.step.astype(np.int64)))
+    slot = slots(step) if constant("decoders/anysubset", method, "SLOTS", False) else None
+    place = {**cell.place, "model": "text", "seed": spec["seed"]}
+    rng = np.random.default_rng([spec["seed"], 9])
+    return battery(tokens, stored(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)

@@ -1,0 +1,47 @@
+"""A cell's own tokens, once through the target. The log-probabilities serve the likelihood figures too."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.equality.cell import CellFiles
+from parity.equality.rows import Row
+from parity.equality.teacher_forced import battery, slots
+from parity.experiment.options import claim
+from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
+from parity.models.discrete.load import load
+
+ROLES = ("reference", "control", "method", "again")
+WHEN = "always"
+READS = ("shards", "inputs", "checkpoint")
+WRITES = ("laws",)
+SETTINGS = ("seeds",)
+BATCH = 16  # rows of the target's forward
+
+
+def rows(cell: CellFiles) -> list[Row]:
+    """The battery; laws: logp and top1 [n, L], NaN where the grammar forces a token."""
+    spec, shard = cell.spec, cell.shards
+    loaded = load(cell.manifest, cell.device, getattr(torch, spec["dtype"]))
+    logp: list[np.ndarray] = []
+    top1: list[np.ndarray] = []
+
+    def law(first: int, last: int) -> torch.Tensor:
+        """p [last - first, L, V] of rows first..last-1."""
+        model = loaded.model({k: v[first:last] for k, v in cell.inputs.items()}, spec["sampling"])
+        tokens = torch.from_numpy(shard.tokens[first:last]).to(loaded.device)
+        logits = teacher_forced_logits(model, tokens)
+        logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
+        p = logits.softmax(-1)
+        top1.append(top_probabilities(p, model.forced).cpu().numpy())
+        return p
+
+    # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right
+    # verifiers.
+    strict, seed = claim("discrete", spec["method"], spec["options"]) == "lossless", cell.settings["seeds"][0]
+    settings: dict[str, Any] = {"slot": slots(shard.step) if strict else None, "groups": loaded.groups()}
+    settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.place}
+    found = battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
+    cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
+    return found

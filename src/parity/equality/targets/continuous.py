@@ -1,0 +1,62 @@
+"""Gaussian mixtures over three tokens of one and of two numbers, a draft beside each: every conditional is known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.base.errors import ParityError
+from parity.base.noise import counted_noise
+from parity.decode.continuous import Drawn, record
+from parity.equality.mixtures import continuous_rows
+from parity.equality.rows import Row
+from parity.equality.targets import Decoder
+from parity.models.continuous.protocol import Pair, Start
+from parity.models.continuous.tabular import Mixture, TabularMixture, random_mixture
+
+DRAWS = 4999
+FAMILY = "tests"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A mixture and the draft model's."""
+
+    name: str
+    law: Mixture
+    draft: Mixture
+    bins: int  # parts that each side of the unit cube is cut into
+
+    @property
+    def dim(self) -> int:
+        return self.law.means.shape[2]
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> Drawn:
+        """n decoded images; nothing has probability zero."""
+        start = Start(torch.arange(self.law.means.shape[1]).expand(n, -1))
+        pair = Pair(TabularMixture(self.law, n), TabularMixture(self.draft, n))
+        try:
+            return record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
+        except ParityError as error:
+            raise ParityError(f"model {self.name}, {error}") from error
+
+    def rows_of(self, drawn: Drawn, layer: str, *, seed: int, draws: int, model: str, **place: Any) -> list[Row]:
+        """The last row also says how many drafts were accepted, and how often the residual sampler gave up."""
+        rng, said = np.random.default_rng([seed, self.dim]), {"model_name": model, "seed": seed, **place}
+        samples = drawn.tokens.numpy()
+        found = continuous_rows(samples, self.law, rng=rng, bins=self.bins, layer=layer, draws=draws, **said)
+        drafts = int((drawn.accepted >= 0).sum())
+        found[-1]["acceptance"] = int((drawn.accepted == 1).sum()) / drafts if drafts else None
+        found[-1]["gave_up"] = int(drawn.gave_up.sum())
+        return found
+
+
+def targets(which: str = "full") -> list[Target]:
+    found = []
+    for D, bins in ((1, 4), (2, 2)):
+        target, draft = (random_mixture(np.random.default_rng(s), 3, 3, D) for s in (0, 1))
+        found.append(Target(f"mixture 3 x {D}-D", target, draft, bins))
+    return found
