@@ -1,0 +1,111 @@
+"""The command that decodes a shard, of every kind of model: what it writes, and what it never does twice."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from parity.base.errors import ParityError
+from parity.decode.loop import leaf
+from parity.decode.records import NEEDED
+from parity.experiment.options import KINDS
+
+every_kind = pytest.mark.parametrize("job", list(KINDS), indirect=True)
+NOWHERE = "no/manifest.json"  # a job that has to load its model fails on it
+
+
+def same(one, two, kind):
+    """Whether two shards hold the same tokens; those of continuous models up to the order of sums in a product."""
+    close = np.allclose(one, two, rtol=0, atol=1e-4) if kind == "continuous" else np.array_equal(one, two)
+    return one.shape == two.shape and close
+
+
+@every_kind
+def test_a_row_alone_is_the_row_in_a_batch(job, decoded):
+    """Tokens and steps do not depend on the batch; on the seed they do."""
+    together, alone = decoded(job), decoded(job, batch=1, code="1")
+    assert same(alone.tokens, together.tokens, job.kind) and np.array_equal(alone.step, together.step)
+    assert alone.batch.tolist() == [1, 1, 1] and together.batch.tolist() == [3, 3, 3]
+    assert not same(decoded(job.asked(seed=3)).tokens, together.tokens, job.kind)
+
+
+@every_kind
+def test_a_shard_says_what_it_holds_and_how_it_came_about(job, decoded):
+    """Every row is filled in; plain decoding was timed beside the first batches of the job, and beside no other."""
+    found = decoded(job, batch=1)
+    assert set(NEEDED) <= set(found.columns) and all(len(c) == 3 for c in found.columns.values())
+    assert found.ids.dtype.kind == "U" and (found.step.max(1) >= 1).all() and (found.passes >= 1).all()
+    timed = np.arange(3) < leaf(job.kind).PACED
+    assert np.array_equal(np.isfinite(found.plain_seconds), timed) and (found.plain_seconds[timed] > 0).all()
+    assert (found.seconds > 0).all()
+    assert found.provenance["spec"] == job.spec and found.provenance["code"] == "0"
+
+
+@every_kind
+def test_what_is_in_the_store_is_decoded_no_second_time(job, decoded):
+    """An option changed and changed back, or a result deleted: linked from the store, no model loaded. Other code, other
+    options: decoded."""
+    name = {"discrete": "window", "anysubset": "k", "continuous": "gamma"}[job.kind]
+    changed = job.asked(options={**job.spec["options"], name: 3})
+    first, _ = decoded(job), decoded(changed)
+    (job.folder / "0-of-1.npz").unlink()
+    assert np.array_equal(decoded(job, checkpoint=NOWHERE).tokens, first.tokens)
+    assert len(list(job.store.iterdir())) == 2
+    for other, code in ((job, "1"), (job.asked(seed=9), "0")):
+        with pytest.raises(FileNotFoundError, match="manifest"):
+            decoded(other, checkpoint=NOWHERE, code=code)
+
+
+@pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
+def test_other_inputs_are_another_shard(job, decoded):
+    decoded(job)
+    one = next(k for k, v in job.rows.items() if v.dtype.kind != "U" and k != "end")
+    job.rows[one], kept = job.rows[one].copy(), job.rows[one]
+    job.rows[one][0, -1] = ~job.rows[one][0, -1] if kept.dtype == bool else job.rows[one][0, -1] + 1
+    try:
+        with pytest.raises(FileNotFoundError, match="manifest"):
+            decoded(job, checkpoint=NOWHERE)
+    finally:
+        job.rows[one] = kept
+    assert decoded(job, checkpoint=NOWHERE).tokens.shape[0] == 3
+
+
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
+@pytest.mark.parametrize("damage", ["cut", "flip", "other"])
+def test_a_damaged_file_of_the_store_is_decoded_again(job, decoded, damage):
+    whole = decoded(job)
+    (file,) = job.store.iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x5A
+    if damage == "other":
+        np.savez(file, ids=whole.ids)  # a file that is sound, and no shard
+    else:
+        file.write_bytes(bytes(data[: len(data) // 2]) if damage == "cut" else bytes(data))
+    with pytest.raises(FileNotFoundError, match="manifest"):
+        decoded(job, checkpoint=NOWHERE)
+    assert np.array_equal(decoded(job).tokens, whole.tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
+def test_a_killed_job_leaves_nothing_and_its_repetition_is_the_whole(job, decoded):
+    """SIGKILL after the first of three batches."""
+    command = [sys.executable, "-m", "parity.decode", *job.arguments(batch=1)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        process.kill()
+    assert line.endswith("1 of 3\n") and not job.store.exists() and not (job.folder / "0-of-1.npz").exists()
+    again = decoded(job, batch=1)
+    assert np.array_equal(again.tokens, decoded(job, code="1").tokens)
+
+
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
+def test_a_job_without_its_inputs_is_told(job, decoded, monkeypatch):
+    arguments = job.arguments()
+    at = arguments.index("--inputs")
+    monkeypatch.setattr(sys, "argv", ["decode", *arguments[:at], *arguments[at + 2 :]])
+    from parity.decode.__main__ import main
+
+    with pytest.raises(ParityError, match="--inputs: none; needed for anysubset"):
+        main()
