@@ -1,0 +1,276 @@
+"""Any-subset models: one law whichever way it is computed, and weights from files."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from parity.base.errors import ParityError
+from parity.base.noise import batch_noise, counted_noise
+from parity.decode.anysubset import record
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.gpt2 import gpt2
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.embedded import stories
+from parity.models import fetch
+from parity.models.anysubset import causal, load
+from parity.models.anysubset.causal import Causal, log_probabilities
+from parity.models.anysubset.protocol import Infilling, infilling
+from parity.models.anysubset.vocabulary import Words
+from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
+
+V, N, B = 40, 20, 5
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    net = xlnet(V, 32, 2, 4).eval()
+    for p in net.parameters():
+        if p.ndim > 1:
+            p.data.mul_(10)  # an untrained network is nearly uniform: every law would agree with every other
+    return net
+
+
+@pytest.fixture(scope="module")
+def start():
+    g = torch.Generator().manual_seed(1)
+    known = torch.rand(B, N, generator=g) < 0.2
+    known[:, 3] = True
+    return infilling(torch.randint(1, V, (B, N), generator=g), known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+
+
+def cached(net):
+    return CachedXLNet(net.state_dict(), net.config.to_dict(), 0)
+
+
+def filled(decoder, model, start, noise=None, **options):
+    """Decode a batch, row b with the noise of number b."""
+    noise = noise or counted_noise(0, range(len(start.tokens)))
+    return record(model, start, decoder(model, start, noise=noise, **options))
+
+
+def judge():
+    """A small GPT-2 with no dropout."""
+    sizes = {"vocab_size": V, "n_positions": N + 1, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    return causal.build(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})
+
+
+class Both:
+    """Asks two models, keeps the largest difference, answers with the first."""
+
+    def __init__(self, one, other):
+        self.one, self.other, self.worst = one, other, 0.0
+        self.vocab, self.mask = one.vocab, one.mask
+
+    def laws(self, tokens, order, begin, ranks, seen):
+        p, q = self.one.laws(tokens, order, begin, ranks, seen), self.other.laws(tokens, order, begin, ranks, seen)
+        inside = ranks < order.shape[1]
+        difference = (p - q)[inside].abs()
+        assert difference.isfinite().all()
+        self.worst = max(self.worst, difference.max().item() if len(difference) else 0.0)
+        return p
+
+
+@pytest.mark.parametrize(("decoder", "options"), [(sequential, {}), (assd, {"k": 4}), (sigma_gpt, {"orders": 2})])
+def test_cached_laws_are_transformers_own(net, start, decoder, options):
+    """Through whole decodings: ragged rows, rejected drafts, rows that are finished, orders that change."""
+    model = Both(XLNet(net, 0), cached(net))
+    filled(decoder, model, start, **options)
+    assert model.worst < 1e-5
+
+
+def test_a_cache_that_misses_a_change_is_found_out(net, start):
+    class Stale(CachedXLNet):
+        def laws(self, tokens, order, begin, ranks, seen):
+            if self.order.shape == order.shape:
+                self.line = torch.where(self.line >= 0, tokens, self.line)  # believes that what it kept is still right
+            return super().laws(tokens, order, begin, ranks, seen)
+
+    model = Both(XLNet(net, 0), Stale(net.state_dict(), net.config.to_dict(), 0))
+    filled(assd, model, start, k=4)
+    assert model.worst > 1e-3
+
+
+def complete(start):
+    g = torch.Generator().manual_seed(2)
+    return torch.where(start.tokens == 0, torch.randint(1, V, start.tokens.shape, generator=g), start.tokens)
+
+
+def test_one_pass_gives_every_conditional(net, start):
+    """Eq. 6: each law of the joint pass is the law of a pass of its own, which sees nothing else."""
+    model, tokens = XLNet(net, 0), complete(start)
+    ranks = start.begin[:, None] + torch.arange(4)
+    joint = model.laws(tokens, start.order, start.begin, ranks, ranks)
+    for s in range(4):
+        line = torch.where(torch.arange(N) < ranks[:, s : s + 1], tokens.gather(1, start.order), 0)  # by rank
+        alone = torch.zeros_like(tokens).scatter_(1, start.order, line)
+        one = model.laws(alone, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
+        torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-5, rtol=0)
+    drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
+    torch.testing.assert_close(
+        drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0
+    )  # the first draft's law is its verification's
+    assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2  # and no other's
+
+
+def test_laws_leave_out_the_mask_and_sum_to_one(net, start):
+    ranks = start.begin[:, None] + torch.arange(3)
+    for model in (XLNet(net, 0), cached(net)):
+        p = model.laws(complete(start), start.order, start.begin, ranks, ranks)
+        assert (p[..., 0] == 0).all() and torch.allclose(p.sum(-1), torch.ones(()), atol=1e-6)
+
+
+def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(net, start):
+    together = filled(assd, cached(net), start, k=3)
+    for row in (0, 3):
+        one = Infilling(*(x[row : row + 1] for x in start))
+        alone = filled(assd, cached(net), one, counted_noise(0, range(row, row + 1)), k=3)
+        end = int(start.end[row])
+        assert torch.equal(alone.tokens[0, :end], together.tokens[row, :end])
+
+
+def test_gpt2_with_a_cache_writes_what_it_writes_without():
+    torch.manual_seed(0)
+    net = judge()
+    for p in net.parameters():
+        p.data.mul_(6 if p.ndim > 1 else 1)
+    known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
+    words = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(4))
+    prefix = infilling(words, known, 0, V, torch.tensor([20, 20, 17, 14, 20]))
+    plain, kept = (filled(gpt2, Causal(net, 0, 1, c), prefix) for c in (False, True))
+    assert torch.equal(plain.tokens, kept.tokens)
+    at = torch.full((B, 1), 6)
+    p = Causal(net, 0, 1, False).laws(plain.tokens, prefix.order, prefix.begin, at, at)
+    judged = log_probabilities(net, plain.tokens, 0, 1)[:, 6]
+    torch.testing.assert_close(p[:, 0].gather(1, plain.tokens[:, 6:7])[:, 0].log(), judged, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="allowed for a causal model: 1"):
+        Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, at.repeat(1, 2), at.repeat(1, 2))
+
+
+# --- the task
+
+
+def test_a_row_with_nothing_to_do_or_nothing_given_is_one_line():
+    tokens = torch.ones(2, 3, dtype=torch.int64)
+    wrong = {
+        "row 1: no masked position among 3": ([[1, 0, 1], [1, 1, 1]], tokens),
+        "row 0: all 3 positions are masked": ([[0, 0, 0], [1, 0, 1]], tokens),
+        "row 1, position 2: known token 9; allowed: 0 to 8": (
+            [[1, 0, 1], [1, 0, 1]],
+            tokens + 8 * torch.eye(3)[[1, 2]].long(),
+        ),
+        r"row 0, position 0: known token 0 \(the mask\)": ([[1, 0, 1], [1, 0, 1]], 0 * tokens),
+    }
+    for words, (known, given) in wrong.items():
+        with pytest.raises(ParityError, match=words):
+            infilling(given, torch.tensor(known).bool(), 0, 9)
+
+
+# --- weights from files
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A published pair as transformers saves it, with one word tokenizer each: what a configuration says of it."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("published")
+    names = ["<mask>", "<sep>", "<unk>", *[f"w{i}" for i in range(V - 3)]]
+    special = {"mask_token": "<mask>", "sep_token": "<sep>", "unk_token": "<unk>", "eos_token": "<sep>"}
+    for name, network in (("xlnet", xlnet(V, 32, 2, 4)), ("judge", judge())):
+        network.save_pretrained(folder / name)
+        raw = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="<unk>"))
+        raw.pre_tokenizer = Whitespace()
+        PreTrainedTokenizerFast(tokenizer_object=raw, **special).save_pretrained(folder / name)
+    return {name: str(folder / name) for name in ("xlnet", "judge")}
+
+
+def loaded(spec, folder):
+    return load.load(fetch.manifest("anysubset", "xlnet", spec, folder))
+
+
+def test_published_folders_are_read_and_both_forwards_agree(folders, tmp_path, start):
+    models = loaded(folders, tmp_path)
+    words = models.words
+    assert words.encode("w0 w5") == [3, 8] and (words.mask, words.separator, words.vocab) == (0, 1, V)
+    assert words.decode([3, 8]) == "w0 w5"
+    ranks = start.begin[:, None] + torch.arange(3)
+    asked = (complete(start), start.order, start.begin, ranks, ranks)
+    torch.testing.assert_close(models.subset(True).laws(*asked), models.subset(False).laws(*asked), atol=1e-5, rtol=0)
+    assert not models.one_vocabulary  # two tokenizers are two, whatever they hold: the judge rereads the text
+    with pytest.raises(ParityError, match="another vocabulary than the any-subset model"):
+        models.causal(True)
+    assert log_probabilities(models.gpt2, asked[0], 0, 1).isfinite().all()
+
+
+def test_a_folder_that_lacks_something_is_one_line(folders, tmp_path):
+    lacking = {part: str(shutil.copytree(folder, tmp_path / part)) for part, folder in folders.items()}
+    file = tmp_path / "xlnet" / "model.safetensors"
+    state = load_file(file)
+    del state["transformer.layer.1.rel_attn.q"]
+    save_file(state, file, metadata={"format": "pt"})
+    with pytest.raises(ParityError, match=r"lacks or has too much: transformer.layer.1.rel_attn.q"):
+        loaded(lacking, tmp_path).subset(False)
+    (tmp_path / "judge" / "config.json").unlink()
+    with pytest.raises(ParityError, match=r"text\.model\.judge = .*needs config\.json"):
+        loaded(lacking, tmp_path)
+
+
+def test_a_word_the_models_do_not_know_is_named():
+    words = Words(list(stories.vocabulary()))
+    with pytest.raises(ParityError, match="word 'xyzzy' is not in the vocabulary"):
+        words.encode("the xyzzy")
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    return loaded({"xlnet": "", "judge": ""}, tmp_path_factory.mktemp("manifest"))
+
+
+def held_out(words, rows, length, masked):
+    """Texts of pairs that training never saw, this share of their words hidden."""
+    texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, length)] for i in range(rows)]
+    known = torch.rand(rows, length, generator=torch.Generator().manual_seed(0)) > masked
+    known[:, length // 2] = True
+    return infilling(torch.tensor(texts), known, words.mask, words.vocab)
+
+
+def test_embedded_models_load_and_assd_saves_passes(embedded):
+    """Figures of docs/text.md: at 95 % masking assd with k = 5 needs at most 0.9 passes per word. The judge likes
+    it."""
+    start = held_out(embedded.words, 16, 128, 0.95)
+    done = filled(assd, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=5)
+    assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= 0.9
+    noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
+    written, random = ((-log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (done.tokens, noise))
+    assert written < 30 < 300 < random
+
+
+def test_conditionals_of_the_embedded_model_agree(embedded):
+    """transformers' forward against the cache, and the first draft's law against its verification's, to 1e-5."""
+    start = held_out(embedded.words, 3, 48, 0.9)
+    both = Both(embedded.subset(False), embedded.subset(True))
+    done = filled(assd, both, start, k=5)
+    ranks = start.begin[:, None] + torch.arange(6)
+    for model in (both.one, both.other):
+        drafts = model.laws(done.tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
+        joint = model.laws(done.tokens, start.order, start.begin, ranks, ranks)
+        assert (drafts[:, 0] - joint[:, 0]).abs().max() <= 1e-5 < 1e-2 < (drafts[:, 1:] - joint[:, 1:]).abs().max()
+    assert both.worst <= 1e-5
+
+
+def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):
+    file = tmp_path / "judge.safetensors"
+    file.write_bytes(embedded.file("judge").read_bytes()[:-1] + b"x")
+    spoiled = embedded.manifest | {"files": embedded.manifest["files"] | {"judge": str(file)}}
+    with pytest.raises(ParityError, match=r"text\.model\.judge = .*SHA-256"):
+        assert load.load(spoiled).judge_words
+    with pytest.raises(ParityError, match="has no draft; allowed: xlnet, judge"):
+        load.load(spoiled, needs="draft")
