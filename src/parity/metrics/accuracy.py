@@ -53,7 +53,7 @@ def run(a: argparse.Namespace) -> None:
     answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]
     answers = answered(laws(task, load.load(read_json(a.checkpoint), a.device)), json.loads(str(task["extra"])))
     mean, error = mean_error(np.array([right for right, _ in answers], float))
-    found: dict[str, Any] = {"kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
+    found: dict[str, Any] = {"task_kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
     for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
         some = [right for right, held in answers if held is wanted]
         found[f"accuracy_{name}"] = float(np.mean(some)) if some else None

@@ -25,20 +25,22 @@ FURTHEST = 16  # tokens between the features that are compared
 
 
 @torch.inference_mode()
-def observe(model: Any, tokens: Tensor, tree: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Similarity [B, trees] of the candidate sequences of each drafted tree, and cosine [B, FURTHEST] of features by
+def observe(
+    model: Any, tokens: Tensor, tree: dict[str, Any], every: int = EVERY, furthest: int = FURTHEST
+) -> tuple[Tensor, Tensor]:
+    """Similarity [B, trees] of the candidate sequences of each drafted tree, and cosine [B, furthest] of features by
     their distance, of images tokens [B, L]; `tree` holds total, depth, top_k, decay and stride as of `vvs`."""
     B, L = tokens.shape
     start = torch.zeros_like(tokens[:, :1])
     model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))
     features = model.model.features[:B, :L].float()  # of the conditional rows
-    cosines = [cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1) for d in range(1, FURTHEST + 1)]
+    cosines = [cosine_similarity(features[:, d:], features[:, :-d], dim=-1).mean(1) for d in range(1, furthest + 1)]
     drafter, alike = model.drafter, []
-    for at in range(EVERY, L, EVERY):
-        read = torch.arange(at - EVERY, at, device=tokens.device).expand(B, -1)
-        law = drafter.logits(tokens[:, at - EVERY : at], read, read - 1)[:, -1]
-        tokens_of = dynamic(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
-        alike.append(similarity(tokens_of, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
+    for at in range(every, L, every):
+        read = torch.arange(at - every, at, device=tokens.device).expand(B, -1)
+        law = drafter.logits(tokens[:, at - every : at], read, read - 1)[:, -1]
+        drafted = dynamic(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
+        alike.append(similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
     return torch.stack(alike, 1), torch.stack(cosines, 1)
 
 
@@ -51,10 +53,11 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
         {
             "name": f"path-similarity-{model}",
             "title": f"How alike the candidate sequences of a drafted tree are ({model})",
-            "caption": "Mean cosine of the codes of every two sequences, nearer tokens weighing more (VVS, eq. 2, fig."
-            f" 2b), of {alike.size} trees along plain sampling's images. Where it is high, whichever sequence is taken looks"
-            f" much the same, and verifying it decides little. Here {share:.0%} of the trees reach the threshold of"
-            f" {threshold:g}; the paper has 75% above 0.7 on LlamaGen-XL.",
+            "caption": "Mean cosine of the codes of every two sequences, nearer tokens weighing more (VVS, eq. 2,"
+            f" fig. 2b), of {alike.size} trees along plain sampling's images. Where it is high, whichever sequence is"
+            " taken looks much the same, and verifying it decides little. Here"
+            f" {share:.0%} of the trees reach the threshold of {threshold:g}; the paper has 75% above 0.7 on"
+            " LlamaGen-XL.",
             "kind": "histogram",
             "x": "similarity of the sequences",
             "data": [{"value": float(v)} for v in alike.flatten()],

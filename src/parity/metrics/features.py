@@ -1,11 +1,10 @@
 """CLIP features of pictures, and the cosine of every picture with its caption.
 
-`clip` is an open_clip model: `encode_image` of pixels in [-1, 1], `encode_text` of token ids. The features are those
-of clean-fid's file path, which leaves pictures of the network's own size as they are (tests/metrics/test_features.py).
+The features are those of clean-fid's file path, which leaves pictures of the network's own size as they are
+(tests/metrics/test_features.py).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +13,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.embedded.tokenizer import token_ids
-
-Tokenise = Callable[[list[str], int], Tensor]
-
-
-def embedded_tokens(captions: list[str], length: int) -> Tensor:
-    """Captions to the embedded CLIP's ids [n, length]."""
-    return token_ids(captions, length)[0]
+from parity.metrics.networks.clip import CLIP, CONTEXT, SIDE
 
 
 def enlarged(pixels: np.ndarray, side: int) -> np.ndarray:
@@ -39,34 +32,30 @@ def encoded(encode: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> n
         return np.concatenate([encode(part).float().cpu().numpy() for part in inputs.split(batch)])
 
 
-def picture_features(pixels: np.ndarray, clip: Any, batch: int = 64) -> np.ndarray:
+def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
     """pixels uint8 [n, H, W, 3] to float32 [n, d], in the order given; not normalised, as in clean-fid. Smaller
     pictures than the network's own are `enlarged`."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
         raise ParityError(f"pixels: {pixels.dtype} {pixels.shape}; allowed: uint8 [n, H, W, 3]")
     if len(pixels) == 0:
         raise ParityError("pixels: no pictures")
-    device = next(clip.parameters()).device
-    bytes_ = torch.from_numpy(enlarged(pixels, clip.visual.image_size[0])).permute(0, 3, 1, 2)
+    device = clip.logit_scale.device
+    bytes_ = torch.from_numpy(enlarged(pixels, SIDE)).permute(0, 3, 1, 2)
     return encoded(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
 
 
-def caption_features(
-    captions: list[str], clip: Any, tokenise: Tokenise = embedded_tokens, batch: int = 256
-) -> np.ndarray:
-    """Captions to float32 [n, d]; a caption that occurs often is encoded once."""
+def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
+    """Captions to float32 [n, d]; one that occurs often is encoded once."""
     distinct, back = np.unique(captions, return_inverse=True)
-    ids = tokenise(distinct.tolist(), clip.context_length).to(next(clip.parameters()).device)
+    ids = token_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
     return encoded(clip.encode_text, ids, batch)[back]
 
 
-def cell_features(
-    ids: np.ndarray, captions: np.ndarray, pixels: np.ndarray, clip: Any, tokenise: Tokenise = embedded_tokens
-) -> dict[str, np.ndarray]:
+def cell_features(ids: np.ndarray, captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
     """What is kept of a cell's pictures: ids [n], features float32 [n, d], cosine float32 [n] with their captions."""
     if not len(ids) == len(captions) == len(pixels):
         raise ParityError(f"{len(ids)} ids, {len(captions)} captions and {len(pixels)} pictures: must be as many")
     features = picture_features(pixels, clip)
-    text = caption_features([str(c) for c in captions], clip, tokenise)
+    text = caption_features([str(c) for c in captions], clip)
     cosine = F.cosine_similarity(torch.from_numpy(features), torch.from_numpy(text)).numpy()
     return {"ids": np.asarray(ids), "features": features, "cosine": cosine}

@@ -15,6 +15,7 @@ enough.
 import argparse
 import importlib
 import io
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,8 +64,8 @@ def write_records(path: Path, records: dict[str, Any]) -> None:
 
 
 def run(a: argparse.Namespace) -> None:
-    files = Files(a.cell, a.shards, a.checkpoint, a.pictures, a.inputs, a.laws, a.reference, a.run_code, a.device)
-    sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(files)
+    given = {f.name: getattr(a, f.name) for f in fields(Files) if hasattr(a, f.name)}
+    sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(Files(**given))
     modules, ids = metrics(a.kind), sample.shard.ids
     place = {"model": sample.spec["model"], "method": sample.spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
     place |= {"seed": sample.spec["seed"], **sample.told}

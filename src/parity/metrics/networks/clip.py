@@ -1,9 +1,14 @@
-"""The embedded CLIP: an open_clip model of our own configuration, read by CLIP-score and as FID's feature extractor."""
+"""The embedded CLIP (Radford et al. 2021), of our own sizes: read by CLIP-score, and the feature extractor of FID.
+
+Parameters have open_clip's names and the features are open_clip's to the bit; it trains the network (`build`), but to
+import it, and torchvision with it, takes a job longer than all that it measures.
+"""
 
 from pathlib import Path
 from typing import Any
 
-import open_clip
+import torch
+from torch import Tensor, nn
 
 from parity.base.weights import load_weights
 from parity.embedded.tokenizer import VOCAB
@@ -18,12 +23,84 @@ MODEL_CONFIG: dict[str, Any] = {
 
 
 def build() -> Any:
-    """Freshly initialised; pixels in [-1, 1], token ids as from `parity.embedded.tokenizer.token_ids`."""
+    """open_clip's, freshly initialised: pixels in [-1, 1], token ids of `parity.embedded.tokenizer.token_ids`."""
+    import open_clip
+
     return open_clip.CLIP(**MODEL_CONFIG)
 
 
-def load(file: Path, device: str = "cpu") -> Any:
+class Block(nn.Module):
+    """Attention and a layer of 4 times the width, each added to what it read, normed: [B, S, width]."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 4 * width))
+        self.mlp.add_module("gelu", nn.GELU())
+        self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        read = self.ln_1(x)
+        x = x + self.attn(read, read, read, need_weights=False, attn_mask=mask)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class Blocks(nn.Module):
+    def __init__(self, width: int, heads: int, layers: int):
+        super().__init__()
+        self.resblocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        for block in self.resblocks:
+            x = block(x, mask)
+        return x
+
+
+class Vision(nn.Module):
+    """Pictures [B, 3, SIDE, SIDE] in [-1, 1] to features [B, d], read off a token that stands before the patches."""
+
+    def __init__(self, d: int, image_size: int, layers: int, width: int, head_width: int, patch_size: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
+        self.class_embedding = nn.Parameter(torch.zeros(width))
+        self.positional_embedding = nn.Parameter(torch.zeros((image_size // patch_size) ** 2 + 1, width))
+        self.ln_pre, self.ln_post = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.transformer = Blocks(width, width // head_width, layers)
+        self.proj = nn.Parameter(torch.zeros(width, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.conv1(x).flatten(2).mT
+        x = torch.cat([self.class_embedding.expand(len(x), 1, -1), patches], 1) + self.positional_embedding
+        return self.ln_post(self.transformer(self.ln_pre(x)))[:, 0] @ self.proj
+
+
+class CLIP(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        d, text = MODEL_CONFIG["embed_dim"], MODEL_CONFIG["text_cfg"]
+        self.visual = Vision(d, **MODEL_CONFIG["vision_cfg"])
+        self.transformer = Blocks(text["width"], text["heads"], text["layers"])
+        self.token_embedding = nn.Embedding(VOCAB, text["width"])
+        self.positional_embedding = nn.Parameter(torch.zeros(CONTEXT, text["width"]))
+        self.ln_final = nn.LayerNorm(text["width"])
+        self.text_projection = nn.Parameter(torch.zeros(text["width"], d))
+        self.logit_scale = nn.Parameter(torch.zeros(()))
+        self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), -torch.inf).triu(1), persistent=False)
+
+    def encode_image(self, x: Tensor) -> Tensor:
+        """[B, d]."""
+        return self.visual(x)
+
+    def encode_text(self, ids: Tensor) -> Tensor:
+        """Token ids [B, CONTEXT] to features [B, d], read off the end token, whose id is the highest."""
+        x = self.transformer(self.token_embedding(ids) + self.positional_embedding, self.get_buffer("mask"))
+        return self.ln_final(x)[torch.arange(len(x)), ids.argmax(-1)] @ self.text_projection
+
+
+def load(file: Path, device: str = "cpu") -> CLIP:
     """With the weights of a file; ParityError unless they fit."""
-    clip = build()
+    clip = CLIP()
     load_weights(clip, file)
     return clip.eval().to(device)

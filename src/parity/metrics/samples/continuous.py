@@ -11,6 +11,7 @@ import torch
 
 from parity.embedded.scenes import ground_truth
 from parity.metrics.files import Files
+from parity.metrics.networks import classifier
 from parity.models.continuous import load
 
 
@@ -47,8 +48,6 @@ def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> d
     """What the classifier reads in pictures of the classes in turn; {} for a model whose files name none."""
     if "classifier" not in manifest["files"]:
         return {}
-    from parity.metrics.networks import classifier
-
     seen = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)
     labels = load.Loaded(manifest, torch.device("cpu")).labels(range(len(pixels))).numpy()
     return seen | {"right": seen["logits"].argmax(1) == labels}

@@ -12,6 +12,7 @@ from parity.base.files import read_json
 from parity.embedded.scenes import SIZE, ground_truth, reduced
 from parity.metrics.features import cell_features, picture_features
 from parity.metrics.files import Files
+from parity.metrics.networks import clip
 from parity.metrics.spread import prompt_groups
 from parity.models.discrete.load import side
 
@@ -40,17 +41,14 @@ class Sample:
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
         """Features [n, d], and cosine [n] of every picture with its caption."""
-        clip = network(self.manifest, self.device)
-        return cell_features(self.shard.ids, self.shard.captions, self.pixels, clip) if clip else {}
+        net = network(self.manifest, self.device)
+        return cell_features(self.shard.ids, self.shard.captions, self.pixels, net) if net else {}
 
 
-def network(manifest: Mapping[str, Any], device: str) -> Any | None:
+def network(manifest: Mapping[str, Any], device: str) -> clip.CLIP | None:
     """The CLIP that quality is measured with; None for a model whose files name none."""
-    if "clip" not in manifest["files"]:
-        return None
-    from parity.metrics.networks import clip
-
-    return clip.load(Path(manifest["files"]["clip"]), device)
+    file = manifest["files"].get("clip")
+    return clip.load(Path(file), device) if file else None
 
 
 def renderings(captions: list[str], count: int, size: int = SIZE) -> np.ndarray:
@@ -66,5 +64,5 @@ def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nd
 
 
 def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
-    clip = network(manifest, device)
-    return {"features": picture_features(pixels, clip)} if clip else {}
+    net = network(manifest, device)
+    return {"features": picture_features(pixels, net)} if net else {}
