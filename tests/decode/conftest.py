@@ -50,7 +50,18 @@ class Job:
             given = ["--inputs", str(self.folder / "rows.npz")]
         manifest = checkpoint or str(self.folder / "manifest.json")
         paths = ["--checkpoint", manifest, "--spec", str(self.folder / "spec.json"), "--store", str(self.store)]
-        return ["--kind", self.kind, *paths, *given, "--code", code, "--batch", str(batch), "--out", str(self.folder / out)]
+        return [
+            "--kind",
+            self.kind,
+            *paths,
+            *given,
+            "--code",
+            code,
+            "--batch",
+            str(batch),
+            "--out",
+            str(self.folder / out),
+        ]
 
     @property
     def store(self) -> Path:

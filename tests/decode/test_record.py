@@ -1,0 +1,176 @@
+"""What is written of a decoder's steps, by hand-made steps: where tokens go, what is counted, what is refused."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from parity.base.errors import ParityError
+from parity.decode import anysubset, continuous, discrete
+from parity.decoders.steps import Draw, Fill, Step
+from parity.models.anysubset.protocol import infilling
+from parity.models.continuous.protocol import Pair, Start
+
+T = torch.tensor
+NAN = float("nan")
+
+
+# --- discrete: two rows of four positions, five tokens
+
+MODEL = SimpleNamespace(vocab=5, length=4, forced=T([-1, -1, -1, -1]))
+RAGGED = [
+    Step(T([[1, 2, 0], [3, 0, 0]]), T([2, 1]), T([0, 0])),
+    Step(T([[4, 3, 9], [1, 2, 4]]), T([2, 3]), T([2, 1])),  # the 9 stands past the end
+]
+
+
+def test_ragged_rows_are_written_where_they_stand():
+    done = discrete.record(MODEL, T([0, 0]), iter(RAGGED))
+    assert done.tokens.tolist() == [[1, 2, 4, 3], [3, 1, 2, 4]] and done.step.tolist() == [[1, 1, 2, 2], [1, 2, 2, 2]]
+    assert done.nfe.tolist() == [2, 2] and done.kept.tolist() == [[2, 2], [1, 3]] and done.passes == 2
+    assert done.nodes.tolist() == [3 + 2, 3 + 3]  # slots past the end are not evaluated
+
+
+def test_tokens_may_be_final_anywhere_and_rows_end_at_their_own_pass():
+    """Positions [B, W] in any order, those at L or beyond nobody's; a pass without kept tokens is none of the row's."""
+    forced = SimpleNamespace(vocab=5, length=4, forced=T([-1, 4, -1, -1]))
+    steps = [
+        Step(T([[1, 2, 3], [3, 0, 0]]), T([3, 1]), T([[3, 0, 2], [0, 4, 5]]), T([7, 2])),
+        Step(T([[0, 0], [1, 2]]), T([0, 2]), T([[4, 4], [2, 3]])),
+    ]
+    done = discrete.record(forced, T([0, 0]), iter(steps))
+    assert done.tokens.tolist() == [[2, 4, 3, 1], [3, 4, 1, 2]] and done.step.tolist() == [[1, 0, 1, 1], [1, 0, 2, 2]]
+    assert done.nfe.tolist() == [1, 2] and done.nodes.tolist() == [7, 2 + 2] and done.kept.tolist() == [[3, 0], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "row 0, position 0: the decoder stopped before it was filled in"),
+        (RAGGED[:1], "row 0, position 2: the decoder stopped before it was filled in"),
+        ([RAGGED[0], RAGGED[1]._replace(kept=T([2, 2]))], "row 1, position 3: the decoder stopped"),
+        (
+            [RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, 5, 4]]))],
+            "row 1, position 2: .* drew token 5; .*0 to 4",
+        ),
+        ([RAGGED[0]._replace(tokens=T([[9, 2, 0], [3, 0, 0]])), RAGGED[1]], "row 0, position 0: .* drew token 9"),
+        ([RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, -1, 4]]))], "row 1, position 2: .* drew token -1"),
+    ],
+)
+def test_a_discrete_decoder_that_stops_or_leaves_the_vocabulary_is_told(steps, message):
+    with pytest.raises(ParityError, match=message):
+        discrete.record(MODEL, T([0, 0]), iter(steps))
+
+
+def test_the_first_wrong_token_is_the_one_that_was_drawn_first():
+    """Not the first of the picture: what follows a wrong token may be wrong because of it."""
+    late = Step(T([[7], [8]]), T([1, 1]), T([[3], [3]]))
+    early = Step(T([[6, 6, 6], [1, 9, 1]]), T([3, 3]), T([0, 0]))
+    backwards = [late, early]
+    with pytest.raises(ParityError, match="row 0, position 3: .* drew token 7"):
+        discrete.record(MODEL, T([0, 0]), iter(backwards))
+
+
+# --- any-subset: five words and the mask; row 0 ends at position 4
+
+SUBSET = SimpleNamespace(vocab=6, mask=5)
+TASK = infilling(
+    T([[1, 0, 0, 2, 0], [0, 3, 0, 0, 4]]), T([[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]).bool(), 5, 6, end=T([4, 5])
+)
+FILLS = [
+    Fill(T([[1, 2], [0, 2]]), T([[3, 9], [2, 1]]), T([[1, 0], [1, 1]]).bool(), T([1, 2]), T([4, 0])),
+    Fill(T([[2, 4], [3, 4]]), T([[4, 9], [0, 9]]), T([[1, 0], [1, 0]]).bool(), T([1, 0])),
+]
+
+
+def test_loops_fill_in_what_is_missing_and_nothing_else():
+    done = anysubset.record(SUBSET, TASK, iter(FILLS))
+    assert done.tokens.tolist() == [[1, 3, 4, 2, 5], [2, 3, 1, 0, 4]]
+    assert done.step.tolist() == [[0, 1, 2, 0, 0], [1, 0, 1, 2, 0]]
+    assert done.nfe.tolist() == [2, 2] and done.loops.tolist() == [2, 1] and done.aux.tolist() == [4, 0]
+    assert done.passes == 2 + 1  # the largest of each loop, whichever row needed it
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "row 0, position 1: the decoder stopped before it was filled in"),
+        (FILLS[:1], "row 0, position 2: the decoder stopped before it was filled in"),
+        ([FILLS[0], FILLS[1]._replace(final=T([[1, 0], [0, 0]]).bool())], "row 1, position 3: the decoder stopped"),
+        ([FILLS[0], FILLS[1]._replace(tokens=T([[6, 0], [0, 0]]))], "row 0, position 2: .* drew token 6; .*0 to 5"),
+        ([FILLS[0], FILLS[1]._replace(tokens=T([[5, 0], [0, 0]]))], "row 0, .* drew token 5; .* without the mask 5"),
+    ],
+)
+def test_an_anysubset_decoder_that_stops_or_leaves_the_vocabulary_is_told(steps, message):
+    with pytest.raises(ParityError, match=message):
+        anysubset.record(SUBSET, TASK, iter(steps))
+
+
+# --- continuous: two rows of three places, one number each, in an order of their own
+
+PAIR, START = Pair(SimpleNamespace(dim=1)), Start(T([[2, 0, 1], [0, 1, 2]]))
+YES = torch.ones(2, 2, dtype=torch.bool)
+ZERO = torch.zeros(2, 2)
+
+
+def drawn(values, kept, **more):
+    return Draw(T(values)[..., None].double(), T(kept), **more)
+
+
+DRAWS = [
+    drawn(
+        [[1.0, 2.0], [3.0, 9.0]], [2, 1], verified=T([[1, 0], [1, 1]]).bool(), accepted=T([[1, 0], [0, 1]]).bool(),
+        log_ratio=ZERO, distance=ZERO + 1, tries=T([5, 0]), gave_up=T([True, False]),
+    ),
+    drawn([[4.0, 8.0], [5.0, 6.0]], [1, 2]),
+]  # fmt: skip
+
+
+def test_places_are_written_at_their_positions_and_counted_by_place():
+    done = continuous.record(PAIR, START, iter(DRAWS))
+    assert done.tokens[..., 0].tolist() == [[2, 4, 1], [3, 5, 6]] and done.tokens.dtype == torch.float64
+    assert done.step.tolist() == [[1, 1, 2], [1, 2, 2]] and done.steps.tolist() == [2, 2]
+    assert done.accepted.tolist() == [[1, -1, -1], [0, 1, -1]]
+    assert done.distance.isnan().tolist() == [[False, True, True], [False, False, True]]
+    assert done.tries.tolist() == [5, 0] and done.gave_up.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([], "row 0, position 0: the decoder stopped before it was filled in"),
+        (DRAWS[:1], "row 0, position 1: the decoder stopped before it was filled in"),
+        ([DRAWS[0], drawn([[4.0, 8.0], [5.0, 6.0]], [1, 1])], "row 1, position 2: the decoder stopped"),
+        ([drawn([[NAN, 2.0], [3.0, 9.0]], [2, 1]), DRAWS[1]], "row 0, position 2: .* token that is not finite"),
+        ([DRAWS[0], drawn([[4.0, 8.0], [5.0, -float("inf")]], [1, 2])], "row 1, position 2: .* not finite"),
+        ([DRAWS[0]._replace(log_ratio=ZERO + NAN), DRAWS[1]], "row 0, position 2: the densities .* have no ratio"),
+    ],
+)
+def test_a_continuous_decoder_that_stops_or_draws_no_number_is_told(steps, message):
+    with pytest.raises(ParityError, match=message):
+        continuous.record(PAIR, START, iter(steps))
+
+
+def test_what_is_not_kept_may_be_anything():
+    """Rejected drafts and finished rows are looked at by nobody."""
+    steps = [DRAWS[0], drawn([[4.0, NAN], [5.0, 6.0]], [1, 2])]
+    assert continuous.record(PAIR, START, iter(steps)).tokens.isfinite().all()
+
+
+# --- the clock of network and head
+
+
+def test_the_clock_of_a_model_counts_its_halves_and_those_of_its_rows():
+    law = SimpleNamespace(log_sigma=torch.zeros(4), rows=lambda which: law, log_density=lambda x, inner: x.sum(-1))
+    law.propose = lambda path: torch.zeros(4, 1)
+    model = SimpleNamespace(steps=7, dim=1, law=lambda c, path: law, conditions=lambda t, o, places, known: places)
+    model.take = lambda rows: model
+    clocked = continuous.Clocked(model)
+    places = torch.zeros(2, 2, dtype=torch.int64)
+    inner = clocked.take(T([0])).law(clocked.conditions(torch.zeros(2, 3, 1), places, places, places), None)
+    inner.rows(T([0])).log_density(torch.zeros(4, 1))
+    inner.propose(None)
+    counts = clocked.counts
+    assert (counts["passes"], counts["conditions"], counts["head_calls"]) == (1, 4, 7) and clocked.dim == 1
+    timed = {"network_seconds", "head_seconds", "density_seconds", "residual_seconds"}
+    assert timed < set(counts) and all(counts[k] > 0 for k in timed)
