@@ -1,4 +1,4 @@
-"""What a schema alone cannot see: methods and their options, weights and data files that are there, settings that go together.
+"""What a schema cannot see: methods and their options, weights and data that are there, settings that go together.
 
 Everything stops here, before any job, with one line that names the key, the value and what is allowed.
 """
@@ -14,7 +14,7 @@ from parity.base.files import canonical
 from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
 from parity.experiment.declared import constant
-from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method, plain_options
+from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection, TextTasks
 from parity.experiment.validation import validate
 
@@ -36,16 +36,8 @@ def load(raw: dict[str, Any]) -> Config:
 
 
 def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
-    """Every method of a section is a decoder of its kind, its variants are valid and differ, plain decoding is there."""
-    where, base = f"{KINDS[kind]}.methods", plain_method(kind)
-    if not any(plain(kind, base, options(kind, base, v, f"{where}.{base}")) for v in given.get(base, [])):
-        variant = {
-            k: v for k, v in plain_options(kind).items() if k in (constant(f"decoders/{kind}", base, "PLAIN") or {})
-        }
-        raise ConfigError(
-            f"{where} = {sorted(given)}: needs {base}{f' with {variant}' if variant else ''}, plain decoding,"
-            " with which every other method is compared"
-        )
+    """Every method of a section is a decoder of its kind; its variants are valid and differ; plain decoding is there."""
+    where, base, has_base = f"{KINDS[kind]}.methods", plain_method(kind), False
     for method, variants in given.items():
         if method not in methods(kind):
             raise ConfigError(f"{where}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
@@ -55,12 +47,17 @@ def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
             )
         seen: dict[str, int] = {}
         for i, variant in enumerate(variants):
-            text = canonical(options(kind, method, variant, f"{where}.{method}.{i}"))
-            if text in seen:
-                raise ConfigError(
-                    f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{seen[text]}"
-                )
-            seen[text] = i
+            complete = options(kind, method, variant, f"{where}.{method}.{i}")
+            has_base |= plain(kind, method, complete)
+            first = seen.setdefault(canonical(complete), i)
+            if first != i:
+                raise ConfigError(f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{first}")
+    if not has_base:
+        wanted = constant(f"decoders/{kind}", base, "PLAIN")
+        raise ConfigError(
+            f"{where} = {sorted(given)}: needs {base}{f' with {wanted}' if wanted else ''}, plain decoding,"
+            " with which every other method is compared"
+        )
 
 
 def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[str, int], what: str) -> None:
@@ -96,7 +93,8 @@ def check_text(section: TextSection) -> None:
         wanted = constant("decoders/anysubset", method, "PROMPT")
         if wanted is not None and wanted not in prompts:
             raise ConfigError(
-                f"text.methods.{method}: reads from left to right; allowed: with an infilling task whose prompt is {wanted!r}"
+                f"text.methods.{method}: reads from left to right;"
+                f" allowed: with an infilling task whose prompt is {wanted!r}"
             )
     if len(set(section.cache)) < len(section.cache):
         raise ConfigError(f"text.cache = {section.cache}: a value is given twice")
@@ -106,7 +104,8 @@ def check_continuous(section: ContinuousSection) -> None:
     folder = weights.continuous_folder(section)
     if not (folder / "SHA256SUMS").exists():
         raise ConfigError(
-            f"continuous.weights = {section.weights!r}: no SHA256SUMS in it; allowed: '' or a folder that `convert` wrote"
+            f"continuous.weights = {section.weights!r}: no SHA256SUMS in it;"
+            " allowed: '' or a folder that `convert` wrote"
         )
     for name in ("models", "batch"):
         if len(set(getattr(section, name))) < len(getattr(section, name)):
@@ -135,7 +134,8 @@ def check_head(model: str, said: dict[str, Any], section: ContinuousSection) -> 
             )
         if sampling.sampler not in said["samplers"]:
             raise ConfigError(
-                f"continuous.sampling.sampler = {sampling.sampler!r}: {model} has no such sampler; allowed: {said['samplers'][0]!r}"
+                f"continuous.sampling.sampler = {sampling.sampler!r}: {model} has no such sampler;"
+                f" allowed: {said['samplers'][0]!r}"
             )
 
 
@@ -185,7 +185,7 @@ def check_sources(value: Config, published: list[Path]) -> None:
 
 
 def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
-    """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt that is too long."""
+    """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt too long."""
     where = "image.prompts"
     try:
         text = (root / spec.file).read_bytes().decode("utf-8")

@@ -1,6 +1,7 @@
 """A method's options, and what its module claims: read from the source of the decoder, without importing torch.
 
-The keyword-only arguments of the function of the module's name, with their annotations, are the option schema. Declarations:
+The keyword-only arguments of the function of the module's name, with their annotations, are the option schema. A module
+declares, as literals:
 
     CLAIM         "lossless" or "lossy": what the paper says of the law
     EXACT_WITH    options at whose stated value alone a lossless claim is made
@@ -96,7 +97,8 @@ def on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:
 
 
 def small(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: those that count places cut to a few, so that a method is what it is on larger ones."""
+    """A variant's options for an enumerable model: those that count places cut to a few, so that a method is what it is
+    on larger ones."""
     return {k: min(v, SMALL[kind][k]) if k in SMALL[kind] else v for k, v in options.items()}
 
 

@@ -66,7 +66,7 @@ class SamplingSpec(Strict):
 
 
 class HeadSpec(Strict):
-    """How the heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
+    """How heads of continuous models are sampled: part of what the target's law is, so the same for every method."""
 
     steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
     sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
@@ -190,7 +190,7 @@ class CodeTask(TextTask):
 
 
 class TextTasks(Strict):
-    """Tasks, each a list of settings; the first three are decoded by every method, the others ask for the model's laws."""
+    """Tasks, each a list of settings: the first three are decoded by every method, the others ask for laws."""
 
     infilling: list[InfillingTask] = [InfillingTask()]
     stories: list[StoriesTask] = []

@@ -1,7 +1,7 @@
 """Which sources a job depends on: the import closure of the modules that it runs, computed without importing them.
 
-A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports runs
-it again, and an edit of no other does. Docstrings and comments are no part of the digest: writing punishes nobody.
+A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
+runs it again, and an edit of no other does. Docstrings and comments are no part of the digest: writing punishes nobody.
 Modules that a job imports by name (a decoder, a model family) are given beside its command.
 """
 
@@ -31,7 +31,7 @@ def tree(file: Path) -> ast.Module:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Modules of this package that a source file imports, at its top or inside a function, and the packages they are in."""
+    """Modules of this package that a source file imports, also inside functions, and the packages they are in."""
     for node in ast.walk(tree(file)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -1,4 +1,4 @@
-"""The figures an experiment ends in: the names they may use, and what is wrong with one. Imports neither numpy nor a decoder.
+"""The figures an experiment ends in: the names they may use, and what is wrong with one.
 
 A *setting* is what a cell was asked for: its method, model, batch, task, "sampling.<field>", or one of its method's
 options. A *measure* is a figure that a metric declares. A figure shows measures over a setting or over another measure,
@@ -117,7 +117,7 @@ def two_in_one_place(figure: Any, specs: list[dict[str, Any]], named: list[str])
 
 
 def unknown_source(paper: str, published: list[dict[str, str]]) -> str | None:
-    """What is wrong with a figure's `paper`, given the rows of workflow/published: a paper, or a table, that no row is of.
+    """What is wrong with a figure's `paper`, given the rows of workflow/published: a paper or a table of no row.
 
     A figure may have no rows: its numbers are not printed.
     """

@@ -28,7 +28,8 @@ def _allowed(error: Any) -> str:
         if kind in ("int_type", "float_type") and isinstance(error["input"], str):
             try:
                 number = float(error["input"])
-                hint = f" (YAML reads {error['input']} as text: write {int(number) if kind == 'int_type' else f'{number:.1e}'}, unquoted)"
+                wanted_text = f"{int(number)}" if kind == "int_type" else f"{number:.1e}"
+                hint = f" (YAML reads {error['input']} as text: write {wanted_text}, unquoted)"
             except ValueError:
                 pass
         return f"allowed: {wanted}{hint}"

@@ -136,7 +136,7 @@ def continuous_revision(model: str, weights: Path) -> str:
 
 
 def check_pair(model: str, draft: bool, weights: Path) -> None:
-    """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes than its target's."""
+    """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes."""
     files = [weights / f"{model}.safetensors", *([weights / f"{model}-draft.safetensors"] if draft else [])]
     for file in files:
         if not file.exists():
@@ -157,5 +157,6 @@ def check_pair(model: str, draft: bool, weights: Path) -> None:
         values = [h.get(key) for h in said]
         if len(set(map(str, values))) > 1:
             raise ConfigError(
-                f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]}; allowed: the same"
+                f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]};"
+                " allowed: the same"
             )
