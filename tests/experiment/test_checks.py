@@ -8,7 +8,7 @@ import yaml
 
 from parity.base.errors import ConfigError
 from parity.experiment import checks, weights
-from parity.experiment.cells import cells
+from parity.experiment.cells import cells, text_tasks
 from parity.experiment.json_schema import schema
 from parity.experiment.schema import PromptSpec
 
@@ -231,7 +231,8 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = checks.load(yaml.safe_load(file.read_text()))
     checks.check_sources(loaded, PUBLISHED)
-    assert cells(loaded, checks.read_prompts(loaded.image.prompts, ROOT) if loaded.image else [])
+    prompts = checks.read_prompts(loaded.image.prompts, ROOT) if loaded.image else []
+    assert cells(loaded, prompts) or text_tasks(loaded.text)
 
 
 @pytest.mark.parametrize(
@@ -301,8 +302,8 @@ def test_published_files_need_a_drafter_of_their_own(tmp_path):
 
 
 def test_sizes_of_the_embedded_model(all_weights):
-    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16 model's
-    revision as it was."""
+    """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16
+    model's revision as it was."""
     _, (before, digest) = all_weights
     specs, methods = {"scenes": {}, "scenes8": {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
     loaded = checks.load(image(methods, models=specs))

@@ -1,4 +1,4 @@
-"""The house: arrows run downwards, no circle, nothing too long to read at once, no torch where the workflow is planned."""
+"""The house: arrows run downwards, no circle, nothing too long to read at once, no torch where jobs are planned."""
 
 import ast
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_no_circle():
         if module not in state:
             state[module] = 1
             for other in sources.direct(module):
-                if not (sources.file_of(other) or Path()).name == "__init__.py":
+                if (sources.file_of(other) or Path()).name != "__init__.py":
                     visit(other, [*path, module])
             state[module] = 2
 

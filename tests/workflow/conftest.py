@@ -73,7 +73,7 @@ def jobs(run):
 
 @pytest.fixture
 def finished(project, snakemake):
-    """A workflow whose results are there as far as Snakemake can tell: empty files, touched with their parameters recorded."""
+    """A workflow whose results are there as far as Snakemake can tell: empty files, their parameters recorded."""
 
     def finish(config="every.yaml"):
         plan = snakemake("-n", config=config)

@@ -2,9 +2,6 @@
 
 import re
 
-import pytest
-
-from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")

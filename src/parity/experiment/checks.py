@@ -36,7 +36,7 @@ def load(raw: dict[str, Any]) -> Config:
 
 
 def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
-    """Every method of a section is a decoder of its kind; its variants are valid and differ; plain decoding is there."""
+    """Methods of a section are decoders of its kind, their variants are valid and differ, one is plain decoding."""
     where, base, has_base = f"{KINDS[kind]}.methods", plain_method(kind), False
     for method, variants in given.items():
         if method not in methods(kind):
