@@ -1,4 +1,4 @@
-"""Trees of candidates that a drafter proposes below the last final token: EAGLE-2's dynamic tree, LANTERN++'s static one."""
+"""Trees that a drafter proposes below the last final token: EAGLE-2's dynamic one, LANTERN++'s static one."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,14 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.line import Line
+from parity.decoders.trees import Candidates
 from parity.models.discrete.protocol import Drafter
-from parity.models.discrete.trees import ancestors
-
-
-class Candidates(NamedTuple):
-    """T nodes a row; siblings stand in the order in which they are tried, parents before their children."""
-
-    tokens: Tensor  # [B, T]
-    parents: Tensor  # [B, T] nodes of this tree, -1 for the last final token
-    depth: Tensor  # [B, T] from 1
-    score: Tensor  # [B, T] log-probability of the path to the node, under the drafter
 
 
 def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: int, top_k: int) -> Candidates:
-    """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest tokens, then keep the `total`
-    likeliest nodes of all.
+    """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest
+    tokens, then keep the `total` likeliest nodes of all.
 
     logits [B, V]: the drafter's law after the last final token, at position `last` [B].
     """
@@ -36,43 +28,53 @@ def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: i
         law = drafter.tree(tokens, (last + d)[:, None].expand(-1, K), above).log_softmax(-1)
         best = law.topk(K)
         grown = (score[..., None] + best.values.clamp(max=0)).flatten(1)  # [B, K * K]
-        levels.append(
-            (
-                best.indices.flatten(1),
-                frontier.repeat_interleave(K, 1),
-                torch.full_like(grown, d + 1, dtype=torch.int64),
-                grown,
-            )
-        )
+        children = best.indices.flatten(1)
+        levels.append((children, frontier.repeat_interleave(K, 1), torch.full_like(children, d + 1), grown))
         chosen = grown.topk(K)
-        score, tokens = chosen.values, levels[-1][0].gather(1, chosen.indices)
+        score, tokens = chosen.values, children.gather(1, chosen.indices)
         frontier, above = count + chosen.indices, (d - 1) * K + chosen.indices // K
         count += K * K
-    every = Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True)))
-    # No child is likelier than its parent and ties go to the earlier node, so that what is kept holds every node's ancestors.
-    kept = every.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
-    number = torch.full((B, count + 1), -1, device=device).scatter(
-        1, kept, torch.arange(kept.shape[1], device=device).expand(B, -1)
-    )
-    found = Candidates(*(x.gather(1, kept) for x in every))
-    return found._replace(parents=number.gather(1, torch.where(found.parents < 0, count, found.parents)))
+    return _likeliest(Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True))), total)
+
+
+def _likeliest(tree: Candidates, total: int) -> Candidates:
+    """The `total` likeliest nodes, numbered anew in their old order. No child is likelier than its parent and ties go
+    to the earlier node, so every node's ancestors are among them."""
+    B, count = tree.tokens.shape
+    kept = tree.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
+    number = torch.full((B, count + 1), -1, device=kept.device)
+    number = number.scatter(1, kept, torch.arange(kept.shape[1], device=kept.device).expand(B, -1))
+    parents = torch.where(tree.parents < 0, count, tree.parents)
+    return Candidates(*(x.gather(1, kept) for x in tree._replace(parents=number.gather(1, parents))))
 
 
 def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0) -> Tensor:
-    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B], `most` of them at most.
+    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B],
+    `most` of them at most.
 
-    line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one `older` places before;
-    a row with fewer tokens reads its last again.
+    line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one
+    `older` places before; a row with fewer tokens reads its last again.
     """
     at = (begin[:, None] + torch.arange(most, device=line.device)).minimum(end[:, None] - 1)
     return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
 
 
-class Raced:
-    """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the next token.
+def drafted(drafter: Drafter, line: Line, total: int, depth: int, top_k: int) -> Candidates | None:
+    """EAGLE-2's tree behind the last final token, once the drafter has read what the last pass wrote; None before there
+    is a feature to draft from."""
+    if not line.step:
+        return None
+    law = read_on(drafter, line.tokens, line.before, line.at, depth + 1)
+    return dynamic(drafter, law, line.at - 1, total, depth, top_k)
 
-    exponential [B, D, V], of the positions from `first` [B] on; sharp: temperature of log(law / exponential), small where the drafter's laws are
-    close to the target's. What is tried then depends on the noise, so this is for decoders alone whose tokens do not depend on what is tried.
+
+class Raced:
+    """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the
+    next token.
+
+    exponential [B, D, V], of the positions from `first` [B] on; sharp: temperature of log(law / exponential), small
+    where the drafter's laws are close to the target's. What is tried then depends on the noise, so this is for decoders
+    alone whose tokens do not depend on what is tried.
     """
 
     def __init__(self, drafter: Drafter, exponential: Tensor, first: Tensor, sharp: float):
@@ -90,44 +92,29 @@ class Raced:
         return (law - self.log[self.rows, positions + 1 - self.first[:, None]]) / self.sharp
 
 
-def leaves(tree: Candidates) -> Tensor:
-    """[B, T] bool: nodes that no other follows. Their paths are the tree's candidate sequences."""
-    T = tree.parents.shape[1]
-    followed = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
-    return ~followed.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
-
-
-def path_to(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
-    """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
-    above = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
-    path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
-    where = torch.where(above, tree.depth - 1, depth)
-    return path.scatter(1, where, torch.arange(above.shape[1], device=leaf.device).expand_as(where))[:, :depth]
-
-
 class Shape(NamedTuple):
     """A tree that is the same for every row and pass."""
 
     parents: list[int]  # -1 for the last final token
     depth: list[int]  # from 1
-    children: dict[int, list[int]]  # of a node, or of -1, in order of rank
+    children: dict[int, list[int]]  # of a node, or of -1, in order of rank; only of those that have any
 
 
 def harmonic(width: int, depth: int) -> Shape:
     """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
-    found, products, level = Shape([], [], {}), {-1: 1}, [-1]
+    tree, products, level = Shape([], [], {}), {-1: 1}, [-1]
     for d in range(1, depth + 1):
         below = []
         for node in level:
             for rank in range(width // products[node]):
-                child = len(found.parents)
-                found.parents.append(node)
-                found.depth.append(d)
-                found.children.setdefault(node, []).append(child)
+                child = len(tree.parents)
+                tree.parents.append(node)
+                tree.depth.append(d)
+                tree.children.setdefault(node, []).append(child)
                 products[child] = products[node] * (rank + 1)
                 below.append(child)
         level = below
-    return found
+    return tree
 
 
 class Drawn(NamedTuple):
@@ -135,7 +122,14 @@ class Drawn(NamedTuple):
 
     tokens: Tensor  # [B, T]
     valid: Tensor  # [B, T] bool: the law had a token left for the node
-    laws: dict[int, Tensor]  # of every node with children, and of -1: q [B, V] its children were drawn from
+    laws: Tensor  # [B, I, V] q that the children of each of `Shape.children` were drawn from, in its order
+
+
+def nothing_drawn(shape: Shape, rows: int, vocab: int, dtype: torch.dtype, device: torch.device) -> Drawn:
+    """What stands there before there is a feature to draft from."""
+    tokens = torch.zeros(rows, len(shape.parents), dtype=torch.int64, device=device)
+    laws = torch.zeros(rows, len(shape.children), vocab, dtype=dtype, device=device)
+    return Drawn(tokens, torch.zeros_like(tokens, dtype=torch.bool), laws)
 
 
 def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: Noise, step: int) -> Drawn:
@@ -144,20 +138,15 @@ def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: N
     logits [B, V]: the drafter's law after the last final token, at position `last` [B]; step numbers the pass.
     """
     B, V, T, device = *logits.shape, len(shape.parents), logits.device
-    tokens, valid = (
-        torch.zeros(B, T, dtype=torch.int64, device=device),
-        torch.zeros(B, T, dtype=torch.bool, device=device),
-    )
+    tokens = torch.zeros(B, T, dtype=torch.int64, device=device)
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
     laws, level, shown = {-1: logits.softmax(-1)}, [-1], {-1: -1}
     while level:
         index = step * (T + 1) + 1 + torch.tensor(level, device=device)
+        exponential = noise.exponential("draft", index.expand(B, -1), V)
         most = min(max(len(shape.children[node]) for node in level), V)
-        best = (
-            torch.stack([laws[node] for node in level], 1) / noise.exponential("draft", index.expand(B, -1), V)
-        ).topk(most)
-        place = [
-            (child, i, rank) for i, node in enumerate(level) for rank, child in enumerate(shape.children[node][:most])
-        ]
+        best = (torch.stack([laws[node] for node in level], 1) / exponential).topk(most)
+        place = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:most])]
         column, which, rank = torch.tensor(place, device=device).T
         tokens[:, column], valid[:, column] = best.indices[:, which, rank], best.values[:, which, rank] > 0
         level = [c for node in level for c in shape.children[node] if c in shape.children]
@@ -168,4 +157,4 @@ def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: N
             first = len(shown) - 1
             shown |= {c: first + i for i, c in enumerate(level)}
             laws |= {c: law[:, i] for i, c in enumerate(level)}
-    return Drawn(tokens, valid, laws)
+    return Drawn(tokens, valid, torch.stack([laws[node] for node in shape.children], 1))

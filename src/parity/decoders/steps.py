@@ -6,27 +6,28 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    """One pass of the target over a batch whose rows stand at different positions."""
+    """One pass of the target over a batch whose rows stand at different positions (discrete)."""
 
     tokens: Tensor  # [B, W] tokens of the pass
     kept: Tensor  # [B] how many of them are final; 0 for a row that was finished before
-    positions: Tensor  # [B] where the first of them stands: the others follow, the first `kept` are final; or [B, W] where each final one
-    # stands, in any order: a slot that is not used carries a position >= L
+    # [B] where the first of them stands: the others follow, the first `kept` are final. Or [B, W], where each final one
+    # stands, in any order: a slot that is not used carries a position >= L.
+    positions: Tensor
     nodes: Tensor | None = None  # [B] tokens evaluated in the pass, if not W (those past the end of a row left out)
 
 
 class Fill(NamedTuple):
-    """One loop of a decoder over a batch whose rows stand at different ranks."""
+    """One loop of a decoder over a batch whose rows stand at different ranks (any-subset)."""
 
     positions: Tensor  # [B, W] distinct in a row where `final`
     tokens: Tensor  # [B, W]
     final: Tensor  # [B, W] bool: which of them are
-    calls: Tensor  # [B] evaluations of the model that the row needed, one for each order it was laid out in; 0 if it was finished before
+    calls: Tensor  # [B] evaluations of the model the row needed, one for each order it is laid out in; 0 once finished
     drafts: Tensor | None = None  # [B] passes of an auxiliary drafter, if there is one
 
 
 class Draw(NamedTuple):
-    """One step of a decoder over a batch whose rows stand at different places: the first kept[b] of row b's W tokens are new."""
+    """One step of a decoder over rows at different places (continuous): the first kept[b] of row b's tokens are new."""
 
     tokens: Tensor  # [B, W, D]
     kept: Tensor  # [B]; 0 for a row that was finished before

@@ -1,11 +1,11 @@
 """The one accept-or-resample core of the discrete decoders.
 
 Words, for a window of W positions:
-- draft: the token proposed for a position before this pass; q is the law it was drawn from given the noise of earlier positions;
-- p: the target's law at the position, given the tokens that were fed (final ones, then drafts);
-- accepted: a draft that is kept; the run of accepted drafts ends at the first rejection;
-- corrected: the token drawn in place of the first rejected draft. Accepted and corrected tokens are final, their law is p;
-- fresh: tokens after the correction, drawn from p: the drafts of the next pass, whose law q is this p. Never an older q: published code
+- draft: the token proposed for a position before this pass; q is the law it was drawn from given the noise of earlier
+positions; - p: the target's law at the position, given the tokens that were fed (final ones, then drafts); - accepted:
+a draft that is kept; the run of accepted drafts ends at the first rejection; - corrected: the token drawn in place of
+the first rejected draft. Accepted and corrected tokens are final, their law is p; - fresh: tokens after the correction,
+drawn from p: the drafts of the next pass, whose law q is this p. Never an older q: published code
   that stores the old law of a kept token is measurably biased.
 """
 
@@ -25,8 +25,14 @@ def race(weights: Tensor, exponential: Tensor) -> Tensor:
     return (weights / exponential).argmax(-1)
 
 
+def probability(law: Tensor, tokens: Tensor) -> Tensor:
+    """What law [..., V] gives to tokens [...]."""
+    return law.gather(-1, tokens[..., None])[..., 0]
+
+
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding left nothing of it."""
+    """max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding left nothing of
+    it."""
     rest = (p - q).clamp_(min=0)
     return torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
 
@@ -42,13 +48,12 @@ def verify(
     u            [B, W]    uniform
     exponential  [B, W, V] unit exponentials
 
-    A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with probability
-    p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for token.
-    `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability.
+    A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with
+    probability p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for
+    token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability.
     """
     fresh = race(p, exponential)
-    at = draft[..., None]
-    own_p, own_q = p.gather(-1, at)[..., 0], q.gather(-1, at)[..., 0]
+    own_p, own_q = probability(p, draft), probability(q, draft)
     likely = u * own_q < own_p + tolerance * own_q  # strict: p = 0 is never accepted, no 0/0
     hit = fresh == draft
     if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
@@ -60,7 +65,8 @@ def verify(
 def finish(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, accepted: Tensor, fresh: Tensor, exponential: Tensor
 ) -> Verified:
-    """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is not, then `fresh`."""
+    """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is
+    not, then `fresh`."""
     n = accepted.long().cumprod(-1).sum(-1)  # [B] length of the accepted run
     i = torch.arange(draft.shape[1], device=draft.device)
     first = n.clamp(max=draft.shape[1] - 1)[:, None]  # the first rejected slot (any slot, unused, if there is none)
@@ -69,6 +75,25 @@ def finish(
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
     tokens = torch.where(i < n[:, None], draft, torch.where(i == n[:, None], corrected, fresh))
     return Verified(tokens, (n + 1).clamp(max=draft.shape[1]))
+
+
+def transport(
+    p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Every draft moved from its law q to p, those behind a rejection too (maximal coupling, as in MC-SJD): tokens and
+    which stay, both [...].
+
+    p, q, exponential [..., V], the others [...], as in `verify`. A draft stays with probability min(1, p / q) and is
+    else drawn from the residual; a point draft is replaced by a draw from p.
+    """
+    stays = ~point & (u * probability(q, draft) < probability(p, draft))
+    drawn = torch.where(point, race(p, exponential), race(residual(p, q), exponential))
+    return torch.where(stays, draft, drawn), stays
+
+
+def run(tokens: Tensor, draft: Tensor) -> Tensor:
+    """[B] how many tokens [B, W] came out as they were drafted before the first that did not."""
+    return (tokens == draft).long().cumprod(-1).sum(-1)
 
 
 def normal(weights: Tensor) -> Tensor:
@@ -90,8 +115,9 @@ def look_alikes(vectors: Tensor, k: int) -> Tensor:
 def relaxed(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
     """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate answers for tokens that look like it.
 
-    p [B, V]; v [B, 1] candidates; near [B, k] tokens like them, the most alike first; budget [B, 1]: the probability they may add. Returns the
-    mass [B] of the candidate and those that count (the longest run from the first within the budget) and p [B, V] without the latter.
+    p [B, V]; v [B, 1] candidates; near [B, k] tokens like them, the most alike first; budget [B, 1]: the probability
+    they may add. Returns the mass [B] of the candidate and those that count (the longest run from the first within the
+    budget) and p [B, V] without the latter.
     """
     own = p.gather(1, near)
     counts = own.cumsum(1) <= budget
@@ -111,9 +137,10 @@ def verify_siblings(
 ) -> tuple[Tensor, Tensor]:
     """Token [B] and rank [B] of the accepted candidate, -1 for a token drawn from what is left of p.
 
-    p, q [B, V]; candidates [B, K] drawn from q one after the other without replacement, those not `valid` [B, K] ran out of q; point [B]: the
-    first is a given token; u [B, K]. Each in turn is tested against what the ones before left of p and of q (Leviathan et al. 2023, Alg. 1, as
-    in recursive rejection sampling), so the token's law is p. With near [V, k] p is relaxed at each candidate v by up to relax * p(v).
+    p, q [B, V]; candidates [B, K] drawn from q one after the other without replacement, those not `valid` [B, K] ran
+    out of q; point [B]: the first is a given token; u [B, K]. Each in turn is tested against what the ones before left
+    of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's law is p. With
+    near [V, k] p is relaxed at each candidate v by up to relax * p(v).
     """
     drawn = race(p, exponential)
     token, rank = drawn, torch.full_like(candidates[:, 0], -1)
@@ -133,7 +160,9 @@ def verify_siblings(
 
 class Descent(NamedTuple):
     path: Tensor  # [B, D + 1] nodes whose tokens are accepted, the one that it began from first; -1 behind the last
-    tokens: Tensor  # [B, D + 1] final: those of the path's nodes but the first, then the one drawn behind it; arbitrary from there on
+    tokens: (
+        Tensor  # [B, D + 1] those of the path's nodes but the first, then the one drawn behind; from there on arbitrary
+    )
 
 
 def descend(
@@ -147,14 +176,17 @@ def descend(
     delta: float,
     reject: str,
 ) -> Descent:
-    """Down a tree of given candidates, tried one after the other in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
+    """Down a tree of given candidates, tried one after the other in the order of their nodes (LANTERN: Jang et al.
+    2024, Alg. 1).
 
-    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; begin [B] the node of the last final token; exponential [B, D + 1, V] and
-    u [B, D, K] of the positions behind it, K the most children of a node; near [V, k] look-alikes.
+    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; begin [B] the node of the last final token;
+    exponential [B, D + 1, V] and u [B, D, K] of the positions behind it, K the most children of a node; near [V, k]
+    look-alikes.
 
-    A candidate is accepted with the probability that p holds for it and its look-alikes within `delta`: if a draw from p hits it, or, of the
-    draws that miss, as many as these add. A rejected one takes with it those that counted ("counted"), or all k of them ("all", as released;
-    if nothing is left every token is as likely). With delta 0 the tokens are the draws from p.
+    A candidate is accepted with the probability that p holds for it and its look-alikes within `delta`: if a draw from
+    p hits it, or, of the draws that miss, as many as these add. A rejected one takes with it those that counted
+    ("counted"), or all k of them ("all", as released; if nothing is left every token is as likely). With delta 0 the
+    tokens are the draws from p.
     """
     rows, nodes, none = (
         torch.arange(len(p), device=p.device),
@@ -195,14 +227,15 @@ def descend(
 
 
 def match(p: Tensor, draft: Tensor, exponential: Tensor) -> Verified:
-    """Deterministic matching (Song et al. 2021): a draft is final if it equals the draw made from p, whatever it came from."""
+    """Deterministic matching (Song et al. 2021): a draft is final if it equals the draw made from p, whatever it came
+    from."""
     fresh = race(p, exponential)
-    n = (fresh == draft).long().cumprod(-1).sum(-1)
-    return Verified(fresh, (n + 1).clamp(max=draft.shape[1]))
+    return Verified(fresh, (run(fresh, draft) + 1).clamp(max=draft.shape[1]))
 
 
 def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Move a window on by `kept` [B]: values [B, W, ...] to (values [B, window, ...] of the next window, new [B, window]).
+    """Move a window on by `kept` [B]: values [B, W, ...] to (values [B, window, ...] of the next window, new [B,
+    window]).
 
     `new` marks slots that no value was computed for; what stands there is arbitrary.
     """

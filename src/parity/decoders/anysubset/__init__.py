@@ -7,7 +7,7 @@ start    `Infilling`: known tokens, order of decoding, and where each row begins
 noise    `parity.noise.Noise` of the B rows
 options  keyword-only, with types and bounds: they are the method's configuration schema
 
-A row's result depends on its own noise and prompt alone. A draw of rank r in a loop that began at rank n has the index n N + r, so
-none is used twice. A decoder counts, times and logs nothing; `parity.anysubset.steps.fill` does. Each module declares CLAIM and SOURCE,
-as those of `parity.decoders`.
+A row's result depends on its own noise and prompt alone. A draw of rank r in a loop that began at rank n has the index
+n N + r, so none is used twice. A decoder counts, times and logs nothing; `parity.anysubset.steps.fill` does. Each
+module declares CLAIM and SOURCE, as those of `parity.decoders`.
 """

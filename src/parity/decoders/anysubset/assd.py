@@ -1,4 +1,5 @@
-"""Any-Subset Speculative Decoding: the model drafts for itself, and corrects its drafts by the joint density of one pass."""
+"""Any-Subset Speculative Decoding: the model drafts for itself, and corrects itself by the joint density of one
+pass."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -7,6 +8,7 @@ import torch
 from pydantic import Field
 
 from parity.base.noise import Noise
+from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
@@ -26,41 +28,32 @@ def assd(
     k: Annotated[int, Field(ge=2, le=64)] = 5,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Fill]:
-    """Each loop drafts k tokens independently given what is known, then verifies them left to right against their joint law.
+    """Each loop drafts k tokens independently given what is known, then verifies them left to right against their joint
+    law.
 
     k          tokens drafted per loop; 2 cannot be faster than one at a time (two passes, two tokens)
     tolerance  epsilon, added to every acceptance probability. 0 is exact.
 
-    The first draft is final as it is drawn, for its draft law is its law (Lemma 1); only those behind it are verified. A row with one
-    token left needs no verification (line 9). So no row needs more passes than it has tokens (Theorem 1).
+    The first draft is final as it is drawn, for its draft law is its law (Lemma 1); only those behind it are verified.
+    A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens (Theorem
+    1).
     """
-    tokens, order, begin, end = start.tokens, start.order, start.begin, start.end
-    N, n = tokens.shape[1], start.begin.clone()
+    tokens, order, begin, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
-    while bool((n < end).any()):
-        rank = n[:, None] + slot  # [B, k]
-        open_ = rank < end[:, None]
-        asked = torch.where(open_, rank, N)
-        position = order.gather(1, rank.clamp(max=N - 1))
-        index = n[:, None] * N + rank
-        p = model.laws(
-            tokens, order, begin, asked, n[:, None].expand_as(rank)
-        )  # the paper's p is the draft's law, its q the target's
+    while bool((n < start.end).any()):
+        left, here = start.end - n, ranks(start, n, k)
+        index = n[:, None] * N + here.rank
+        # The paper's p is the law of a draft, its q the target's.
+        p = model.laws(tokens, order, begin, here.asked, n[:, None].expand_as(here.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
-
-        new, kept = draft, (n < end).long()
-        if bool((n + 1 < end).any()):
-            line = write(tokens, position, draft, open_)
-            q = model.laws(line, order, begin, asked[:, 1:], rank[:, 1:])
-            u, exponential = (
-                noise.uniform("accept", index[:, 1:]),
-                noise.exponential("sample", index[:, 1:], model.vocab),
-            )
-            point = torch.zeros_like(open_[:, 1:])
-            rest = verify(q, p[:, 1:], draft[:, 1:], point, u, exponential, tolerance)
-            new, kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(end - n)
+        new, kept = draft, left.clamp(max=1)
+        if bool((left > 1).any()):
+            line = write(tokens, here.position, draft, here.open)
+            q = model.laws(line, order, begin, here.asked[:, 1:], here.rank[:, 1:])
+            u, e = noise.uniform("accept", index[:, 1:]), noise.exponential("sample", index[:, 1:], model.vocab)
+            point = torch.zeros_like(here.open[:, 1:])
+            rest = verify(q, p[:, 1:], draft[:, 1:], point, u, e, tolerance)
+            new, kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(left)
         final = slot < kept[:, None]
-        yield Fill(position, new, final, (n < end).long() + (n + 1 < end))
-
-        tokens = write(tokens, position, new, final)
-        n = n + kept
+        yield Fill(here.position, new, final, left.clamp(max=2))
+        tokens, n = write(tokens, here.position, new, final), n + kept

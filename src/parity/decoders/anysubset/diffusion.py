@@ -7,12 +7,13 @@ import torch
 from pydantic import Field
 
 from parity.base.noise import Noise
+from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
 
 CLAIM = "lossy"
-SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; here on the any-subset network, for Guo & Ermon 2025, Table 11"
+SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this network for Guo & Ermon 2025, Table 11"
 
 
 @torch.inference_mode()
@@ -25,20 +26,16 @@ def diffusion(
 
     What has appeared joins the prompt, as in the sampler's own network, where everything known sees everything known.
     """
-    tokens, end = start.tokens, start.end
-    N = tokens.shape[1]
-    known = start.tokens != model.mask
+    tokens, N = start.tokens, start.tokens.shape[1]
+    known = tokens != model.mask
     for step in range(steps):
-        order, begin, _ = lattice(known, end)
+        order, begin, end = lattice(known, start.end)
         if bool((begin >= end).all()):
             return
-        rank = begin[:, None] + torch.arange(N - int(begin.min()), device=tokens.device)
-        open_ = rank < end[:, None]
-        position = order.gather(1, rank.clamp(max=N - 1))
-        law = model.laws(tokens, order, begin, torch.where(open_, rank, N), begin[:, None].expand_as(rank))
-        index = step * N + position
+        here = ranks(start._replace(order=order), begin, N - int(begin.min()))
+        law = model.laws(tokens, order, begin, here.asked, begin[:, None].expand_as(here.rank))
+        index = step * N + here.position
         new = race(law, noise.exponential("sample", index, model.vocab))
-        final = open_ & (noise.uniform("accept", index) * (steps - step) <= 1)
-        yield Fill(position, new, final, (begin < end).long())
-
-        tokens, known = write(tokens, position, new, final), write(known, position, final, final)
+        final = here.open & (noise.uniform("accept", index) * (steps - step) <= 1)
+        yield Fill(here.position, new, final, (begin < end).long())
+        tokens, known = write(tokens, here.position, new, final), write(known, here.position, final, final)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.steps import Fill
@@ -17,11 +18,11 @@ SOURCE = "Radford et al. 2019; the autoregressive baseline of Guo & Ermon 2025, 
 
 
 def gpt2(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
-    """One token a pass. With or without a cache is the model's affair (`parity.anysubset.causal`)."""
-    inside = torch.arange(start.order.shape[1], device=start.order.device) < start.end[:, None]
-    wrong = inside & (start.order != torch.arange(start.order.shape[1], device=start.order.device))
+    """One token a pass; with or without a cache is the model's affair. ParityError for a prompt that is not a
+    prefix."""
+    rank = torch.arange(start.order.shape[1], device=start.order.device)
+    wrong = (rank < start.end[:, None]) & (start.order != rank)
     if wrong.any():
-        raise ValueError(
-            f"row {wrong.nonzero()[0, 0].item()}: known tokens behind masked ones; allowed for gpt2: a prefix"
-        )
+        row = wrong.nonzero()[0, 0].item()
+        raise ParityError(f"row {row}: known tokens behind masked ones; allowed for gpt2: a prefix")
     return sequential(model, start, noise=noise)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from parity.base.noise import Noise
+from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
@@ -18,13 +19,10 @@ SOURCE = "Guo & Ermon 2025, sec. 3 (sequential sampling via factorization), orde
 @torch.inference_mode()
 def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
     """Each pass draws the token of rank n from its law given all before it."""
-    tokens, order, begin, end = start.tokens, start.order, start.begin, start.end
-    N, n = tokens.shape[1], start.begin.clone()
-    while bool((n < end).any()):
-        rank, open_ = n[:, None], (n < end)[:, None]
-        law = model.laws(tokens, order, begin, torch.where(open_, rank, N), rank)
-        token = race(law, noise.exponential("sample", rank * N + rank, model.vocab))
-        position = order.gather(1, rank.clamp(max=N - 1))
-        yield Fill(position, token, open_, open_[:, 0].long())
-        tokens = write(tokens, position, token, open_)
-        n = n + open_[:, 0]
+    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
+    while bool((n < start.end).any()):
+        here = ranks(start, n, 1)
+        law = model.laws(tokens, start.order, start.begin, here.asked, here.rank)
+        token = race(law, noise.exponential("sample", here.rank * N + here.rank, model.vocab))
+        yield Fill(here.position, token, here.open, here.open[:, 0].long())
+        tokens, n = write(tokens, here.position, token, here.open), n + here.open[:, 0]

@@ -6,68 +6,80 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.ranks import Ranks, ranks
 from parity.decoders.steps import Fill
-from parity.decoders.verification import race
+from parity.decoders.verification import probability, race
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
 
 CLAIM = "lossless"
-SOURCE = "Pannatier et al. 2024 as reprinted in Guo & Ermon 2025, Algorithm 3 (appendix I, which says why it is not lossless)"
+SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I, which says why it is not lossless)"
+
+
+def shuffled(start: Infilling, keys: Tensor) -> Tensor:
+    """Orders [B N_o, N], N_o of each row: its own with the missing ranks in the order of keys [B, N_o, N]."""
+    N, orders = keys.shape[2], keys.shape[1]
+    rank = torch.arange(N, device=keys.device)
+    given, missing = (rank < end[:, None] for end in (start.begin, start.end))
+    by = torch.where(given[:, None], rank / N - 1, torch.where(missing[:, None], keys, torch.inf))
+    return start.order[:, None].expand(-1, orders, -1).gather(2, by.argsort(2)).flatten(0, 1)
+
+
+def accepted_runs(
+    model: AnySubsetModel, start: Infilling, here: Ranks, order: Tensor, own_p: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Places [B, N_o, W] of the ranks in each order, and how many drafts [B, N_o] it accepts before it rejects one.
+
+    start.tokens hold the drafts; order [B N_o, N]; by position own_p [B, N] the probability a draft was drawn with, u
+    [B, N] uniform.
+    """
+    B, orders = len(u), len(order) // len(u)
+
+    def rows(x: Tensor) -> Tensor:
+        return x.repeat_interleave(orders, 0)
+
+    line = rows(start.tokens)
+    q = model.laws(line, order, rows(start.begin), rows(here.asked), rows(here.rank))
+    where = order.gather(1, rows(here.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
+    own_q = probability(q, line.gather(1, where))
+    accepted = (rows(u).gather(1, where) * rows(own_p).gather(1, where) < own_q) & rows(here.open)
+    return where.view(B, orders, -1), accepted.long().cumprod(1).sum(1).view(B, orders)
 
 
 @torch.inference_mode()
 def sigma_gpt(
     model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: Annotated[int, Field(ge=1, le=64)] = 4
 ) -> Iterator[Fill]:
-    """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best order accepts.
+    """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best
+    order accepts.
 
-    orders  N_o, random orders a loop. Laid side by side in one batch, they are still N_o evaluations of the row, and counted so.
+    orders  N_o, random orders a loop. Laid side by side in one batch, they are still N_o evaluations of the row, and
+            counted so.
 
     What is accepted joins the prompt; what is rejected is dropped, not resampled.
     """
-    tokens, end = start.tokens, start.end
-    B, N = tokens.shape
-    known = start.tokens != model.mask
+    tokens, (B, N), device = start.tokens, start.tokens.shape, start.tokens.device
+    known, place = tokens != model.mask, torch.arange(N, device=device)
     for step in count():
-        order, begin, _ = lattice(known, end)
+        order, begin, end = lattice(known, start.end)
         if bool((begin >= end).all()):
             return
-        rank = begin[:, None] + torch.arange(N - int(begin.min()), device=tokens.device)
-        open_ = rank < end[:, None]
-        asked, position = torch.where(open_, rank, N), order.gather(1, rank.clamp(max=N - 1))
-        index = step * N + position
-        p = model.laws(tokens, order, begin, asked, begin[:, None].expand_as(rank))
+        now = Infilling(tokens, order, begin, end)
+        here = ranks(now, begin, N - int(begin.min()))
+        index = step * N + here.position
+        p = model.laws(tokens, order, begin, here.asked, begin[:, None].expand_as(here.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
-        own_p = write(
-            torch.zeros(B, N, dtype=p.dtype, device=p.device), position, p.gather(-1, draft[..., None])[..., 0], open_
-        )
-        line = write(tokens, position, draft, open_)
+        line = write(tokens, here.position, draft, here.open)
+        own_p = write(p.new_zeros(B, N), here.position, probability(p, draft), here.open)
 
-        place = torch.arange(N, device=tokens.device)
-        keys = noise.exponential(
-            "branch", step * orders + torch.arange(orders, device=tokens.device)[None], N
-        )  # [B, orders, N]
-        by_rank = torch.where(
-            (place < begin[:, None])[:, None],
-            place / N - 1,
-            torch.where((place < end[:, None])[:, None], keys, torch.inf),
-        )
-        shuffled = order[:, None].expand(-1, orders, -1).gather(2, by_rank.argsort(2)).flatten(0, 1)
-
-        def rows(x):
-            return x.repeat_interleave(orders, 0)
-
-        q = model.laws(rows(line), shuffled, rows(begin), rows(asked), rows(rank))
-        where = shuffled.gather(1, rows(rank).clamp(max=N - 1))  # [B orders, W]
-        own_q = q.gather(-1, rows(line).gather(1, where)[..., None])[..., 0]
+        keys = noise.exponential("branch", step * orders + torch.arange(orders, device=device)[None], N)
         u = noise.uniform("accept", step * N + place.expand(B, N))
-        accepted = (rows(u).gather(1, where) * rows(own_p).gather(1, where) < own_q) & rows(open_)
-        run = accepted.long().cumprod(1).sum(1).view(B, orders)
-        best = run.argmax(1)
-        where = where.view(B, orders, -1)[torch.arange(B, device=tokens.device), best]
-        final = (torch.arange(where.shape[1], device=tokens.device) < run.gather(1, best[:, None])) & open_
+        places, run = accepted_runs(model, now._replace(tokens=line), here, shuffled(now, keys), own_p, u)
+        best = run.argmax(1, keepdim=True)
+        where = places.gather(1, best[..., None].expand(-1, 1, places.shape[2]))[:, 0]
+        final = (place[: where.shape[1]] < run.gather(1, best)) & here.open
         new = line.gather(1, where)
         yield Fill(where, new, final, (1 + orders) * (begin < end).long())
-
         tokens, known = write(tokens, where, new, final), write(known, where, final, final)

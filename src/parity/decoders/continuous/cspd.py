@@ -1,10 +1,13 @@
-"""Continuous speculative decoding: a draft model proposes a few vectors one by one, the target accepts them by a ratio of densities.
+"""Continuous speculative decoding: a draft model proposes a few vectors one by one, the target accepts them by a ratio
+of densities.
 
-Source: Continuous Speculative Decoding for Autoregressive Image Generation, Alg. 1, Eqs. 4 to 13, appendices A and E. Where the released code
-differs from the equations, the equations are the default and the code's behaviour is the option named second.
+Source: Continuous Speculative Decoding for Autoregressive Image Generation, Alg. 1, Eqs. 4 to 13, appendices A and E.
+Where the released code differs from the equations, the equations are the default and the code's behaviour is the option
+named second.
 
-On a head with densities in closed form (a Gaussian mixture) the ratio is p(x)/q(x) and the decoder is exact speculative sampling. On a
-diffusion head it is the paper's surrogate, a ratio of two trajectories that share x_0, which is biased (its appendix A.1.2 says so).
+On a head with densities in closed form (a Gaussian mixture) the ratio is p(x)/q(x) and the decoder is exact speculative
+sampling. On a diffusion head it is the paper's surrogate, a ratio of two trajectories that share x_0, which is biased
+(its appendix A.1.2 says so).
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import mar, write
 from parity.decoders.steps import Draw
@@ -42,9 +46,11 @@ def propose(
 def residual(
     p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at `places` [N].
+    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at `places`
+    [N].
 
-    Returns tokens [N, D] (the last proposal where none was accepted, a draw of p), draws made [N], and whether none was accepted [N].
+    Returns tokens [N, D] (the last proposal where none was accepted, a draw of p), draws made [N], and whether none was
+    accepted [N].
     """
     done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
@@ -63,6 +69,71 @@ def residual(
         if bool(done.all()):
             break
     return tokens, made, ~done
+
+
+def judge(
+    target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, places: Tensor, seen: Tensor, noise: Noise
+) -> tuple[Tensor, list[Law]]:
+    """The target at places [N, S], the drafts [N, W, D] standing at the first W of them, each given the tokens of the
+    places below seen [N, S]: what it draws itself [N, S, D], and its laws, S of N each."""
+    (N, S), W = places.shape, drafts.shape[1]
+    filled, row = write(tokens, order.gather(1, places[:, :W]), drafts), torch.arange(N, device=places.device)
+    path = path_noise(noise, "sample", places, target.steps, target.dim)
+    laws = target.law(target.conditions(filled, order, places, seen), path)
+    return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
+
+
+def ratios(p: list[Law], q: list[Law], drafts: Tensor, inverted: bool, inner: float) -> tuple[Tensor, Tensor]:
+    """log Sigma [N, W] (eq. 8) and, with it, log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
+    log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p, q, strict=True)], 1)
+    log_sigma = -log_sigma if inverted else log_sigma
+    each = zip(p, q, drafts.unbind(1), strict=True)
+    ratio = [pj.log_density(x, inner) - qj.log_density(x, inner) for pj, qj, x in each]
+    return log_sigma, torch.stack(ratio, 1) + log_sigma
+
+
+def correct(
+    new: Tensor,
+    rejected: Tensor,
+    p: list[Law],
+    q: list[Law],
+    log_sigma: Tensor,
+    noise: Noise,
+    places: Tensor,
+    tries: int,
+    inner: float,
+    give_up: str,
+) -> tuple[Tensor, Tensor]:
+    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws made [N], and
+    times [N] that none was accepted."""
+    made, failed = torch.zeros_like(places[:, 0]), torch.zeros_like(places[:, 0])
+    for j in rejected.any(0).nonzero().flatten().tolist():
+        r = rejected[:, j].nonzero().flatten()
+        laws, place = (p[j].rows(r), q[j].rows(r), log_sigma[r, j]), places[r, j]
+        x, draws, none = residual(*laws, noise.take(r), place, new.shape[2], tries, inner)
+        if give_up == "error" and bool(none.any()):
+            raise ParityError(
+                f"place {int(place[none][0])}: none of {tries} draws was accepted; "
+                "allowed: more tries, or give_up: target"
+            )
+        new[r, j] = torch.where(none[:, None], 0, x) if give_up == "zero" else x
+        made[r], failed[r] = made[r] + draws, failed[r] + none
+    return made, failed
+
+
+def check(models: Pair, gamma: int) -> ContinuousModel:
+    """The draft model; ParityError unless it fits the target, and gamma the image."""
+    target, draft = models
+    if draft is None:
+        raise ParityError("cspd: the model has no draft; allowed: a pair of target and draft")
+    own, other = ((m.length, m.dim, m.steps) for m in (target, draft))
+    if own != other:
+        raise ParityError(
+            f"cspd: target and draft have (tokens, numbers a token, steps) {own} and {other}; allowed: the same"
+        )
+    if gamma > target.length:
+        raise ParityError(f"gamma {gamma}: allowed: at most the {target.length} tokens of an image")
+    return draft
 
 
 @torch.inference_mode()
@@ -87,88 +158,50 @@ def cspd(
     gamma              tokens drafted per step
     prefill            share of the image that the target draws alone at first (sec. 3.2)
     align              target and draft walk their trajectories with the same noise (Theorem 1)
-    verify             each: the target judges a draft given every draft before it (Alg. 1), for attention in both directions one
-                       evaluation a draft; blind: one evaluation that sees no draft, as released
+    verify             each: the target judges a draft given every draft before it (Alg. 1), for attention in both
+                       directions one evaluation a draft; blind: one evaluation that sees no draft, as released
     sigma              of eq. 8, or its inverse, as released
     inner_temperature  divides the residuals in the acceptance ratio; 42 as released
     resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
-    truncate           a rejected draft takes those behind it along; false: each is kept or replaced by itself, as released
-    tries, give_up     draws of the residual sampler, and what stands in when none was accepted: a draw of the target (counted, and shown), a
-                       zero vector, as released, or an error
+    truncate           a rejected draft takes those behind it along; false: each is kept or replaced by itself, as
+                       released
+    tries, give_up     draws of the residual sampler, and what stands in when none was accepted: a draw of the target
+                       (counted, and shown), a zero vector, as released, or an error
     """
-    target, draft, (B, L) = models.target, models.draft, start.order.shape
-    if draft is None:
-        raise ValueError("cspd: the model has no draft; allowed: a pair of target and draft")
-    if (target.length, target.dim, target.steps) != (draft.length, draft.dim, draft.steps):
-        shapes = [(m.length, m.dim, m.steps) for m in (target, draft)]
-        raise ValueError(
-            f"cspd: target and draft have (tokens, numbers a token, steps) {shapes[0]} and {shapes[1]}; allowed: the same"
-        )
-    if gamma > L:
-        raise ValueError(f"gamma {gamma}: allowed: at most the {L} tokens of an image")
-    D, device = target.dim, start.order.device
-    tokens, at = (
-        torch.zeros(B, L, D, dtype=noise.dtype, device=device),
-        torch.full((B,), ceil(prefill * L), device=device),
-    )
-    for place, drawn in zip(range(ceil(prefill * L)), mar(models, start, noise=noise), strict=False):
+    target, draft, (B, L), device = models.target, check(models, gamma), start.order.shape, start.order.device
+    tokens, first = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), ceil(prefill * L)
+    for place, drawn in zip(range(first), mar(models, start, noise=noise), strict=False):
         tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
         yield drawn
-    while int(at.min()) < L:
-        rows = (at < L).nonzero().flatten()  # finished rows take no part
-        order, known, here = start.order[rows], tokens[rows], noise.take(rows)
-        W = min(gamma, L - int(at.min()))
+    at = torch.full((B,), first, device=device)  # first open place
+    while (left := L - int(at.min())) > 0:
+        W, rows = min(gamma, left), (at < L).nonzero().flatten()  # finished rows take no part
+        order, known, here, here_at = start.order[rows], tokens[rows], noise.take(rows), at[rows, None]
         slot = torch.arange(W + 1, device=device)
-        beyond = at[rows, None] + slot
-        real, places = (
-            beyond < L,
-            beyond.clamp(max=L - 1),
-        )  # past the end of a row its last place again, which nobody looks at
-        drafted, q = propose(draft.take(rows), known, order, places[:, :W], here, "sample" if align else "draft")
-
-        # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place and has none.
+        real = here_at + slot[:W] < L
+        places = (here_at + slot).clamp(max=L - 1)  # past the end of a row its last place again, which nobody looks at
+        drafts, q = propose(draft.take(rows), known, order, places[:, :W], here, "sample" if align else "draft")
+        # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place.
         asked = places if truncate else places[:, :W]
-        path = path_noise(here, "sample", asked, target.steps, D)
-        seen = asked if verify == "each" else at[rows, None].expand_as(asked)
-        filled = write(known, order.gather(1, places[:, :W]), drafted)
-        laws = target.take(rows).law(target.take(rows).conditions(filled, order, asked, seen), path)
-        own = laws.sample(path).unflatten(0, asked.shape)  # [N, W(+1), D] what the target draws itself
-        p = [laws.rows(torch.arange(len(rows), device=device) * asked.shape[1] + j) for j in range(W)]
-
-        log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p, q, strict=True)], 1)  # eq. 8
-        log_sigma = -log_sigma if sigma == "inverted" else log_sigma
-        ratio = [
-            pj.log_density(x, inner_temperature) - qj.log_density(x, inner_temperature)
-            for pj, qj, x in zip(p, q, drafted.unbind(1), strict=True)
-        ]
-        log_ratio = torch.stack(ratio, 1) + log_sigma  # eq. 9
-        accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real[:, :W]
-        n = accepted.long().cumprod(1).sum(1) if truncate else real[:, :W].sum(1)  # [N] drafts that stand
-        verified = real[:, :W] & ((slot[:W] <= n[:, None]) if truncate else True)
-        new, rejected = torch.cat([drafted, own[:, -1:]], 1), verified & ~accepted
-        tried, gave_up = torch.zeros_like(n), torch.zeros_like(n)
-        for j in rejected.any(0).nonzero().flatten().tolist():
-            r = rejected[:, j].nonzero().flatten()
-            inner = inner_temperature if resample == "same" else 1.0
-            x, made, none = residual(
-                p[j].rows(r), q[j].rows(r), log_sigma[r, j], here.take(r), places[r, j], D, tries, inner
-            )
-            if give_up == "error" and bool(none.any()):
-                raise ValueError(
-                    f"place {int(places[r, j][none][0])}: none of {tries} draws was accepted; allowed: more tries, or give_up: target"
-                )
-            new[r, j] = torch.where(none[:, None], 0, x) if give_up == "zero" else x
-            tried[r], gave_up[r] = tried[r] + made, gave_up[r] + none
-        kept = torch.minimum(n + 1 if truncate else n, L - at[rows])
+        seen = asked if verify == "each" else here_at.expand_as(asked)
+        own, p = judge(target.take(rows), known, drafts, order, asked, seen, here)
+        log_sigma, log_ratio = ratios(p[:W], q, drafts, sigma == "inverted", inner_temperature)
+        accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real
+        stand = accepted.long().cumprod(1).sum(1) if truncate else real.sum(1)  # [N] drafts that stand
+        verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
+        new = torch.cat([drafts, own[:, -1:]], 1)
+        inner = inner_temperature if resample == "same" else 1.0
+        made, failed = correct(new, verified & ~accepted, p, q, log_sigma, here, places, tries, inner, give_up)
+        kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
+        far = ((drafts - own[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(known, order, places, new, kept)
-        far = ((drafted - own[:, :W]) ** 2).sum(-1)
-        yield Draw(*(spread(part, rows, B) for part in (new, kept, verified, accepted, log_ratio, far, tried, gave_up)))
+        yield Draw(*(spread(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
         at[rows] += kept
 
 
 def write_first(tokens: Tensor, order: Tensor, places: Tensor, new: Tensor, kept: Tensor) -> Tensor:
-    """tokens [N, L, D] with the first kept[b] of `new` [N, W, D] at their places; an extra position takes the others."""
-    L = tokens.shape[1]
+    """tokens [N, L, D] with the first kept[b] of `new` [N, W, D] at their places."""
+    L = tokens.shape[1]  # an extra position takes the others
     inside = torch.arange(places.shape[1], device=places.device) < kept[:, None]
     return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(inside, order.gather(1, places), L), new)[:, :L]
 

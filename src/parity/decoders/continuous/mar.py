@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.steps import Draw
 from parity.models.continuous.protocol import Pair, Start, path_noise
@@ -23,7 +24,8 @@ SOURCE = "Li et al. 2024 (MAR)"
 
 
 def known_after(iterations: int, schedule: str, length: int) -> list[int]:
-    """Tokens known after each iteration: the cosine schedule, at least one more each time (MAR, sec. 3.3), or equal shares."""
+    """Tokens known after each iteration: the cosine schedule, at least one more each time (MAR, sec. 3.3), or equal
+    shares."""
     if iterations == 0:
         return list(range(1, length + 1))
     known, found = 0, []
@@ -44,10 +46,11 @@ def mar(
     iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
-    """iterations: how often the target is asked; 0 is once a token, the autoregressive chain that other methods are compared with."""
+    """iterations: how often the target is asked; 0 is once a token, the autoregressive chain that other methods are
+    compared with."""
     target, (B, L) = models.target, start.order.shape
     if iterations > L:
-        raise ValueError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
+        raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
     tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
     for after in known_after(iterations, schedule, L):
         if after == before:

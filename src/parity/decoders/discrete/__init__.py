@@ -7,6 +7,7 @@ start    [B] int64, the token at position -1
 noise    `parity.noise.Noise` of the B rows
 options  keyword-only, with types and bounds: they are the method's configuration schema
 
-Every step is one pass of the target. A decoder counts, times and logs nothing; `parity.decode` does. Each module declares CLAIM, what
-its paper says of its law ("lossless" or "lossy"), and SOURCE; the workflow measures whether the claim holds.
+Every step is one pass of the target. A decoder counts, times and logs nothing; `parity.decode` does. Each module
+declares CLAIM, what its paper says of its law ("lossless" or "lossy"), and SOURCE; the workflow measures whether the
+claim holds.
 """

@@ -1,7 +1,6 @@
 """Grouped speculative decoding: SJD that verifies a group of look-alike tokens instead of the token."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Annotated, Literal
 
 import torch
@@ -9,9 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.drafting import Board
 from parity.decoders.steps import Step
-from parity.decoders.verification import Verified, finish, race, slide
+from parity.decoders.verification import Verified, finish, probability, race, run
+from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossy"
@@ -23,8 +22,8 @@ def groups(
 ) -> tuple[Tensor, Tensor]:
     """Alg. 2, lines 2 to 11: members [B, W, G] of each draft's group and which of them count [B, W, G] bool.
 
-    p [B, W, V], draft [B, W], vectors [V, D]. A group is the G tokens next to the draft in order of probability (G // 2 less likely ones, the
-    draft, the rest likelier), less those further than delta in probability or d in embedding.
+    p [B, W, V], draft [B, W], vectors [V, D]. A group is the G tokens next to the draft in order of probability (G // 2
+    less likely ones, the draft, the rest likelier), less those further than delta in probability or d in embedding.
     """
     V, at = p.shape[-1], draft[..., None]
     own = p.gather(-1, at)
@@ -32,9 +31,8 @@ def groups(
     lower = p.masked_fill(p > own, -1).scatter(-1, at, -1).topk(min(G // 2, V - 1))
     upper = (-p).masked_fill(p <= own, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
     lower_in, upper_in = lower.values >= 0, upper.values > -2
-    if (
-        border == "plain" and G > 1
-    ):  # the released slice with a negative start is empty, and its error falls back to the token alone
+    if border == "plain" and G > 1:
+        # The released slice is empty where its start is negative, and its error falls back to the token alone.
         whole = lower_in.sum(-1, keepdim=True) == G // 2
         lower_in, upper_in = lower_in & whole, upper_in & whole
     members = torch.cat([at, lower.indices, upper.indices], -1)
@@ -50,10 +48,16 @@ def verify_grouped(
     """Alg. 2, lines 12 to 19: accept with probability min(1, p(C) / q(C)), correct by the residual of single tokens."""
     p_C, q_C = ((law.gather(-1, members) * counts).sum(-1) for law in (p, q))
     fresh = race(p, exponential)
-    # A point draft (q(C) = 1): a draw from p hits it, or, of the misses, as many as the group adds. The draws that miss are the residual's.
-    own = p.gather(-1, draft[..., None])[..., 0]
+    # A point draft, q(C) = 1: a draw from p hits it, or, of the misses, as many as the group adds; the others are the
+    # residual's draws.
+    own = probability(p, draft)
     hit = (fresh == draft) | (u * (1 - own) < p_C - own)
     return finish(p, q, draft, point, torch.where(point, hit, u * q_C < p_C), fresh, exponential)
+
+
+def neighbourhoods(p: Tensor, G: int) -> Tensor:
+    """[B, W, V] the number of each token's group: disjoint groups of G tokens next to each other in order of p."""
+    return p.argsort(-1).argsort(-1) // G
 
 
 def verify_two_level(
@@ -61,29 +65,27 @@ def verify_two_level(
 ) -> Verified:
     """The two-level scheme made exact: maximal coupling of groups, then maximal coupling inside the group.
 
-    label [B, W, V] numbers disjoint groups (a draft's own neighbourhood is none: two tokens' neighbourhoods overlap, and masses of
-    overlapping groups are no law). The group stays with probability min(1, P(C) / Q(C)) and else is drawn from (P - Q)+ over groups with
-    a token from p inside; in a group that stays, the token stays with probability min(1, p(x|C) / q(x|C)), else it is drawn from that residual.
-    The law is p whatever the groups. No exact scheme keeps a draft more often than 1 - TV(p, q), so this one cannot beat `sjd`'s rule: what
-    it changes is that a corrected token tends to look like the draft.
+    label [B, W, V] numbers disjoint groups of at most G (a draft's own neighbourhood is none: two tokens'
+    neighbourhoods overlap, and masses of overlapping groups are no law). The group stays with probability min(1, P(C) /
+    Q(C)) and else is drawn from (P - Q)+ over groups with a token from p inside; in a group that stays, the token stays
+    with probability min(1, p(x|C) / q(x|C)), else it is drawn from that residual. The law is p whatever the groups. No
+    exact scheme keeps a draft more often than 1 - TV(p, q), so this one cannot beat `sjd`'s rule: what it changes is
+    that a corrected token tends to look like the draft.
     """
     blank = p.new_zeros(*p.shape[:-1], -(-p.shape[-1] // G))
-    P, Q = blank.scatter_add(-1, label, p), blank.scatter_add(-1, label, q)  # masses of groups
+    P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # masses of groups
     p_C, q_C = P.gather(-1, label), Q.gather(-1, label)  # of each token's group, [B, W, V]
-    at = draft[..., None]
-    mine = label.gather(-1, at)
-    group_stays = u * Q.gather(-1, mine)[..., 0] < P.gather(-1, mine)[..., 0]
-    token_stays = v * (q.gather(-1, at) * P.gather(-1, mine))[..., 0] < (p.gather(-1, at) * Q.gather(-1, mine))[..., 0]
+    mine = label.gather(-1, draft[..., None])
+    P_mine, Q_mine = (mass.gather(-1, mine)[..., 0] for mass in (P, Q))
+    group_stays = u * Q_mine < P_mine
+    token_stays = v * (probability(q, draft) * P_mine) < probability(p, draft) * Q_mine
     elsewhere = (p_C - q_C).clamp(min=0) * p / p_C.clamp(min=torch.finfo(p.dtype).tiny)
     inside = (p * q_C - q * p_C).clamp(min=0) * (label == mine)
-    fresh = race(p, exponential)
     weights = torch.where(group_stays[..., None], inside, elsewhere)
-    corrected = race(
-        torch.where(weights.sum(-1, keepdim=True) > 0, weights, p), exponential
-    )  # p where rounding left nothing
+    some = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
+    fresh, corrected = race(p, exponential), race(torch.where(some, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
-    n = (tokens == draft).long().cumprod(-1).sum(-1)
-    i = torch.arange(draft.shape[1], device=draft.device)
+    n, i = run(tokens, draft), torch.arange(draft.shape[1], device=draft.device)
     return Verified(torch.where(i <= n[:, None], tokens, fresh), (n + 1).clamp(max=draft.shape[1]))
 
 
@@ -107,47 +109,20 @@ def gsd(
     group     G, the size of a group before thresholds; 1 is `sjd`
     delta     largest difference in probability to the draft
     distance  d, largest Euclidean distance to the draft
-    space     vectors the distance is measured between: the tokenizer's codebook, or, as released, the model's input embeddings
-    border    "clip" groups at the ends of the order; "plain", as released: a group that would begin before the first is the token alone
-    resample  "token": Alg. 2. "group": disjoint groups of G tokens next to each other in order of p, in two levels that are exact together
+    space     vectors the distance is measured between: the tokenizer's codebook or, as released, the model's input
+              embeddings
+    border    "clip" groups at the ends of the order; "plain", as released: one that would begin before the first is the
+              token alone
+    resample  "token": Alg. 2. "group": disjoint groups of G tokens, in two levels that are exact together
     """
-    L, V = model.length, model.vocab
     vectors = getattr(model, "codebook" if space == "codebook" else "embeddings", None)
-    slot = torch.arange(window, device=start.device)[None]
-    at = torch.zeros_like(start)  # [B] first open position
-    board = Board(model, start, noise, window, init)
-    draft, q, point = board.drafts(0, at[:, None] + slot, at)
-    for step in count():
-        first = int(at.min())
-        if first >= L:
-            return
-        W = min(window, L - first)  # the window shrinks at the end of the image
-        where = at[:, None] + slot[:, :W]
-        feed = torch.cat([board.line.gather(1, at[:, None]), draft[:, : W - 1]], 1)
-        p = model.logits(feed, (where - 1).clamp(max=L - 1)).softmax(-1)
-        index = step * window + slot[:, :W]
-        now = (
-            p,
-            p if q is None else q[:, :W],
-            draft[:, :W],
-            point[:, :W],
-            noise.uniform("accept", index),
-            noise.exponential("sample", index, V),
-        )
+    slots = Window(model, start, noise, window, init)
+    while slots.open():
+        draft, q, point = slots.drafts()
+        p, u = slots.law(draft), noise.uniform("accept", slots.index)
+        now = (p, q, draft, point, u, slots.races())
         if resample == "token":
-            tokens, kept = verify_grouped(*now, *groups(p, draft[:, :W], group, delta, distance, vectors, border))
+            tokens, kept = verify_grouped(*now, *groups(p, draft, group, delta, distance, vectors, border))
         else:
-            label = p.argsort(-1).argsort(-1) // group
-            tokens, kept = verify_two_level(*now, noise.uniform("branch", index), label, group)
-        kept = kept.minimum(L - at)
-        yield Step(tokens, kept, at)
-
-        board.write(where, tokens, p)
-        carried, new = slide(kept, window, tokens)
-        end, at = at + W, at + kept
-        fresh = board.drafts(step + 1, at[:, None] + slot, end)
-        draft = torch.where(new, fresh.tokens, carried)
-        q = slide(kept, window, p)[0]  # the law of a fresh draft is the p it was drawn from
-        if fresh.q is not None:
-            q = torch.where(new[..., None], fresh.q, q)
-        point = new & fresh.point
+            tokens, kept = verify_two_level(*now, noise.uniform("branch", slots.index), neighbourhoods(p, group), group)
+        yield slots.advance(tokens, kept, p)

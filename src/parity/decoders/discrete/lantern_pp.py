@@ -1,23 +1,66 @@
-"""LANTERN++: a static tree of candidates drawn from the drafter, verified with a multiplicative budget for look-alikes."""
+"""LANTERN++: a static tree of candidates drawn from the drafter, verified with a multiplicative budget for
+look-alikes."""
 
 from collections.abc import Iterator
-from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from parity.base.noise import Noise
-from parity.decoders.candidates import drawn, harmonic, read_on
+from parity.decoders.candidates import Drawn, Shape, drawn, harmonic, nothing_drawn, read_on
+from parity.decoders.line import Line
 from parity.decoders.steps import Step
+from parity.decoders.trees import Tree
 from parity.decoders.verification import look_alikes, verify_siblings
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
 NEEDS = "drafter"
 SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not published, `harmonic` is ours"
+
+
+class Nodes(NamedTuple):
+    """A shape by the numbers of its nodes in the target's pass, where 0 is the last final token."""
+
+    children: Tensor  # [S, K] numbers in the shape, -1 for none
+    law: Tensor  # [S] which of the drawn laws they are drawn from
+
+
+def numbered(shape: Shape, device: torch.device) -> Nodes:
+    children = torch.full((len(shape.parents) + 1, len(shape.children[-1])), -1)
+    law = torch.zeros(len(shape.parents) + 1, dtype=torch.int64)
+    for number, (parent, own) in enumerate(shape.children.items()):
+        children[parent + 1, : len(own)] = torch.tensor(own)
+        law[parent + 1] = number
+    return Nodes(children.to(device), law.to(device))
+
+
+def accept(
+    p: Tensor, drafts: Drawn, nodes: Nodes, u: Tensor, exponential: Tensor, near: Tensor, relax: float
+) -> tuple[Tensor, Tensor]:
+    """Down the tree as far as a candidate is accepted: path [B, at most D + 2] of nodes, -1 behind the last, and the
+    tokens [B, D + 1] behind node 0: those of the path, then one drawn.
+
+    p [B, S, V] behind each node; u [B, D + 1, K] and exponential [B, D + 1, V] of the positions.
+    """
+    rows = torch.arange(len(p), device=p.device)
+    node, running = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
+    path, tokens, none_given = [node], torch.zeros_like(exponential[..., 0], dtype=torch.int64), ~running
+    for d in range(u.shape[1]):
+        below = nodes.children[node]
+        tried = below.clamp(min=0)
+        valid, candidates = (below >= 0) & drafts.valid.gather(1, tried), drafts.tokens.gather(1, tried)
+        q = drafts.laws[rows, nodes.law[node]]
+        now = (p[rows, node], q, candidates, valid, none_given, u[:, d], exponential[:, d], near, relax)
+        tokens[:, d], rank = verify_siblings(*now)
+        running = running & (rank >= 0)
+        node = torch.where(running, below.gather(1, rank.clamp(min=0)[:, None])[:, 0] + 1, node)
+        path.append(torch.where(running, node, -1))
+        if not running.any():
+            break
+    return torch.stack(path, 1), tokens
 
 
 @torch.inference_mode()
@@ -32,73 +75,29 @@ def lantern_pp(
     relax: Annotated[float, Field(ge=0, le=100)] = 2.0,
     space: Literal["unit", "raw"] = "unit",
 ) -> Iterator[Step]:
-    """Siblings are draws from the drafter's law q without replacement, so acceptance compares p with q; relax 0 is exact.
+    """Siblings are draws from the drafter's law q without replacement, so acceptance compares p with q; relax 0 is
+    exact.
 
-    breadth  children of the last final token; a path of ranks r1, r2, ... (from 1) is in the tree if their product is at most that
+    breadth  children of the last final token; a path of ranks r1, r2, ... (from 1) is in the tree if their product is
+             at most that
     depth  of the longest path
     k      look-alikes of a token, as in `lantern`; space: as there
     relax  lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
-    L, V, B, device = model.length, model.vocab, len(start), start.device
-    drafter, near = model.drafter, look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    shape = harmonic(min(breadth, V), depth)
-    inner = list(shape.children)  # nodes with children; -1, the last final token, is the first
-    # by node + 1, which is also the number of the node in the target's pass
-    children = torch.full((len(shape.parents) + 1, len(shape.children[-1])), -1)
-    law_of = torch.zeros(len(shape.parents) + 1, dtype=torch.int64)
-    for number, parent in enumerate(inner):
-        children[parent + 1, : len(shape.children[parent])] = torch.tensor(shape.children[parent])
-        law_of[parent + 1] = number
-    children, law_of = children.to(device), law_of.to(device)
-    parents = torch.tensor([-1, *(n + 1 for n in shape.parents)], device=device).expand(B, -1)
-    offset = torch.tensor([0, *shape.depth], device=device)
-    line = torch.zeros(B, L + depth + 2, dtype=start.dtype, device=device)  # the token at position i is line[:, i + 1]
-    line[:, 0] = start
-    at, rows, slot = torch.zeros_like(start), torch.arange(B, device=device), torch.arange(depth + 1, device=device)
-    K, T = children.shape[1], len(shape.parents)
-    tree = torch.zeros(B, T, dtype=torch.int64, device=device)
-    held, laws = (
-        torch.zeros_like(tree, dtype=torch.bool),
-        torch.zeros(B, len(inner), V, dtype=noise.dtype, device=device),
-    )
-    for step in count():
-        if int(at.min()) >= L:
-            return
-        where, S = at[:, None] + slot, T + 1 if step else 1  # at first there is nothing to draft from
-        tokens = torch.cat([line.gather(1, at[:, None]), tree], 1)[:, :S]
-        positions = at[:, None] - 1 + offset[:S]
-        p = model.tree(tokens, positions, parents[:, :S]).softmax(-1)
-        # a position is decided in one pass alone, so its number is all that its random numbers need
-        e, u = (
-            noise.exponential("sample", where, V),
-            noise.uniform("accept", where[..., None] * K + torch.arange(K, device=device)),
-        )
-        node, running, reached, drew = (
-            torch.zeros_like(at),
-            torch.ones_like(at, dtype=torch.bool),
-            [torch.zeros_like(at)],
-            [],
-        )
-        for d in range(depth + 1):
-            below = children[node]
-            valid, candidates = ((below >= 0) & held.gather(1, below.clamp(min=0)), tree.gather(1, below.clamp(min=0)))
-            given = torch.zeros_like(running)  # none: every candidate is a draw
-            token, rank = verify_siblings(
-                p[rows, node], laws[rows, law_of[node]], candidates, valid, given, u[:, d], e[:, d], near, relax
-            )
-            drew.append(token)
-            running = running & (rank >= 0)
-            node = torch.where(running, below.gather(1, rank.clamp(min=0)[:, None])[:, 0] + 1, node)
-            reached.append(torch.where(running, node, -1))
-            if not running.any():
-                break
-        path = torch.stack(reached, 1)
-        found = pad(torch.stack(drew, 1), (0, depth + 1 - len(drew)))
-        kept = (path >= 0).sum(1).minimum(L - at)
-        model.keep(path)
-        yield Step(found, kept, at, (positions < L - 1).sum(1))
-
-        line.scatter_(1, where + 1, found)
-        first, at = at, at + kept
-        tree, held, by_node = drawn(drafter, read_on(drafter, line, first, at, depth + 1), at - 1, shape, noise, step)
-        laws = torch.stack([by_node[n] for n in inner], 1)
+    V, line, shape = model.vocab, Line(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
+    near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    parents = torch.tensor([-1, *(n + 1 for n in shape.parents)], device=start.device).expand(len(start), -1)
+    offset, nodes = torch.tensor([0, *shape.depth], device=start.device), numbered(shape, start.device)
+    drafts = nothing_drawn(shape, len(start), V, noise.dtype, start.device)
+    sibling = torch.arange(nodes.children.shape[1], device=start.device)
+    while line.left():
+        if line.step:
+            law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)
+            drafts = drawn(model.drafter, law, line.at - 1, shape, noise, line.step - 1)
+        S = len(shape.parents) + 1 if line.step else 1
+        tree, where = Tree(line, drafts.tokens[:, : S - 1], parents[:, :S], offset[:S]), line.ahead(depth + 1)
+        # A position is decided in one pass alone, so its number is all that its random numbers need.
+        u = noise.uniform("accept", where[..., None] * len(sibling) + sibling)
+        e = noise.exponential("sample", where, V)
+        path, tokens = accept(tree.law(), drafts, nodes, u, e, near, relax)
+        yield tree.advance(tokens, path)

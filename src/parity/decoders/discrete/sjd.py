@@ -1,7 +1,6 @@
 """Speculative Jacobi decoding: Jacobi iteration with a probabilistic criterion, for sampling."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Annotated, Literal
 
 import torch
@@ -9,14 +8,14 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.drafting import Board
 from parity.decoders.steps import Step
-from parity.decoders.verification import slide, verify
+from parity.decoders.verification import verify
+from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 EXACT_WITH = {"tolerance": 0.0}
-SOURCE = "Teng et al. 2024, sec. 4.1 (iteration) and 4.2 (initialisation); tolerance: the naive lossy control of the GSD supplement, fig. 3"
+SOURCE = "Teng et al. 2024, sec. 4.1 and 4.2; tolerance: the naive lossy control of the GSD supplement, fig. 3"
 
 
 @torch.inference_mode()
@@ -30,41 +29,19 @@ def sjd(
     refine: bool = True,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Step]:
-    """Each pass verifies the window's drafts left to right against the laws they were drawn from, and redraws what is not accepted.
+    """Each pass verifies the window's drafts left to right against the laws they were drawn from, and redraws what is
+    not accepted.
 
     window     W, the number of tokens decoded per pass
-    init       drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or a draw from
-               the law predicted for the position to the left or above. Where that position does not exist: random.
+    init       drafts of slots new in the window: uniformly random tokens; the token to the left or above, repeated; or
+               a draw from the law predicted for the position to the left or above. Where that position does not exist:
+               random.
     refine     False draws all unaccepted slots anew by `init` instead of from p (eq. 3 off; the paper's fig. 14)
     tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
     """
-    L, V = model.length, model.vocab
-    slot = torch.arange(window, device=start.device)[None]
-    at = torch.zeros_like(start)  # [B] first open position
-    board = Board(model, start, noise, window, init)
-    draft, q, point = board.drafts(0, at[:, None] + slot, at)
-    for step in count():
-        first = int(at.min())
-        if first >= L:
-            return
-        W = min(window, L - first)  # the window shrinks at the end of the image
-        where = at[:, None] + slot[:, :W]
-        feed = torch.cat([board.line.gather(1, at[:, None]), draft[:, : W - 1]], 1)
-        p = model.logits(feed, (where - 1).clamp(max=L - 1)).softmax(-1)
-        index = step * window + slot[:, :W]
-        u, exponential = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        tokens, kept = verify(p, p if q is None else q[:, :W], draft[:, :W], point[:, :W], u, exponential, tolerance)
-        kept = kept.minimum(L - at)
-        yield Step(tokens, kept, at)
-
-        board.write(where, tokens, p)
-        carried, new = slide(kept, window, tokens)
-        if not refine:
-            new = torch.ones_like(new)
-        end, at = at + W, at + kept
-        fresh = board.drafts(step + 1, at[:, None] + slot, end if refine else at)
-        draft = torch.where(new, fresh.tokens, carried)
-        q = slide(kept, window, p)[0]  # the law of a fresh draft is the p it was drawn from
-        if fresh.q is not None:
-            q = torch.where(new[..., None], fresh.q, q)
-        point = new & fresh.point
+    slots = Window(model, start, noise, window, init, refine=refine)
+    while slots.open():
+        draft, q, point = slots.drafts()
+        p, u = slots.law(draft), noise.uniform("accept", slots.index)
+        tokens, kept = verify(p, q, draft, point, u, slots.races(), tolerance)
+        yield slots.advance(tokens, kept, p)

@@ -1,21 +1,71 @@
 """SJD-PAC: coupled Jacobi with a tree of candidates at the place of rejection and verification continued behind it."""
 
 from collections.abc import Iterator
-from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from parity.base.noise import Noise
-from parity.decoders.drafting import Board
 from parity.decoders.steps import Step
-from parity.decoders.verification import race, residual, slide, verify_siblings
+from parity.decoders.trees import Tree
+from parity.decoders.verification import transport, verify_siblings
+from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 SOURCE = "SJD-PAC, re-implemented from its description; warm: this project"
+
+
+class Shape(NamedTuple):
+    """K^d nodes at each offset d up to D, in every combination of candidates; from the first of the last on a chain of
+    one node each."""
+
+    parents: Tensor  # [S]
+    offset: Tensor  # [S]
+    chain: Tensor  # [W] the nodes whose laws are those of the slots behind the drafts
+    first: list[int]  # node of each offset, 0 to D + 1
+
+
+def shape(K: int, D: int, W: int) -> Shape:
+    first = [sum(K**i for i in range(d)) for d in range(D + 2)]
+    chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
+    levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
+    tail = torch.tensor([first[D], *chain[:-1]] if chain else [], dtype=torch.int64)
+    offset = [d for d in range(D + 1) for _ in range(K**d)] + list(range(D + 1, W))
+    parents = torch.cat([torch.tensor([-1]), *levels, tail])
+    return Shape(parents, torch.tensor(offset), torch.tensor(first[: D + 1] + chain), first)
+
+
+def candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
+    """[B, D, K] each slot's draft [B, D], then draws from the rest of its law q [B, D, V] without replacement; and,
+    bool, which there are."""
+    rest = torch.where(point[..., None], 0, q.scatter(-1, draft[..., None], 0))
+    ranked = (rest / exponential).topk(K - 1)
+    valid = torch.cat([torch.ones_like(draft, dtype=torch.bool)[..., None], ranked.values > 0], -1)
+    return torch.cat([draft[..., None], ranked.indices], -1), valid
+
+
+def accept(
+    p: Tensor, q: Tensor, tried: Tensor, valid: Tensor, point: Tensor, u: Tensor, exponential: Tensor, first: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Down the tree as far as a candidate is accepted: path [B, D + 1] of nodes, -1 behind the last, and the tokens [B,
+    D] on it.
+
+    p [B, S, V] behind each node; q [B, D, V]; tried, valid, u [B, D, K]; point [B, D]; exponential [B, D, V].
+    """
+    (_, D, K), rows = tried.shape, torch.arange(len(p), device=p.device)
+    node, path, tokens = torch.zeros_like(rows), [torch.zeros_like(rows)], [tried[:, :0, 0]]
+    for d in range(D):
+        now = (q[:, d], tried[:, d], valid[:, d], point[:, d], u[:, d], exponential[:, d])
+        token, rank = verify_siblings(p[rows, node], *now)
+        goes_on = (path[-1] >= 0) & (rank >= 0)
+        node = torch.where(goes_on, first[d + 1] + (node - first[d]) * K + rank, node)
+        path.append(torch.where(goes_on, node, -1))
+        tokens.append(token[:, None])
+    return torch.stack(path, 1), torch.cat(tokens, 1)
 
 
 @torch.inference_mode()
@@ -30,98 +80,40 @@ def sjd_pac(
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     warm: bool = False,
 ) -> Iterator[Step]:
-    """The first `depth` slots hold `branches` candidates each in every combination, the others one draft each: a tree, then a chain.
+    """The first `depth` slots hold `branches` candidates each in every combination, the others one draft each: a tree,
+    then a chain.
 
-    branches  K, candidates a slot: the draft, then draws from its law without replacement. 1 is `sjd_coupled` with maximal coupling
+    branches  K, candidates a slot: the draft, then draws from its law without replacement. 1 is `sjd_coupled` with
+              maximal coupling
     depth     D, slots with candidates; K + K^2 + ... + K^D nodes
     init      as in `sjd`
     warm      as in `sjd_coupled`
     """
-    B, L, V, W = len(start), model.length, model.vocab, window
-    K, D, device = min(branches, V), min(depth, window - 1), start.device
-    slot, rows = torch.arange(W, device=device)[None], torch.arange(B, device=device)
-    base = [
-        1 + sum(K**i for i in range(1, d + 1)) for d in range(D + 1)
-    ]  # first node of offset d; the chain follows from base[D] on
-    parents = [torch.tensor([-1])] + [torch.arange(K ** (d + 1)) // K + (base[d - 1] if d else 0) for d in range(D)]
-    if W - 1 > D:
-        parents.append(torch.cat([torch.tensor([base[D - 1] if D else 0]), torch.arange(base[D], base[D] + W - 2 - D)]))
-    parent = torch.cat(parents).to(device).expand(B, -1)
-    offset = (
-        torch.cat([torch.zeros(1), *(torch.full((K ** (d + 1),), d + 1) for d in range(D)), torch.arange(D + 1, W)])
-        .long()
-        .to(device)
-    )
-    main = torch.tensor(
-        [0, *base[:D], *range(base[D], base[D] + W - 1 - D)], device=device
-    )  # the chain's nodes: main[i] gives slot i's law
-    at = torch.zeros_like(start)  # [B] first open position
-    board = Board(model, start, noise, W, init)
-    draft, q, point = board.drafts(0, at[:, None] + slot, at)
-    for step in count():
-        if int(at.min()) >= L:
-            return
-        where, index = at[:, None] + slot, step * W + slot
-        if q is None:
-            q = torch.zeros(B, W, V, dtype=noise.dtype, device=device)
-        others = torch.where(point[:, :D, None], 0, q[:, :D].scatter(-1, draft[:, :D, None], 0))
-        ranked = (others / noise.exponential("branch", index[:, :D], V)).topk(K - 1)
-        candidates = torch.cat([draft[:, :D, None], ranked.indices], -1)  # [B, D, K]
-        valid = torch.cat([torch.ones_like(candidates[..., :1], dtype=torch.bool), ranked.values > 0], -1)
-        level = [candidates[:, d].repeat(1, K**d) for d in range(D)]
-        tokens = torch.cat([board.line.gather(1, at[:, None]), *level, draft[:, D : W - 1]], 1)
-        positions = at[:, None] - 1 + offset
-        p = model.tree(tokens, positions, parent).softmax(-1)
-
-        # the chain: every draft moves to its new law, as in sjd_coupled
-        law, u, e = p[:, main], noise.uniform("accept", index), noise.exponential("sample", index, V)
-        own_p, own_q = (x.gather(-1, draft[..., None])[..., 0] for x in (law, q))
-        found = torch.where(point, race(law, e), torch.where(u * own_q < own_p, draft, race(residual(law, q), e)))
-        # the tree: the candidates of each slot, from the node that the slots before it lead to
-        node, n, path = torch.zeros_like(at), torch.zeros_like(at), [torch.zeros_like(at)]
-        running = straight = torch.ones_like(at, dtype=torch.bool)
-        for d in range(D):
-            # negative: an index that no candidate was drawn with
-            more = torch.cat(
-                [
-                    u[:, d : d + 1],
-                    noise.uniform("branch", -1 - index[:, d : d + 1] * K - torch.arange(K - 1, device=device)),
-                ],
-                1,
-            )
-            token, rank = verify_siblings(
-                p[rows, node], q[:, d], candidates[:, d], valid[:, d], point[:, d], more, e[:, d]
-            )
-            found[:, d] = torch.where(running, token, found[:, d])
-            running, straight = running & (rank >= 0), straight & (rank <= 0)
-            n += running
-            node = torch.where(running, base[d] + (node - (base[d - 1] if d else 0)) * K + rank, node)
-            path.append(torch.where(running, node, -1))
-        if D < W:  # the slot behind the tree, where the path has left the chain
-            off = running & ~straight
-            leaf = p[rows, node]
-            own = leaf.gather(-1, draft[:, D, None])[:, 0]
-            moved = torch.where(u[:, D] * own_q[:, D] < own, draft[:, D], race(residual(leaf, q[:, D]), e[:, D]))
-            found[:, D] = torch.where(off, torch.where(point[:, D], race(leaf, e[:, D]), moved), found[:, D])
-        holds = (found[:, D:] == draft[:, D:]).long().cumprod(1) * (running & straight)[:, None]
-        kept = (n + holds.sum(1) + 1).clamp(max=W)
-        chain = torch.where(holds.bool() & (slot[:, D:] < W - 1), main[(slot[:, D:] + 1).clamp(max=W - 1)], -1)
-        model.keep(torch.cat([torch.stack(path, 1), chain], 1))
-        kept = kept.minimum(L - at)
-        yield Step(found, kept, at, (positions < L - 1).sum(1))
-
-        board.write(where, found, law)
-        carried, new = slide(kept, W, found)
-        frontier = law.gather(1, (kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, V))
-        end, at = at + W, at + kept
-        ahead = at[:, None] + slot
-        drafts = board.drafts(step + 1, ahead, end)
-        draft, q = torch.where(new, drafts.tokens, carried), slide(kept, W, law)[0]
-        if drafts.q is not None:
-            q = torch.where(new[..., None], drafts.q, q)
-        point = new & drafts.point
-        if warm and step == 0:
-            q = frontier.expand(-1, W, -1)
-            forced = model.forced[ahead.clamp(max=L - 1)]
-            drawn = race(q, noise.exponential("draft", (step + 1) * W + slot, V))
-            draft, point = torch.where(forced >= 0, forced, drawn), forced >= 0
+    V, K, D = model.vocab, min(branches, model.vocab), min(depth, window - 1)
+    parents, offset, chain, first = shape(K, D, window)
+    parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
+    rows, other = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
+    slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
+    while slots.open():
+        draft, q, point = slots.drafts()
+        u, e, index = noise.uniform("accept", slots.index), slots.races(), slots.index[:, :D]
+        tried, valid = candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
+        levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
+        tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)
+        p = tree.law()
+        law = p[:, chain]
+        tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
+        # Below 0: numbers that no candidate was drawn with.
+        each = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - other)], -1)
+        path, accepted = accept(p, q, tried, valid, point, each, e, first)
+        tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
+        # The slot behind the tree, where the path has left the chain.
+        leaf = path[:, -1]
+        moved, _ = transport(p[rows, leaf.clamp(min=0)], q[:, D], draft[:, D], point[:, D], u[:, D], e[:, D])
+        tokens[:, D] = torch.where((leaf >= 0) & (leaf != first[D]), moved, tokens[:, D])
+        # The slots behind that, as long as the chain's drafts hold.
+        holds = (tokens[:, D:] == draft[:, D:]).long().cumprod(1) * (leaf == first[D])[:, None]
+        nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
+        model.keep(nodes)
+        kept = (path >= 0).sum(1) + holds.sum(1)
+        yield slots.advance(tokens, kept, law, nodes=tree.evaluated())

@@ -1,21 +1,36 @@
 """Speculative sampling: a small draft model proposes a few tokens one by one, the target verifies them in one pass."""
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.errors import ParityError
 from parity.base.noise import Noise
+from parity.decoders.line import Line
 from parity.decoders.steps import Step
-from parity.decoders.verification import finish, race
+from parity.decoders.verification import finish, probability, race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 NEEDS = "draft"
 SOURCE = "Leviathan et al. 2023, Alg. 1"
+
+
+def propose(
+    model: TokenModel, line: Line, where: Tensor, noise: Noise, index: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Drafts [B] for all positions `where` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
+    # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
+    read = (line.at[:, None] + torch.tensor([[-1, 0]], device=where.device)).clamp(min=0)
+    feed, positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
+    for k in range(where.shape[1] - 1):
+        laws.append(model.logits(feed, positions)[:, -1].softmax(-1))
+        drafts.append(race(laws[-1], noise.exponential("draft", index[:, k], model.vocab)))
+        feed, positions = drafts[-1][:, None], where[:, k : k + 1].clamp(max=model.length - 1)
+    return drafts, laws
 
 
 @torch.inference_mode()
@@ -26,48 +41,26 @@ def spec(
     noise: Noise,
     gamma: Annotated[int, Field(ge=1, le=64)] = 4,
 ) -> Iterator[Step]:
-    """Each pass accepts the drafts that the target agrees with, and adds one token of its own: the correction of the first rejected draft, or,
-    where all were accepted, a draw from the law behind the last.
+    """Each pass accepts the drafts that the target agrees with, and adds one token of its own: the correction of the
+    first rejected draft, or, where all were accepted, a draw from the law behind the last.
 
     gamma  tokens drafted per pass, each a pass of the draft model, which is no pass of the target
 
-    The model must have a `draft`: a token model over the same vocabulary, positions and grammar, under the same sampling settings.
+    The model must have a `draft`: a token model over the same vocabulary, positions and grammar, under the same
+    sampling settings.
     """
     draft_model = getattr(model, "draft", None)
     if draft_model is None:
-        raise ValueError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
-    L, V, device = model.length, model.vocab, start.device
-    slot, pair = torch.arange(gamma + 1, device=device)[None], torch.tensor([[-1, 0]], device=device)
-    line = torch.zeros(
-        len(start), L + gamma + 2, dtype=start.dtype, device=device
-    )  # the token at position i is line[:, i + 1]
-    line[:, 0] = start
-    at = torch.zeros_like(start)  # [B] first open position
-    for step in count():
-        first = int(at.min())
-        if first >= L:
-            return
-        W = min(gamma + 1, L - first)  # the window shrinks at the end of the image
-        where, index = at[:, None] + slot[:, :W], step * (gamma + 1) + slot[:, :W]
-        # Two tokens: where all drafts of the last pass were accepted, the draft model has not read the last of them.
-        known = (at[:, None] + pair).clamp(min=0)
-        feed, fed, drafts, laws = line.gather(1, known), known - 1, [], []
-        for k in range(W - 1):
-            q = draft_model.logits(feed, fed)[:, -1].softmax(-1)
-            token = race(q, noise.exponential("draft", index[:, k], V))
-            feed, fed = token[:, None], where[:, k : k + 1].clamp(max=L - 1)
-            drafts.append(token)
-            laws.append(q)
-        last = line.gather(1, at[:, None])
-        p = model.logits(torch.stack([last[:, 0], *drafts], 1), (where - 1).clamp(max=L - 1)).softmax(-1)
-        draft, q = torch.stack([*drafts, last[:, 0]], 1), torch.stack([*laws, p[:, -1]], 1)
-        bonus = (slot[:, :W] == gamma) | (
-            where >= L - 1
-        )  # no draft stands there: the last slot, and the picture's last position
-        u, exponential = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        own_p, own_q = (law.gather(-1, draft[..., None])[..., 0] for law in (p, q))
-        tokens, kept = finish(p, q, draft, bonus, (u * own_q < own_p) & ~bonus, race(p, exponential), exponential)
-        kept = kept.minimum(L - at)
-        yield Step(tokens, kept, at)
-        line.scatter_(1, where + 1, tokens)
-        at = at + kept
+        raise ParityError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
+    V, line = model.vocab, Line(model, start, gamma + 1)
+    while W := min(gamma + 1, line.left()):  # the window shrinks at the end of the image
+        where, index = line.ahead(W), line.step * (gamma + 1) + torch.arange(W, device=start.device)[None]
+        drafts, laws = propose(draft_model, line, where, noise, index)
+        last = line.last()[:, 0]
+        p = model.logits(torch.stack([last, *drafts], 1), (where - 1).clamp(max=model.length - 1)).softmax(-1)
+        draft, q = torch.stack([*drafts, last], 1), torch.stack([*laws, p[:, -1]], 1)
+        # No draft stands in the last slot, nor at the image's last position where the window was not shrunk to it.
+        bonus = (torch.arange(W, device=start.device) == gamma) | (where >= model.length - 1)
+        u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
+        accepted = (u * probability(q, draft) < probability(p, draft)) & ~bonus
+        yield line.advance(*finish(p, q, draft, bonus, accepted, race(p, e), e))

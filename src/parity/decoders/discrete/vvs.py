@@ -1,8 +1,9 @@
-"""VVS: a drafter's tree of which some are taken without being verified, and post-verification that mends what the target missed."""
+"""VVS: a drafter's tree of which some are taken without being verified, and post-verification that mends what the
+target missed."""
 
 from collections.abc import Iterator
-from itertools import count
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -10,25 +11,44 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from parity.base.noise import Noise
-from parity.decoders.candidates import Candidates, dynamic, leaves, path_to, read_on
+from parity.decoders.candidates import dynamic, read_on
+from parity.decoders.line import Line
 from parity.decoders.steps import Step
-from parity.decoders.verification import descend, look_alikes, race
-from parity.models.discrete.protocol import DraftedModel
-from parity.models.discrete.trees import ancestors
+from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
+from parity.decoders.verification import Descent, descend, look_alikes, race
+from parity.models.discrete.protocol import DraftedModel, Drafter
 
 CLAIM = "lossy"
 NEEDS = "drafter"
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
+T = TypeVar("T", Candidates, Descent)
+
+
+def choose(rows: Tensor, one: T, other: T) -> T:
+    """`one` in some rows [B] bool, the other in the rest."""
+    return type(one)(*(torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)))
+
+
+def read_and_draft(
+    drafter: Drafter, line: Line, most: int, size: tuple[int, int, int], begin: Tensor, end: Tensor, stale: int
+) -> Candidates:
+    """A tree behind position end - 1, the drafter having read the tokens from `begin` on, `most` of them at most; size:
+    total, depth, top_k.
+
+    stale: -1 for fresh features, else how many positions older than the last before `begin` they are.
+    """
+    older = (end - begin + stale)[:, None] if stale >= 0 else 0
+    return dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
+
+
 def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
-    """Eq. 2: how alike the candidate sequences are, [B]. At each depth the mean cosine of the codes [V, D] of every two sequences that reach
-    it (of every `stride`-th sequence: Alg. 1), averaged over depths with weights decay^depth."""
+    """Eq. 2: how alike the candidate sequences are, [B]. At each depth the mean cosine of the codes [V, D] of every two
+    sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over depths with weights decay^depth."""
     leaf = leaves(tree)
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
-    weight = (chosen[:, None].to(codes.dtype) @ ancestors(tree.parents).to(codes.dtype))[
-        :, 0
-    ]  # [B, T] chosen sequences through a node
+    weight = sequences_through(tree, chosen.to(codes.dtype))
     at = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
     n = at.sum(1)  # [B, depth] sequences that reach it
     # the cosines of all ordered pairs at once, those of a sequence with itself included
@@ -36,6 +56,64 @@ def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride
     mean = torch.where(n > 1, (total - n) / (n * (n - 1)).clamp(min=1), 1.0)
     w = torch.where(n > 0, decay ** torch.arange(depth, device=n.device), 0)
     return (w * mean).sum(1) / w.sum(1)
+
+
+def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
+    """Nodes [B, depth] of one candidate sequence, -1 behind its end: the likeliest, or the one that u [B] chooses."""
+    leaf = leaves(tree)
+    number = (u * leaf.sum(1)).long()[:, None]
+    drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
+    return path_to(tree, likeliest(tree) if select == "confidence" else drawn, depth)
+
+
+def take(line: Line, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
+    """Write a sequence, nodes `path` [B, depth], unverified, in some `rows` [B] bool: how many of its tokens, [B]. To
+    `truncate` is to take no more than the sequences' mean length (eq. 1); the image's last token is always left to be
+    verified."""
+    leaf, depth = leaves(tree), path.shape[1]
+    mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.at, depth)
+    g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.at).clamp(min=0)
+    g = torch.where(rows, g, 0)
+    taken = tree.tokens.gather(1, path.clamp(min=0))
+    held = torch.arange(depth, device=g.device) < g[:, None]
+    line.tokens.scatter_(1, line.ahead(depth) + 1, torch.where(held, taken, 0))
+    return g
+
+
+def joined(line: Line, g: Tensor, G: int, candidates: Candidates) -> Tree:
+    """The last final token, the g [B] tokens behind it that were taken unverified (room for G of them), and the
+    candidates behind these."""
+    chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
+    taken = line.tokens.gather(1, line.at[:, None] + chain)[:, 1:]
+    on, top = chain <= g[:, None], torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
+    parents = torch.cat([torch.where(on, chain - 1, -1), top], 1)
+    offset = torch.cat([torch.where(on, chain, 0), candidates.depth + g[:, None]], 1)
+    return Tree(line, torch.cat([taken, candidates.tokens], 1), parents, offset)
+
+
+def replacement(
+    tree: Tree, candidates: Candidates, first: int, verified: Descent, p: Tensor, exponential: Tensor
+) -> Descent:
+    """The likeliest sequence in place of the accepted one, as far as that went, and a draw behind it (table 4).
+
+    first: node of the tree that is the first of the candidates; p [B, S, V]; exponential [B, D + 1, V].
+    """
+    likely = path_to(candidates, likeliest(candidates), verified.path.shape[1] - 1)
+    n = ((verified.path >= 0).sum(1) - 1).minimum((likely >= 0).sum(1))[:, None]
+    held = torch.arange(likely.shape[1], device=n.device) < n
+    path = torch.cat([verified.path[:, :1], torch.where(held, likely + first, -1)], 1)
+    law = p[torch.arange(len(p), device=n.device)[:, None], path.gather(1, n)]
+    drawn = race(law, exponential.gather(1, n[..., None].expand(-1, 1, p.shape[-1])))
+    tokens = torch.cat([tree.tokens.gather(1, path[:, 1:].clamp(min=0)), drawn], 1)
+    return Descent(path, tokens.scatter(1, n, drawn))
+
+
+def conclude(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
+    """The pass's final tokens: those taken unverified, then the verified ones."""
+    line, n, chain = tree.line, verified.path.shape[1], torch.arange(G + 1, device=g.device)
+    line.tokens.scatter_(1, (line.at + g)[:, None] + torch.arange(n, device=g.device) + 1, verified.tokens)
+    nodes = torch.cat([torch.where(chain < g[:, None], chain, -1), verified.path], 1)
+    return tree.advance(line.tokens.gather(1, line.ahead(G + n) + 1), nodes, tree.evaluated(G + 1) + g + 1)
 
 
 @torch.inference_mode()
@@ -61,97 +139,41 @@ def vvs(
     blend: bool = False,
     replace: Annotated[float, Field(ge=0, le=1)] = 0.0,
 ) -> Iterator[Step]:
-    """`lantern` (delta 0: `eagle`) that skips verifications. A skipped step and the verified one that must follow it are one pass of the target:
-    it reads the tokens taken unverified and, behind them, the next tree. So every position's keys and values are exact after the pass.
+    """`lantern` (delta 0: `eagle`) that skips verifications. A skipped step and the next, verified, are one pass:
+    the target reads the tokens taken unverified and, below them, the next tree, so all its keys and values are exact.
 
     total, depth, top_k, k, delta  as in `lantern`
-    schedule   "uniform": every `interval`-th step is not verified; "dynamic": a step whose candidates are alike by at least `threshold` is not
-    decay, stride  of the similarity: weight of each further token; every stride-th sequence is looked at
-    select     of the candidate sequences take one at random ("sample") or the likeliest ("confidence")
-    truncate   to the mean length of the sequences (eq. 1)
-    s1, s2     features for drafting after a verified step and after a skipped one: -1 fresh; 0 the last ones known before the step; n: n
-               positions older. A skipped step has no fresh ones.
-    blend      s1 and s2 take turns by pass, whatever was verified (the paper's table 6)
-    replace    r, share of verified steps whose accepted tokens are replaced by as many of the likeliest sequence (table 4)
+    schedule  "uniform": every `interval`-th step is not verified; "dynamic": one whose drafts are alike by `threshold`
+    decay, stride     of the similarity: weight of each further token; every stride-th sequence is looked at
+    select, truncate  the sequence to take: a random one or the likeliest; cut to the mean length (eq. 1), or whole
+    s1, s2   features for drafting after a verified step and after a skipped one: -1 fresh; 0 the last ones known before
+             the step; n: n positions older. A skipped step has no fresh ones.
+    blend    s1 and s2 take turns by pass, whatever was verified (the paper's table 6)
+    replace  r, share of verified steps whose accepted tokens give way to as many of the likeliest path (table 4)
     """
-    B, L, V, device = len(start), model.length, model.vocab, start.device
-    drafter, near, K = model.drafter, look_alikes(model.codebook, k), min(top_k, V)
-    G, slot, rows = (
-        (0 if schedule == "off" else depth),
-        torch.arange(depth + 1, device=device),
-        torch.arange(B, device=device)[:, None],
-    )
-    chain = torch.arange(G + 1, device=device).expand(B, -1)  # the last final token, then those taken unverified
-    line = torch.zeros(
-        B, L + 2 * depth + 4, dtype=start.dtype, device=device
-    )  # the token at position i is line[:, i + 1]
-    line[:, 0] = start
-    at, first = torch.zeros_like(start), torch.zeros_like(start)  # [B] first open position, and that of the pass before
-
-    def draft(begin: Tensor, end: Tensor, stale: Tensor) -> Candidates:
-        """A tree behind position end - 1, after the drafter has read the tokens from `begin` on; stale [B]: -1, or how much older the features."""
-        older = torch.where(stale < 0, 0, end - begin + stale)[:, None]
-        return dynamic(drafter, read_on(drafter, line, begin, end, G + depth + 1, older), end - 1, total, depth, top_k)
-
-    for step in count():
-        if int(at.min()) >= L:
-            return
-        g, tokens, parents, offset = torch.zeros_like(at), line.gather(1, at[:, None]), chain[:, :1] - 1, chain[:, :1]
-        if step:  # before there is a feature nothing can be drafted
-            verified = s2 if blend and step % 2 == 0 else s1
-            tree = draft(first, at, torch.full_like(at, verified))
+    line, near = Line(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
+    slot, sibling = (torch.arange(n, device=start.device) for n in (depth + 1, min(top_k, model.vocab)))
+    G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
+    draft = partial(read_and_draft, model.drafter, line, G + depth + 1, (total, depth, top_k))
+    while line.left():
+        g, turn = torch.zeros_like(line.at), torch.full_like(line.at, 2 * line.step)
+        tree = below(line, None)
+        if line.step:  # before there is a feature nothing can be drafted
+            candidates = draft(line.before, line.at, s2 if blend and line.step % 2 == 0 else s1)
             if schedule == "dynamic":
-                skip = similarity(tree, model.codebook, depth, decay, stride) >= threshold
+                skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
             else:
-                skip = torch.full_like(at, schedule == "uniform" and step % (interval - 1) == 0, dtype=torch.bool)
+                skip = (g == 0) & (schedule == "uniform" and line.step % (interval - 1) == 0)
             if skip.any():
-                leaf = leaves(tree)
-                if select == "confidence":
-                    end = torch.where(leaf, tree.score, -torch.inf).argmax(1)
-                else:
-                    u = noise.uniform("branch", torch.full_like(at, 2 * step))
-                    end = (leaf.cumsum(1) <= (u * leaf.sum(1)).long()[:, None]).sum(1).clamp(max=leaf.shape[1] - 1)
-                path = path_to(tree, end, depth)
-                mean = (
-                    (torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1)) if truncate else torch.full_like(at, depth)
-                )
-                # the image's last token is always verified
-                g = torch.where(skip, (path >= 0).sum(1).minimum(mean).minimum(L - 1 - at).clamp(min=0), 0)
-                taken = torch.where(slot[:-1] < g[:, None], tree.tokens.gather(1, path.clamp(min=0)), 0)
-                line.scatter_(1, at[:, None] + 1 + slot[:-1], taken)
-                again = draft(at, at + g, torch.full_like(at, max(s2, 0)))
-                tree = Candidates(
-                    *(torch.where((g > 0)[:, None], new, old) for new, old in zip(again, tree, strict=True))
-                )
-            read = at[:, None] + chain
-            on = chain <= g[:, None]
-            tokens = torch.cat([line.gather(1, read), tree.tokens], 1)
-            parents = torch.cat(
-                [torch.where(on, chain - 1, -1), torch.where(tree.parents < 0, g[:, None], tree.parents + G + 1)], 1
-            )
-            offset = torch.cat([torch.where(on, chain, 0), tree.depth + g[:, None]], 1)
-        positions = at[:, None] - 1 + offset
-        p = model.tree(tokens, positions, parents).softmax(-1)
-        open_ = at + g  # [B] the first position that is decided here
-        where = open_[:, None] + slot
-        e = noise.exponential("sample", where, V)
-        u = noise.uniform("accept", where[:, :-1, None] * K + torch.arange(K, device=device))
-        path, found = descend(p, tokens, parents, g, e, u, near, delta, "counted")
-        if replace and step:
-            swap = noise.uniform("branch", torch.full_like(at, 2 * step + 1)) < replace
-            likeliest = path_to(tree, torch.where(leaves(tree), tree.score, -torch.inf).argmax(1), depth)
-            n = ((path >= 0).sum(1) - 1).minimum((likeliest >= 0).sum(1))
-            other = torch.cat([g[:, None], torch.where(slot[:-1] < n[:, None], likeliest + G + 1, -1)], 1)
-            last = other.gather(1, n[:, None])
-            behind = race(p[rows, last], e.gather(1, n[:, None, None].expand(-1, 1, V)))
-            instead = torch.cat([tokens.gather(1, other[:, 1:].clamp(min=0)), behind], 1).scatter(1, n[:, None], behind)
-            path, found = torch.where(swap[:, None], other, path), torch.where(swap[:, None], instead, found)
-        line.scatter_(1, where + 1, found)
-        kept = (g + (path >= 0).sum(1)).minimum(L - at)
-        model.keep(torch.cat([torch.where(chain < g[:, None], chain, -1), path], 1))
-        final = line.gather(
-            1, (at[:, None] + 1 + torch.arange(G + depth + 1, device=device)).clamp(max=line.shape[1] - 1)
-        )
-        real = (positions < L - 1) & (torch.arange(tokens.shape[1], device=device) - (G + 1 if step else 1) >= 0)
-        yield Step(final, kept, at, (real.sum(1) + g + 1) if step else torch.ones_like(at))
-        first, at = at, at + kept
+                path = sequence(candidates, select, noise.uniform("branch", turn), depth)
+                g = take(line, candidates, path, skip, truncate)
+                candidates = choose(g > 0, draft(line.at, line.at + g, max(s2, 0)), candidates)
+            tree = joined(line, g, G, candidates)
+        p, where = tree.law(), (line.at + g)[:, None] + slot
+        e = noise.exponential("sample", where, model.vocab)
+        u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
+        verified = descend(p, tree.tokens, tree.parents, g, e, u, near, delta, "counted")
+        if replace and line.step:
+            other = replacement(tree, candidates, G + 1, verified, p, e)
+            verified = choose(noise.uniform("branch", turn + 1) < replace, other, verified)
+        yield conclude(tree, g, G, verified)

@@ -16,6 +16,43 @@ CLAIM = "lossy"
 SOURCE = "He et al. 2025 (ZipAR), with a fixed window s, here `ahead`; the window that adapts by rejection is not in it"
 
 
+class Rows:
+    """The rows of the picture: positions where each begins, ends and stands, which is the first that is open."""
+
+    def __init__(self, forced: list[int], width: int):
+        """forced [L]: the token that the grammar forces at a position, or -1."""
+        self.forced, self.begun = forced, 0
+        self.first = list(range(0, len(forced), width))
+        self.end = [min(n + width, len(forced)) for n in self.first]
+        self.head = [self.choice(n, stop) for n, stop in zip(self.first, self.end, strict=True)]
+
+    def choice(self, n: int, stop: int) -> int:
+        """The first position from n on where the model chooses, or `stop`."""
+        return next((i for i in range(n, stop) if self.forced[i] < 0), stop)
+
+    def open(self) -> bool:
+        return any(head < stop for head, stop in zip(self.head, self.end, strict=True))
+
+    def starting(self, ahead: int) -> range:
+        """Rows that start now: each once `ahead` tokens of the one above are done, or all of them."""
+        begun = self.begun
+        while self.begun < len(self.first):
+            above = self.begun - 1
+            if self.begun and self.head[above] - self.first[above] < min(ahead, self.end[above] - self.first[above]):
+                break
+            self.begun += 1
+        return range(begun, self.begun)
+
+    def active(self) -> list[int]:
+        return [r for r in range(self.begun) if self.head[r] < self.end[r]]
+
+    def advance(self, row: int) -> range:
+        """Move a row's head on to the next choice: the positions that became final, the forced ones behind it among
+        them."""
+        head, self.head[row] = self.head[row], self.choice(self.head[row] + 1, self.end[row])
+        return range(head, self.head[row])
+
+
 @torch.inference_mode()
 def zipar(
     model: TokenModel,
@@ -24,57 +61,36 @@ def zipar(
     noise: Noise,
     ahead: Annotated[int, Field(ge=1, le=4096)] = 8,
 ) -> Iterator[Step]:
-    """A row starts once `ahead` tokens of the row above are done; each pass decodes one token in every row that has started and not ended.
+    """A row starts once `ahead` tokens of the row above are done; each pass decodes one token in every row that has
+    started and not ended.
 
-    The rest of the row above is a hole to those tokens: that is what it costs. From the row's width on nothing is: the tokens are `ar`'s, under the
-    same noise. Else there are width + (rows - 1) ahead passes.
+    The rest of the row above is a hole to those tokens: that is what it costs. From the row's width on nothing is: the
+    tokens are `ar`'s, under the same noise. Else there are width + (rows - 1) ahead passes.
 
-    The first token of a row follows the last of the row above, which is not there yet. The last token decoded in the row above stands in for it
-    (a forced one needs none), and stays until the true one is fed: else the model would have to begin a row behind a hole. The released code lets the
-    last token decoded two rows above stand in, and decodes the first row alone; at its window of half a row that is the token over the missing one.
+    The first token of a row follows the last of the row above, which is not there yet. The last token decoded in the
+    row above stands in for it (a forced one needs none), and stays until the true one is fed: else the model would have
+    to begin a row behind a hole. The released code lets the last token decoded two rows above stand in, and decodes the
+    first row alone; at its window of half a row that is the token over the missing one.
     """
-    L, V, width, device = model.length, model.vocab, model.width, start.device
-    forced = model.forced.tolist()
-    line = torch.cat(
-        [start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1
-    )  # the token at position i is line[:, i + 1]
-    first = list(range(0, L, width))
-    end = [min(n + width, L) for n in first]
-
-    def at_choice(n: int, stop: int) -> int:
-        """The first position from n on where the model chooses, or the row's end."""
-        return next((i for i in range(n, stop) if forced[i] < 0), stop)
-
-    def due(row: int) -> bool:
-        above = row - 1
-        return row == 0 or (row < len(first) and head[above] - first[above] >= min(ahead, end[above] - first[above]))
-
-    head = [at_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
-    unfed = {-1}  # positions whose tokens the model has not seen
-    begun = 0  # rows that have started
-    while any(h < stop for h, stop in zip(head, end, strict=True)):
-        while due(begun):
-            above = begun - 1
-            if begun and head[above] < end[above]:
-                if forced[end[above] - 1] < 0:
-                    line[:, end[above]] = line[:, head[above]]  # the stand-in
-                unfed.add(end[above] - 1)
-            unfed.update(range(first[begun], head[begun]))
-            begun += 1
-        active = [r for r in range(begun) if head[r] < end[r]]
-        feed = sorted(unfed)
+    forced, width, device = model.forced.tolist(), model.width, start.device
+    # The token at position i is line[:, i + 1].
+    line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1)
+    rows, unfed = Rows(forced, width), {-1}  # positions whose tokens the model has not seen
+    while rows.open():
+        for row in rows.starting(ahead):
+            above, hole = row - 1, rows.end[row - 1] - 1
+            if row and rows.head[above] <= hole:
+                if forced[hole] < 0:
+                    line[:, hole + 1] = line[:, rows.head[above]]  # the stand-in
+                unfed.add(hole)
+            unfed.update(range(rows.first[row], rows.head[row]))
+        feed, active = sorted(unfed), rows.active()
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
-        p = model.logits(line.gather(1, positions + 1), positions)[
-            :, [feed.index(head[r] - 1) for r in active]
-        ].softmax(-1)
-        where = torch.tensor([head[r] for r in active], device=device)
-        line[:, where + 1] = race(p, noise.exponential("sample", where[None], V))
-        unfed.clear()
-        for r in active:
-            after = at_choice(head[r] + 1, end[r])
-            unfed.update(range(head[r], after))
-            head[r] = after
+        logits = model.logits(line.gather(1, positions + 1), positions)
+        p = logits[:, [feed.index(rows.head[r] - 1) for r in active]].softmax(-1)
+        where = torch.tensor([rows.head[r] for r in active], device=device)
+        line[:, where + 1] = race(p, noise.exponential("sample", where[None], model.vocab))
+        unfed = {n for r in active for n in rows.advance(r)}
         final = torch.tensor(sorted(unfed), device=device).expand(len(start), -1)
-        yield Step(
-            line.gather(1, final + 1), torch.full_like(start, final.shape[1]), final, torch.full_like(start, len(feed))
-        )
+        nodes, kept = (torch.full_like(start, n) for n in (len(feed), final.shape[1]))
+        yield Step(line.gather(1, final + 1), kept, final, nodes)

@@ -1,4 +1,5 @@
-"""Trees of drafts: several continuations evaluated in one pass. Node s of a row follows node parents[b, s] < s, the root is node 0."""
+"""Trees of drafts: several continuations evaluated in one pass. Node s of a row follows node parents[b, s] < s, the
+root is node 0."""
 
 import torch
 from torch import Tensor

@@ -1,0 +1,94 @@
+"""Trees of drafts: several continuations of what is final, evaluated in one pass of the target."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.decoders.line import Line
+from parity.decoders.steps import Step
+from parity.models.discrete.trees import ancestors
+
+
+class Candidates(NamedTuple):
+    """T nodes a row; siblings stand in the order in which they are tried, parents before their children."""
+
+    tokens: Tensor  # [B, T]
+    parents: Tensor  # [B, T] nodes of this tree, -1 for the last final token
+    depth: Tensor  # [B, T] from 1
+    score: Tensor  # [B, T] log-probability of the path to the node, under the drafter
+
+
+class Tree:
+    """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
+
+    tokens, parents, positions [B, S]; offset [B, S] how far a node stands behind node 0
+    """
+
+    def __init__(self, line: Line, behind: Tensor, parents: Tensor, offset: Tensor):
+        """behind [B, S - 1]: the tokens of all nodes but the first; parents [B, S], -1 for node 0; offset [B, S] or
+        [S]."""
+        self.line, self.parents = line, parents
+        self.tokens = torch.cat([line.last(), behind], 1)
+        self.offset = offset.expand_as(self.tokens)
+        self.positions = line.at[:, None] - 1 + offset
+
+    def law(self) -> Tensor:
+        """p [B, S, V]: the target's law behind each node, in one pass."""
+        return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
+
+    @cached_property
+    def above(self) -> Tensor:
+        """[B, S, S] bool: whether the second node is the first, or one that it follows."""
+        return ancestors(self.parents)
+
+    def followed(self, drawn: Tensor) -> Tensor:
+        """Which nodes [B, S] bool hold the tokens that were drawn [B, S] behind their parents: one path from node 0,
+        which always does, if no two children of a node hold the same token."""
+        right = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
+        return ~(self.above & ~right[:, None]).any(-1)
+
+    def evaluated(self, first: int = 0) -> Tensor:
+        """[B] nodes from `first` on whose law is one of the row's positions."""
+        return (self.positions[:, first:] < self.line.model.length - 1).sum(1)
+
+    def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
+        """Keep the `nodes` [B, W], -1 for none, whose tokens are final. tokens [B, W]: theirs but node 0's, then the
+        one drawn behind the last of them."""
+        self.line.model.keep(nodes)
+        return self.line.advance(tokens, (nodes >= 0).sum(1), self.evaluated() if evaluated is None else evaluated)
+
+
+def below(line: Line, candidates: Candidates | None) -> Tree:
+    """Candidates below the last final token; None: that token alone."""
+    root = torch.zeros_like(line.last())
+    if candidates is None:
+        return Tree(line, root[:, :0], root - 1, root)
+    parents = torch.cat([root - 1, candidates.parents + 1], 1)
+    return Tree(line, candidates.tokens, parents, torch.cat([root, candidates.depth], 1))
+
+
+def leaves(tree: Candidates) -> Tensor:
+    """[B, T] bool: nodes without children. Their paths are the tree's candidate sequences."""
+    T = tree.parents.shape[1]
+    inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
+    return ~inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
+
+
+def likeliest(tree: Candidates) -> Tensor:
+    """[B] the leaf of the likeliest sequence."""
+    return torch.where(leaves(tree), tree.score, -torch.inf).argmax(1)
+
+
+def path_to(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
+    """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
+    above = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
+    path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
+    where = torch.where(above, tree.depth - 1, depth)
+    return path.scatter(1, where, torch.arange(above.shape[1], device=leaf.device).expand_as(where))[:, :depth]
+
+
+def sequences_through(tree: Candidates, chosen: Tensor) -> Tensor:
+    """[B, T] how many of the `chosen` [B, T] (0 or 1) leaves' sequences go through each node."""
+    return (chosen[:, None] @ ancestors(tree.parents).to(chosen.dtype))[:, 0]

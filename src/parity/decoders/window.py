@@ -1,0 +1,157 @@
+"""The window of a Jacobi-type decoder (Teng et al. 2024, sec. 4): W positions, a draft in each, all verified in one
+pass of the target.
+
+    slots = Window(model, start, noise, window, init)
+    while slots.open():
+        draft, q, point = slots.drafts()
+        p = slots.law(draft)
+        tokens, kept = verify(p, q, draft, point, ...)
+        yield slots.advance(tokens, kept, p)
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.line import Line
+from parity.decoders.steps import Step
+from parity.decoders.verification import race, slide
+from parity.models.discrete.protocol import TokenModel
+
+
+class Drafts(NamedTuple):
+    tokens: Tensor  # [B, W]
+    q: Tensor  # [B, W, V] the law each was drawn from; what stands there for a point means nothing
+    point: Tensor  # [B, W] bool: a given token (random, repeated, or forced by the grammar)
+
+
+class Window:
+    """The slots of the pass at hand, and what the passes before left for them.
+
+    where [B, W]  their positions
+    index [1, W]  numbers of their draws: no two passes share one
+    line          what is written
+    """
+
+    def __init__(
+        self,
+        model: TokenModel,
+        start: Tensor,
+        noise: Noise,
+        size: int,
+        init: str = "random",
+        *,
+        refine: bool = True,
+        warm: bool = False,
+        shared: bool = False,
+        shrink: bool = True,
+    ):
+        """size, the most slots; init, refine: see `sjd`; warm: see `sjd_coupled`.
+
+        shared  a position has one race in all passes, which its drafts are drawn by too; else each pass draws anew
+        shrink  no slots past the end of the rows; a tree, whose shape is fixed, has them
+        """
+        self.model, self.noise, self.size, self.init = model, noise, size, init
+        self.refine, self.warm, self.shared, self.shrink = refine, warm, shared, shrink
+        self.line = Line(model, start, size)
+        self.rows = torch.arange(len(start), device=start.device)[:, None]
+        self.end = self.line.at  # [B] positions before it have been written
+        self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
+        self.tokens: Tensor | None = None  # [B, W], and below the law [B, W, V] they came from: of the last pass
+        self.stored: Tensor | None = None
+
+    def open(self) -> bool:
+        """Whether a row has an open position; the window then stands at the first of every row."""
+        left = self.line.left()
+        W = min(self.size, left) if self.shrink else self.size
+        self.where = self.line.ahead(W)
+        self.index = self.line.step * self.size + torch.arange(W, device=self.where.device)[None]
+        self.exponential: Tensor | None = None
+        return left > 0
+
+    def races(self) -> Tensor:
+        """Unit exponentials [B, W, V] that the pass's tokens are drawn by."""
+        if self.exponential is None:
+            numbers = self.where if self.shared else self.index
+            self.exponential = self.noise.exponential("sample", numbers, self.model.vocab)
+        return self.exponential
+
+    def law(self, draft: Tensor) -> Tensor:
+        """p [B, W, V]: the target's law of each slot, given the drafts before it."""
+        feed = torch.cat([self.line.last(), draft[:, :-1]], 1)
+        return self.model.logits(feed, (self.where - 1).clamp(max=self.model.length - 1)).softmax(-1)
+
+    def drafts(self) -> Drafts:
+        """What the last pass drew behind its correction, and fresh drafts in the slots that are new."""
+        if self.tokens is None:
+            return self.fresh()
+        if self.warm and self.line.step == 1:
+            return self._warm()
+        W, fresh = self.where.shape[1], self.fresh()
+        carried, new = slide(self.kept, W, self.tokens)
+        if not self.refine:
+            new = torch.ones_like(new)
+        q = fresh.q
+        if self.stored is not None:
+            q = slide(self.kept, W, self.stored)[0]
+            q = q if self.laws is None else torch.where(new[..., None], fresh.q, q)
+        return Drafts(torch.where(new, fresh.tokens, carried), q, new & fresh.point)
+
+    def fresh(self) -> Drafts:
+        """Drafts that `init` makes (sec. 4.2): random tokens; or the token of the nearest position written to the left
+        or above, or a draw from the law predicted there. Random where there is none, and where the grammar forces a
+        token that one."""
+        V, forced = self.model.vocab, self._forced()
+        tokens = (self.noise.uniform("draft", self.index) * V).long().clamp(max=V - 1)
+        point = torch.ones_like(self.where, dtype=torch.bool)
+        q = torch.zeros((), dtype=self.noise.dtype, device=self.where.device).expand(*self.where.shape, V)
+        if self.init != "random":
+            back = self.model.width if self.init.endswith("above") else 1
+            source = self.where - back * (-((self.end[:, None] - 1 - self.where) // back)).clamp(min=1)
+            exists = (source >= 0) & (source < self.end[:, None])
+            source = source.clamp(min=0)
+            if self.init.startswith("repeat"):
+                tokens = torch.where(exists, self.line.tokens.gather(1, source + 1), tokens)
+            elif self.laws is not None:
+                q = self.laws[self.rows, source]
+                tokens, point = torch.where(exists, race(q, self._draft_races()), tokens), ~exists
+        return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
+
+    def _warm(self) -> Drafts:
+        """Draws from the frontier's law in every slot: the first pass computed the laws behind it on noise."""
+        assert self.stored is not None
+        V, forced = self.model.vocab, self._forced()
+        frontier = self.stored.gather(1, (self.kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, V))
+        q = frontier.expand(-1, self.where.shape[1], -1)
+        return Drafts(torch.where(forced >= 0, forced, race(q, self._draft_races())), q, forced >= 0)
+
+    def _forced(self) -> Tensor:
+        return self.model.forced[self.where.clamp(max=self.model.length - 1)]
+
+    def _draft_races(self) -> Tensor:
+        return self.races() if self.shared else self.noise.exponential("draft", self.index, self.model.vocab)
+
+    def advance(
+        self,
+        tokens: Tensor,
+        kept: Tensor,
+        p: Tensor | None = None,
+        stored: Tensor | None = None,
+        nodes: Tensor | None = None,
+    ) -> Step:
+        """The pass's tokens [B, W], the first kept [B] of which are final, and the window moved on behind them.
+
+        p [B, W, V]: their laws, remembered where drafts are verified against theirs; stored: the law remembered
+        instead, if not p; nodes [B]: tokens evaluated, if not W.
+        """
+        if p is not None and self.init.startswith("sample"):
+            if self.laws is None:
+                self.laws = p.new_zeros(len(p), self.model.length + self.size, p.shape[-1])
+            self.laws[self.rows, self.where] = p
+        self.tokens, self.stored = tokens, p if stored is None else stored
+        step = self.line.advance(tokens, kept.clamp(max=tokens.shape[1]), nodes)
+        self.kept = step.kept
+        self.end = step.positions + tokens.shape[1] if self.refine else self.line.at
+        return step
