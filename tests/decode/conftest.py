@@ -50,18 +50,8 @@ class Job:
             given = ["--inputs", str(self.folder / "rows.npz")]
         manifest = checkpoint or str(self.folder / "manifest.json")
         paths = ["--checkpoint", manifest, "--spec", str(self.folder / "spec.json"), "--store", str(self.store)]
-        return [
-            "--kind",
-            self.kind,
-            *paths,
-            *given,
-            "--code",
-            code,
-            "--batch",
-            str(batch),
-            "--out",
-            str(self.folder / out),
-        ]
+        how = ["--kind", self.kind, "--code", code, "--batch", str(batch)]
+        return [*how, *paths, *given, "--out", str(self.folder / out)]
 
     @property
     def store(self) -> Path:

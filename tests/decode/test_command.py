@@ -44,8 +44,8 @@ def test_a_shard_says_what_it_holds_and_how_it_came_about(job, decoded):
 
 @every_kind
 def test_what_is_in_the_store_is_decoded_no_second_time(job, decoded):
-    """An option changed and changed back, or a result deleted: linked from the store, no model loaded. Other code, other
-    options: decoded."""
+    """An option changed and changed back, or a result deleted: linked from the store, no model loaded. Of other code or
+    another seed: decoded."""
     name = {"discrete": "window", "anysubset": "k", "continuous": "gamma"}[job.kind]
     changed = job.asked(options={**job.spec["options"], name: 3})
     first, _ = decoded(job), decoded(changed)

@@ -67,7 +67,7 @@ def test_the_first_wrong_token_is_the_one_that_was_drawn_first():
     late = Step(T([[7], [8]]), T([1, 1]), T([[3], [3]]))
     early = Step(T([[6, 6, 6], [1, 9, 1]]), T([3, 3]), T([0, 0]))
     backwards = [late, early]
-    with pytest.raises(ParityError, match="row 0, position 3: .* drew token 7"):
+    with pytest.raises(ParityError, match=r"row 0, position 3: .* drew token 7"):
         discrete.record(MODEL, T([0, 0]), iter(backwards))
 
 

@@ -1,0 +1,78 @@
+"""Prompt shards and encoded captions, through the commands that make them."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parity.base.errors import ParityError
+from parity.base.files import read_arrays, read_json, write_json
+from parity.inputs.__main__ import main
+from parity.inputs.captions import encode
+from parity.inputs.prompts import images, shard
+from parity.models import fetch
+
+
+@pytest.fixture
+def command(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["inputs", *map(str, arguments)])
+        main()
+
+    return run
+
+
+@given(n=st.integers(1, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
+def test_shards_are_contiguous_and_even_and_ids_do_not_depend_on_them(n, repeats, shards):
+    entries = images([f"caption {i}" for i in range(n)], repeats)
+    pieces = shard(entries, shards)
+    assert [e for piece in pieces for e in piece] == entries and len({e["id"] for e in entries}) == n * repeats
+    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
+
+
+def test_prompts_to_encoded_shards(tmp_path, command):
+    """A caption's embedding does not depend on the shard it is in, up to the order of sums in a product."""
+    prompts = ["a small red circle", "two large striped squares on a blue background", "a ring"]
+    (tmp_path / "p.txt").write_text("\n".join(prompts) + "\n")
+    write_json(tmp_path / "manifest.json", fetch.manifest("discrete", "scenes", {}, tmp_path))
+    found = {}
+    for shards in (1, 2):
+        out = tmp_path / str(shards)
+        counts = ("--limit", 3, "--repeats", 1, "--shards", shards, "--max-words", 23)
+        command("prompts", "--file", tmp_path / "p.txt", *counts, "--out", out)
+        for k in range(shards):
+            files = ("--prompts", out / f"{k}.json", "--checkpoint", tmp_path / "manifest.json")
+            command("captions", *files, "--out", out / f"{k}.npz")
+        parts = [read_arrays(out / f"{k}.npz") for k in range(shards)]
+        found[shards] = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    one, two = found[1], found[2]
+    assert one["ids"].tolist() == two["ids"].tolist() == [f"0000{i}/000" for i in range(3)]
+    assert one["captions"].tolist() == prompts and np.array_equal(one["valid"], two["valid"])
+    assert np.allclose(one["embeddings"], two["embeddings"], atol=1e-5)
+    words = one["valid"].sum(1)
+    assert words.tolist() == [len(p.split()) + 1 for p in prompts] and one["valid"][:, -1].all()  # padded on the left
+    assert not one["embeddings"][one["valid"] == 0].any() and one["embeddings"][one["valid"] == 1].any(-1).all()
+    assert [e["id"] for e in read_json(tmp_path / "2/1.json")] == ["00001/000", "00002/000"]
+
+
+def test_a_caption_that_does_not_fit_is_named(tmp_path):
+    manifest = fetch.manifest("discrete", "scenes", {}, tmp_path)
+    assert encode(manifest, ["red " * 23])["valid"].all()
+    with pytest.raises(ParityError, match=r"red red .* allowed: at most"):
+        encode(manifest, ["red " * 24])
+
+
+def test_a_task_by_its_command_is_the_task(tmp_path, command):
+    from parity.inputs import tasks
+
+    manifest = fetch.manifest("anysubset", "xlnet", {"xlnet": "", "judge": ""}, tmp_path)
+    write_json(tmp_path / "manifest.json", manifest)
+    settings = '{"rows": 3, "data": "", "missing": 1}'
+    files = ("--checkpoint", tmp_path / "manifest.json", "--out", tmp_path / "t.npz")
+    command("task", "--task-kind", "stories", "--settings", settings, *files)
+    expected = tasks.build("stories", {"rows": 3, "data": "", "missing": 1}, tasks.words_of(manifest))
+    found = tasks.read(tmp_path / "t.npz")
+    assert found.ids == expected.ids and found.extra == expected.extra
+    assert np.array_equal(found.tokens, expected.tokens)
