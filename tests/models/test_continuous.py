@@ -1,33 +1,33 @@
-"""The continuous models as decoders see them: xAR, Harmon, Gaussian mixtures. Conditions, laws, cells and recipes."""
+"""Continuous models as decoders see them: xAR, Harmon, Gaussian mixtures. Conditions, laws, cells; models from
+files."""
 
-import hashlib
+import json
+import sys
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from scipy import stats
 
+from parity.base.errors import ParityError
 from parity.base.noise import Noise, counted_noise
-from parity.equality.mixtures import random_mixture
-from parity.models.checkpoints import load_weights
-from parity.models.continuous import gmm, xar
-from parity.models.continuous.diffusion import Sampling
-from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet, MixtureLaw, TabularMixture
-from parity.models.continuous.harmon import Harmon, HarmonConfig, HarmonNet
-from parity.models.continuous.kl import KL, LATENTS, KLConfig
-from parity.models.continuous.mar import MARConfig, MARNet
-from parity.models.continuous.protocol import path_noise
-from parity.models.continuous.xar import XAR, XARConfig, XARNet, fold, unfold
-from parity.models.discrete.llamagen import read_config
-from parity.training import gmm as train_gmm
-from parity.training import harmon as train_harmon
-from parity.training import loop as training
-from parity.training import mar as train_mar
-from parity.training import xar as train_xar
-from parity.training.loop import publish
+from parity.base.weights import sha256
+from parity.decode.continuous import record
+from parity.decoders.continuous.cspd import cspd
+from parity.decoders.continuous.mar import mar
+from parity.embedded.classes import CLASSES
+from parity.models import fetch
+from parity.models.continuous import harmon, load, xar
+from parity.models.continuous.diffusion import HeadSampling
+from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
+from parity.models.continuous.harmon import HarmonConfig, HarmonNet
+from parity.models.continuous.kl import KL, KLConfig, fold, unfold
+from parity.models.continuous.protocol import Start, draw_order, path_noise
+from parity.models.continuous.tabular import MixtureLaw
+from parity.models.continuous.xar import XAR, XARConfig, XARNet
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}
 XAR_SMALL = XARConfig(**SMALL, classes=5, cell=1, encoder=1, decoder=1)
@@ -56,13 +56,12 @@ def random(net):
 
 def model(name):
     """A model of four rows, guided where it can be."""
-    sampling = Sampling(steps=4, guidance=2.0)
+    sampling = HeadSampling(steps=4, guidance=2.0, clip=4.0)  # unclipped, untrained heads magnify rounding
     if name == "gmm":
         return GMM(random(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]))
     if name == "harmon":
-        ids = torch.tensor([[1, 2, 3], [4, 0, 0], [5, 6, 0], [1, 2, 4]])
-        valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
-        return Harmon(random(HarmonNet(HARMON_SMALL)), ids, valid, sampling)
+        prompts = torch.tensor([[1, 2, 3], [4, -1, -1], [5, 6, -1], [1, 2, 4]])
+        return harmon.condition(random(HarmonNet(HARMON_SMALL)), prompts, sampling)
     cell = int(name.removeprefix("xar"))
     return XAR(random(XARNet(replace(XAR_SMALL, cell=cell))), torch.tensor([0, 1, 2, 4]), sampling)
 
@@ -177,7 +176,8 @@ def test_harmon_answers_several_places_of_one_context():
 
 
 def test_harmon_prompts_padding_and_none():
-    """Padding before, after or beyond a prompt changes nothing; a row without a prompt is one that has the prompt that says nothing."""
+    """Padding before, after or beyond a prompt changes nothing; a row without a prompt is one that has the prompt that
+    says nothing."""
     net = random(HarmonNet(HARMON_SMALL))
     x, known = torch.randn(3, 16, 3), torch.rand(3, 16) < torch.tensor([0.1, 0.5, 0.9])[:, None]
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_folding_into_cells_and_back():
     assert torch.equal(cells[:, 1], x[:, [2, 3, 6, 7]].flatten(1))  # top right
     assert not torch.equal(cells.reshape(2, 16, 3), x)
     m = model("xar2")
-    assert (m.length, m.dim) == (4, 12) and torch.equal(xar.unfold(cells, 2), x)
+    assert (m.length, m.dim) == (4, 12) and torch.equal(unfold(cells, 2), x)
 
 
 def test_xar_has_the_published_names_and_shapes():
@@ -254,7 +254,8 @@ def test_rotary_angles_turn_with_the_relative_place():
 
 
 def test_xar_walk_is_euler_maruyama():
-    """On a known velocity: tokens that are N(m, s^2) have v = E[noise - x | x_t]; the walk's draws have that mean and deviation."""
+    """On a known velocity: tokens that are N(m, s^2) have v = E[noise - x | x_t]; the walk's draws have that mean and
+    deviation."""
     m, s = 0.7, 0.5
 
     class Known(torch.nn.Module):
@@ -270,7 +271,7 @@ def test_xar_walk_is_euler_maruyama():
 
     net = Known()
     for last, spread in (("noise", s), ("mean", s)):
-        model = XAR(net, torch.zeros(4000, dtype=torch.int64), Sampling(steps=100, last=last))
+        model = XAR(net, torch.zeros(4000, dtype=torch.int64), HeadSampling(steps=100, last=last))
         places = torch.tensor([[3, 8]]).expand(4000, -1)
         path = path_noise(counted_noise(0, range(4000)), "sample", places, model.steps, model.dim)
         law = model.law(model.conditions(torch.zeros(4000, 16, 1).double(), places, places, places), path)
@@ -290,7 +291,7 @@ def test_xar_guidance_grows_with_the_place():
     m = model("xar1")
     tokens, order, _ = question(m)
     plain, constant = (
-        replace(m, sampling=Sampling(steps=4, guidance=g, guidance_schedule=s))
+        replace(m, sampling=HeadSampling(steps=4, guidance=g, guidance_schedule=s))
         for g, s in ((1.0, "linear"), (2.0, "constant"))
     )
     ends = torch.tensor([[0, 15]]).expand(4, -1)
@@ -306,7 +307,7 @@ def test_bad_settings_of_xar_have_one_line():
     with pytest.raises(ValueError, match="width 12: allowed: a multiple of 4 x heads 2"):
         XARNet(replace(XAR_SMALL, width=12))
     with pytest.raises(ValueError, match="sampler 'ddim'"):
-        XAR(XARNet(XAR_SMALL), torch.zeros(1), Sampling(sampler="ddim"))
+        XAR(XARNet(XAR_SMALL), torch.zeros(1), HeadSampling(sampler="ddim"))
 
 
 def mixture_law(rows):
@@ -349,89 +350,102 @@ def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
     assert not torch.allclose(at.log_density(x), one.log_prob(x))
 
 
-@pytest.mark.parametrize("dimensions", [1, 2])
-def test_a_tabular_mixture_is_the_mixture_of_the_equality_tests(dimensions):
-    mixture, rng = random_mixture(np.random.default_rng(0), 3, 4, dimensions), np.random.default_rng(1)
-    m, tokens = TabularMixture(mixture, 6), rng.standard_normal((6, 4, dimensions))
-    places = torch.arange(4).expand(6, -1)
-    law = m.law(m.conditions(torch.from_numpy(tokens), places, places, places), None)
-    x = rng.standard_normal((6, 4, dimensions))
-    found = law.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
-    for i in range(4):
-        assert np.allclose(found[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
-        assert i == 0 or not np.allclose(found[:, i], mixture.density(tokens[::-1, :i], x[:, i]))
+FAMILIES = ("mar", "xar", "harmon", "gmm")
+SETTINGS = {"steps": 4, "guidance": 2.0, "guidance_schedule": "linear", "clip": 4.0}
 
 
-def test_a_tabular_mixture_knows_any_order():
-    """The density of a whole sequence is the product of its conditionals, whatever their order."""
-    mixture = random_mixture(np.random.default_rng(0), 3, 4, 2)
-    tokens = torch.from_numpy(np.random.default_rng(1).standard_normal((5, 4, 2)))
-    m, places = TabularMixture(mixture, 5, raster=False), torch.arange(4).expand(5, -1)
-
-    def joint(order):
-        ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2))
-        law = m.law(m.conditions(tokens, order, places, places), None)
-        return law.log_density(ordered.flatten(0, 1)).view(5, 4).sum(1)
-
-    assert torch.allclose(joint(places), joint(places.flip(1)))
-    order = places.flip(1)
-    independent = m.law(m.conditions(tokens, order, places, 0 * places), None)
-    ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2)).flatten(0, 1)
-    assert not torch.allclose(independent.log_density(ordered).view(5, 4).sum(1), joint(places))
+@pytest.fixture(scope="module", params=FAMILIES)
+def embedded(request, tmp_path_factory):
+    """A model that ships with the package, by its manifest."""
+    spec = {"family": request.param, "weights": ""}
+    return load.load(fetch.manifest("continuous", request.param, spec, tmp_path_factory.mktemp("m")), needs="draft")
 
 
-@pytest.fixture
-def class_scenes(tmp_path):
-    """An autoencoder with random weights, and the data that the recipes make of a few pictures with it."""
-    config = KLConfig(dim=16, ch=8, ch_mult=(1, 1, 1, 1), res_blocks=1, norm_groups=4, scale=1.0)
-    torch.manual_seed(0)
-    publish(KL(config), tmp_path / "kl.safetensors", asdict(config))
-    return tmp_path
+def settings(loaded):
+    """Of the settings, those that its law depends on: what a cell's specification holds."""
+    return {k: v for k, v in SETTINGS.items() if k in loaded.family.FAMILY["reads"]}
 
 
-RECIPES = {
-    "mar": (
-        train_mar,
-        replace(train_mar.CONFIG, width=16, heads=2, encoder=1, decoder=1, head_width=32, head_depth=1),
-        lambda c: MARNet(MARConfig(**c)),
-    ),
-    "gmm": (train_gmm, replace(GMM_SMALL, classes=60, grid=8, dim=16), lambda c: GMMNet(GMMConfig(**c))),
-    "xar": (train_xar, replace(XAR_SMALL, classes=60, grid=8, dim=16, cell=2), lambda c: XARNet(XARConfig(**c))),
-    "harmon": (
-        train_harmon,
-        replace(
-            train_harmon.CONFIG,
-            width=16,
-            heads=2,
-            encoder=1,
-            decoder=1,
-            head_width=32,
-            head_depth=1,
-            hidden=16,
-            intermediate=16,
-        ),
-        lambda c: HarmonNet(HarmonConfig(**c)),
-    ),
-}
+def test_an_embedded_pair_goes_from_its_manifest_to_its_pictures(embedded):
+    pair = embedded.pair(range(2, 4), settings(embedded), True)
+    assert (pair.target.length, pair.target.dim) == (pair.draft.length, pair.draft.dim)
+    assert pair.target.raster == embedded.family.FAMILY["causal"]
+    noise = counted_noise(0, range(2), torch.float32)
+    start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
+    done = record(pair, start, cspd(pair, start, noise=noise, gamma=2))
+    pixels = embedded.pictures(done.tokens)
+    assert pixels.shape == (2, 64, 64, 3) and pixels.dtype == np.uint8 and pixels.std() > 0
+    assert embedded.pair(range(2), settings(embedded), False).draft is None
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_learns_and_its_file_is_a_model(name, class_scenes, monkeypatch):
-    module, config, build = RECIPES[name]
-    monkeypatch.setattr(training, "train", partial(training.train, every=1, warmup=2))
-    monkeypatch.setattr(module, "TESTED", 20)
-    out = class_scenes / f"{name}.safetensors"
-    log = module.main(class_scenes, class_scenes / "kl.safetensors", out, config, 24, 8, 60, 0, 1, 1e-2)
-    losses = [row["loss"] for row in log]
-    assert len(losses) == 24 and np.mean(losses[-4:]) < np.mean(losses[:4])
-    load_weights(build({k: v for k, v in read_config(out).items() if k != LATENTS}), out)
-    assert read_config(out)[LATENTS] == hashlib.sha256((class_scenes / "kl.safetensors").read_bytes()).hexdigest()[:16]
+def test_a_setting_that_a_family_does_not_read_changes_no_law(embedded):
+    """And one that it says it reads changes one: what is in a cell's key is what its images depend on."""
+    pair, reads = embedded.pair(range(4), {}, False), embedded.family.FAMILY["reads"]
+    tokens, order, places = question(pair.target)
+    tokens, order, places = tokens[:4], order[:4], places[:4]
+
+    def law(**given):
+        m = embedded.pair(range(4), {"steps": 3, "clip": 4.0, **given}, False).target
+        return token(m, tokens, order, places)
+
+    plain = law()
+    changed = {"temperature": 0.5, "clip": 0.5, "sampler": "ddim", "guidance": 3.0}
+    if embedded.family.FAMILY["causal"]:
+        del changed["sampler"]  # of these two the first has no other, the second none
+    for name, value in changed.items():
+        assert torch.equal(law(**{name: value}), plain) == (name not in reads), name
 
 
-def test_the_pairs_share_what_they_must():
-    for module in (train_gmm, train_xar, train_harmon):
-        target, draft = module.CONFIGS.values()
-        assert all(getattr(target, x) == getattr(draft, x) for x in ("classes", "grid", "dim"))
-    assert train_harmon.CONFIG.without == (train_harmon.VOCAB - 1,)
-    assert (train_harmon.prompts(["", "a small red ring on a blue background"]) >= 0).sum(1).tolist() == [1, 9]
-    assert gmm.GMMNet(train_gmm.CONFIG).head.out_features == 16 * 33
+def test_classes_have_their_names_and_many_of_them_show_early(embedded):
+    names = [embedded.class_of(i) for i in range(12)]
+    assert len(set(names)) == 12 and set(names) <= set(CLASSES)
+    assert [CLASSES[i] for i in embedded.labels(range(12)).tolist()] == names
+    assert len({name.split()[0] for name in names}) > 3 < len({name.split()[1] for name in names})
+
+
+def test_what_a_model_lacks_or_was_changed_is_one_line(embedded, tmp_path):
+    file = tmp_path / "target.safetensors"
+    file.write_bytes(embedded.file("target").read_bytes()[:-1] + b"x")
+    files = embedded.manifest["files"]
+    with pytest.raises(ParityError, match=r"continuous\.weights: target = .*SHA-256"):
+        load.load(embedded.manifest | {"files": files | {"target": str(file)}})
+    alone = embedded.manifest | {"files": {k: v for k, v in files.items() if k != "draft"}}
+    with pytest.raises(ParityError, match=r": has no draft; allowed: target, kl"):
+        load.load(alone, needs="draft")
+
+
+TOY = """
+from dataclasses import dataclass
+
+import torch
+from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
+
+FAMILY = {"condition": "class", "causal": True, "single_path": False, "samplers": ("ddpm",), "schedules": (),
+          "reads": ("temperature",)}
+Config, Network = GMMConfig, GMMNet
+
+
+def condition(net, given, sampling):
+    return GMM(net, given, 0.5 * sampling.temperature)
+"""
+
+
+def test_a_family_is_one_module(tmp_path, monkeypatch):
+    """Its file alone, and its weights: everything from fetching to pictures finds it by the configuration's word."""
+    import parity.models.continuous as package
+
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    kl = KLConfig(dim=3, ch=8, ch_mult=(1, 1), res_blocks=1, norm_groups=4)
+    made = {"toy": (random(GMMNet(GMM_SMALL)), GMM_SMALL), "kl": (random(KL(kl)), kl)}
+    for name, (net, config) in made.items():
+        said = {"config": json.dumps(asdict(config) | ({"latents": "x"} if name == "toy" else {}))}
+        save_file({k: v.contiguous() for k, v in net.state_dict().items()}, tmp_path / f"{name}.safetensors", said)
+    sums = [f"{sha256(tmp_path / f'{name}.safetensors')}  {name}.safetensors\n" for name in made]
+    (tmp_path / "SHA256SUMS").write_text("".join(sums))
+    loaded = load.load(fetch.manifest("continuous", "toy", {"family": "toy", "weights": str(tmp_path)}, tmp_path))
+    pair, noise = loaded.pair(range(3), {"temperature": 1.0}, False), counted_noise(0, range(3), torch.float32)
+    start = Start(draw_order(noise, 3, 16, True))
+    pixels = loaded.pictures(record(pair, start, mar(pair, start, noise=noise)).tokens)
+    assert pixels.shape == (3, 8, 8, 3) and loaded.class_of(1) == "2"
+    sys.modules.pop("parity.models.continuous.toy")

@@ -1,0 +1,215 @@
+"""The published continuous architectures: parameter counts and names, from the files' own lists."""
+
+import argparse
+import hashlib
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from parity.base.errors import ConfigError
+from parity.base.files import sums
+from parity.base.noise import counted_noise
+from parity.decode.continuous import run
+from parity.decoders.continuous.cspd import cspd
+from parity.experiment import continuous as cells
+from parity.experiment.config import load
+from parity.models.checkpoints import unpickle
+from parity.models.continuous.kl import KL, KLConfig, published_names
+from parity.models.continuous.load import Networks
+from parity.models.continuous.mar import MARConfig, MARNet
+from parity.models.continuous.protocol import Start, draw_order
+from parity.models.continuous.published import config_of, convert
+from parity.models.continuous.xar import XARConfig, XARNet
+
+SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
+    "mar_base": (768, 12, 12, 1024, 6, 208),
+    "mar_large": (1024, 16, 16, 1280, 8, 478),
+    "mar_huge": (1280, 20, 16, 1536, 12, 942),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_mar_has_the_published_sizes(name):
+    width, blocks, heads, head_width, depth, million = SIZES[name]
+    config = MARConfig(
+        width=width, encoder=blocks, decoder=blocks, heads=heads, head_width=head_width, head_depth=depth
+    )
+    with torch.device("meta"):
+        net = MARNet(config)
+    assert round(sum(p.numel() for p in net.parameters()) / 1e6) == million
+    shapes = {k: tuple(v.shape) for k, v in net.state_dict().items()}
+    assert shapes["encoder_pos_embed_learned"] == (1, 320, width) and shapes["diffusion_pos_embed_learned"] == (
+        1,
+        256,
+        width,
+    )
+    assert shapes["class_emb.weight"] == (1000, width) and shapes["fake_latent"] == (1, width)
+    assert shapes["diffloss.net.final_layer.linear.weight"] == (32, head_width)
+    for key in (
+        "z_proj_ln.bias",
+        f"decoder_blocks.{blocks - 1}.mlp.fc2.weight",
+        f"diffloss.net.res_blocks.{depth - 1}.adaLN_modulation.1.weight",
+    ):
+        assert key in shapes
+
+
+def kl16_names() -> list[str]:
+    """The keys of kl16.ckpt, as latent diffusion names them."""
+
+    def leaf(*names):
+        return [f"{n}.{kind}" for n in names for kind in ("weight", "bias")]
+
+    def block(prefix, shortcut):
+        parts = ["norm1", "conv1", "norm2", "conv2", *(["nin_shortcut"] if shortcut else [])]
+        return leaf(*(f"{prefix}.{p}" for p in parts))
+
+    def attention(prefix):
+        return leaf(*(f"{prefix}.{p}" for p in ("norm", "q", "k", "v", "proj_out")))
+
+    mult, found = (1, 1, 2, 2, 4), leaf("quant_conv", "post_quant_conv")
+    for side in ("encoder", "decoder"):
+        found += leaf(f"{side}.conv_in", f"{side}.norm_out", f"{side}.conv_out")
+        found += (
+            block(f"{side}.mid.block_1", False) + attention(f"{side}.mid.attn_1") + block(f"{side}.mid.block_2", False)
+        )
+    for i in range(5):
+        before = mult[i - 1] if i else 1
+        for j in range(2):
+            found += block(f"encoder.down.{i}.block.{j}", j == 0 and before != mult[i])
+            found += attention(f"encoder.down.{i}.attn.{j}") if i == 4 else []
+        found += leaf(f"encoder.down.{i}.downsample.conv") if i < 4 else []
+        above = mult[min(i + 1, 4)]
+        for j in range(3):
+            found += block(f"decoder.up.{i}.block.{j}", j == 0 and above != mult[i])
+        found += leaf(f"decoder.up.{i}.upsample.conv") if i else []
+    return found
+
+
+def test_kl16_has_the_published_names():
+    with torch.device("meta"):
+        net = KL(KLConfig())
+    renamed = published_names({**dict.fromkeys(kl16_names(), torch.empty(0)), "loss.logvar": torch.empty(0)})
+    assert set(renamed) == set(net.state_dict())
+    assert round(4 * sum(p.numel() for p in net.parameters()) / 2**20) == 254  # MiB of the published file
+
+
+SMALL = {  # released widths, everything else small
+    "mar": lambda blocks: MARNet(
+        MARConfig(
+            classes=5, grid=4, width=768, encoder=blocks, decoder=1, heads=12, buffer=2, head_width=32, head_depth=2
+        )
+    ),
+    "xar": lambda blocks: XARNet(XARConfig(classes=5, grid=16, width=768, encoder=blocks, decoder=1, heads=12)),
+}
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """Files as they are released: pickled, MAR's with its moving average beside the raw weights and the run's
+    arguments."""
+    folder = tmp_path_factory.mktemp("released")
+    torch.manual_seed(0)
+    nets = {(model, part): SMALL[model](blocks) for model in SMALL for part, blocks in (("", 2), ("-draft", 1))}
+    for (model, part), net in nets.items():
+        state = net.state_dict()
+        if model == "mar":
+            raw = {k: torch.zeros_like(v) for k, v in state.items()}
+            kept = {"model": raw, "model_ema": state, "epoch": 3, "args": argparse.Namespace(lr=1.0)}
+        else:
+            kept = {**state, "mask": torch.ones(2, 2), "rope.freqs": torch.ones(2)}
+        torch.save(kept, folder / f"{model}{part}.pth")
+    ours = KL(KLConfig()).state_dict()
+    names = {published: next(iter(published_names({published: torch.empty(0)}))) for published in kl16_names()}
+    torch.save(
+        {"model": {**{p: ours[o] for p, o in names.items()}, "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt"
+    )
+    return folder, nets
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_released_files_become_an_experiment(released, tmp_path, model):
+    folder, nets = released
+    convert(model, folder / f"{model}.pth", folder / f"{model}-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
+    section = {
+        "models": [model],
+        "weights": str(tmp_path / "w"),
+        "methods": {"mar": [{}], "cspd": [{"gamma": 2}]},
+        "images": 2,
+        "batch": [2],
+    }
+    config = load({"methods": {"ar": [{}]}, "continuous": section})
+    found = cells.continuous_cells(config)
+    assert len(found) == 3 and all(c["spec"]["weights"] == found[0]["spec"]["weights"] for c in found)
+    networks = Networks(model, folder=tmp_path / "w")
+    for part in ("", "-draft"):
+        loaded = networks.network(part).state_dict()
+        assert all(
+            torch.equal(v, loaded[k]) for k, v in nets[model, part].state_dict().items()
+        )  # the moving average, not the zeros
+    pair = networks.pair(range(2), {**found[0]["spec"]["sampling"], "steps": 3}, True)
+    noise = counted_noise(0, range(2), torch.float32)
+    order = draw_order(noise, 2, pair.target.length, pair.target.raster)
+    done = run(order, pair.target.dim, cspd(pair, Start(order), noise=noise, gamma=2))
+    pixels = networks.pictures(done.tokens)
+    side = 16 * nets[model, ""].config.grid
+    assert pixels.shape == (2, side, side, 3) and pixels.dtype == np.uint8
+    assert cells.length(model, tmp_path / "w") == pair.target.length and networks.class_of(3) == str(21 % 5)
+    with pytest.raises(ConfigError, match=f"at most the {pair.target.length} tokens"):
+        load(
+            {
+                "methods": {"ar": [{}]},
+                "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}},
+            }
+        )
+    file = tmp_path / "w" / f"{model}.safetensors"
+    assert sums(tmp_path / "w")[f"{model}.safetensors"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(ConfigError, match="SHA-256"):
+        Networks(model, folder=tmp_path / "w").network("")
+    save_file({"x": torch.zeros(1)}, file)  # nobody's header
+    cells._header.cache_clear()
+    with pytest.raises(ConfigError, match="says nothing of its sizes"):
+        load({"methods": {"ar": [{}]}, "continuous": section})
+
+
+def test_sizes_are_read_off_the_shapes(released):
+    folder, nets = released
+    for model in SMALL:
+        state = unpickle(folder / f"{model}.pth")
+        assert asdict(config_of(model, state, folder)) == asdict(nets[model, ""].config)
+
+
+def harmful():
+    raise AssertionError("a checkpoint was executed")
+
+
+class Harmful:
+    def __reduce__(self):
+        return harmful, ()
+
+
+def test_what_is_no_checkpoint_is_one_line(released, tmp_path):
+    folder, _ = released
+    torch.save({"model": Harmful()}, tmp_path / "harmful.pth")
+    (tmp_path / "text.pth").write_text("hello")
+    torch.save({"model": {"z_proj.weight": torch.zeros(7, 3)}}, tmp_path / "other.pth")
+    part = unpickle(folder / "mar.pth")
+    part.pop("mask_token")
+    torch.save(part, tmp_path / "part.pth")
+    wrong = {
+        "harmful.pth": "safely",
+        "text.pth": "safely",
+        "gone.pth": "no such file",
+        "other.pth": "not a checkpoint of mar",
+        "part.pth": "missing mask_token",
+    }
+    for name, words in wrong.items():
+        with pytest.raises(ConfigError, match=words) as error:
+            convert("mar", tmp_path / name, folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
+        assert "\n" not in str(error.value) and name in str(error.value)
+    with pytest.raises(ConfigError, match="no SHA256SUMS"):
+        load({"methods": {"ar": [{}]}, "continuous": {"weights": str(tmp_path / "w"), "methods": {"mar": [{}]}}})

@@ -1,0 +1,87 @@
+"""Models small enough to write down: their conditionals are those of the law that they stand for."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.models.anysubset import tabular as anysubset
+from parity.models.anysubset.protocol import infilling
+from parity.models.continuous.tabular import TabularMixture, exact_sampler, random_mixture
+from parity.models.discrete.tabular import TabularModel, joint, nodes, random_table
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_a_tabular_mixture_has_the_mixtures_densities(dimensions):
+    mixture, rng = random_mixture(np.random.default_rng(0), 3, 4, dimensions), np.random.default_rng(1)
+    m, tokens = TabularMixture(mixture, 6), rng.standard_normal((6, 4, dimensions))
+    places = torch.arange(4).expand(6, -1)
+    law = m.law(m.conditions(torch.from_numpy(tokens), places, places, places), None)
+    x = rng.standard_normal((6, 4, dimensions))
+    found = law.log_density(torch.from_numpy(x).flatten(0, 1)).exp().view(6, 4).numpy()
+    for i in range(4):
+        assert np.allclose(found[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
+        assert i == 0 or not np.allclose(found[:, i], mixture.density(tokens[::-1, :i], x[:, i]))
+
+
+def test_a_tabular_mixture_knows_any_order():
+    """The density of a whole sequence is the product of its conditionals, whatever their order."""
+    mixture = random_mixture(np.random.default_rng(0), 3, 4, 2)
+    tokens = torch.from_numpy(np.random.default_rng(1).standard_normal((5, 4, 2)))
+    m, places = TabularMixture(mixture, 5, raster=False), torch.arange(4).expand(5, -1)
+
+    def joint(order):
+        ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2))
+        law = m.law(m.conditions(tokens, order, places, places), None)
+        return law.log_density(ordered.flatten(0, 1)).view(5, 4).sum(1)
+
+    assert torch.allclose(joint(places), joint(places.flip(1)))
+    order = places.flip(1)
+    independent = m.law(m.conditions(tokens, order, places, 0 * places), None)
+    ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2)).flatten(0, 1)
+    assert not torch.allclose(independent.log_density(ordered).view(5, 4).sum(1), joint(places))
+
+
+def test_the_rosenblatt_transform_makes_samples_uniform():
+    from scipy import stats
+
+    mixture, other = (random_mixture(np.random.default_rng(s), 3, 2, 2) for s in (0, 1))
+    x = exact_sampler(mixture, 4000, np.random.default_rng(2))
+    p = [[stats.kstest(u, "uniform").pvalue for u in m.rosenblatt(x).T] for m in (mixture, other)]
+    assert min(p[0]) > 1e-4 and max(p[1]) < 1e-4
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_tables_joint_is_the_product_of_its_conditionals(pair):
+    """By hand, over the prefixes of one sequence; a tree's branch is that sequence fed in turn."""
+    V, L = 3, 3
+    table = random_table(V, L, torch.Generator().manual_seed(0), pair=pair)
+    first = table[0] if pair else table
+    model = TabularModel(first, L, V**L)
+    law = joint(model, V, L)
+    assert float(law.sum()) == pytest.approx(1)
+    p = first.softmax(-1)
+    sequence = (2, 0, 1)  # prefixes are numbered by length, then by their code
+    hand = p[0][2] * p[1 + 2][0] * p[1 + V + 2 * V + 0][1]
+    assert float(law[2 * 9 + 0 * 3 + 1]) == pytest.approx(float(hand))
+    one = TabularModel(first, L, 1)
+    tree = one.tree(torch.tensor([[0, *sequence[:2]]]), torch.tensor([[-1, 0, 1]]), torch.tensor([[-1, 0, 1]]))
+    assert torch.allclose(tree[0], torch.stack([first[0], first[1 + 2], first[1 + V + 2 * V]]))
+    with pytest.raises(ValueError, match=f"expected {nodes(V, 4)} for V=3, L=4"):
+        TabularModel(first, 4, 1)
+
+
+@pytest.mark.parametrize("consistent", [True, False])
+def test_orders_agree_where_the_conditionals_are_of_one_joint(consistent):
+    """Two masks of one text, filled in either order; a random table is inconsistent, as a network is."""
+    make = anysubset.consistent_table if consistent else anysubset.random_table
+    model = anysubset.TabularAnySubset(make(3, 3, torch.Generator().manual_seed(0)))
+    start = infilling(torch.tensor([[1, 0, 0]]), torch.tensor([[True, False, False]]), 3, 4)
+    law = anysubset.joint_law(model, start).reshape(3, 3)
+    back = start._replace(order=start.order[:, [0, 2, 1]])
+    other = anysubset.joint_law(model, back).reshape(3, 3).T
+    assert law.sum() == pytest.approx(1) and np.allclose(law, other) == consistent
+    tokens = torch.tensor([[1, 2, 0], [1, 0, 2]])
+    both = infilling(tokens, torch.tensor([[True, False, False]] * 2), 3, 4)
+    assert anysubset.codes(model, both, tokens).tolist() == [2 * 3 + 0, 0 * 3 + 2]
+    with pytest.raises(ValueError, match="row 1, position 2: token 3 is not in the vocabulary"):
+        anysubset.codes(model, both, tokens + torch.tensor([[0], [1]]))
