@@ -1,13 +1,13 @@
-"""How a text is filled in: one standalone module per method, one function of the module's name in it.
+"""How a text is filled in: what `parity.decoders` says, with
 
-    def method(model, start, *, noise, ...options) -> Iterator[Fill]
+model  a `parity.models.anysubset.protocol.AnySubsetModel`
+start  `Infilling`: known tokens, the order of decoding, and where each row begins and ends
+yields `Fill`, one for each loop
 
-model    anything that satisfies `parity.anysubset.infilling.AnySubsetModel`
-start    `Infilling`: known tokens, order of decoding, and where each row begins and ends
-noise    `parity.noise.Noise` of the B rows
-options  keyword-only, with types and bounds: they are the method's configuration schema
+A draw of rank r in a loop that began at rank n has the index n N + r, so none is used twice. A module may also declare
 
-A row's result depends on its own noise and prompt alone. A draw of rank r in a loop that began at rank n has the index
-n N + r, so none is used twice. A decoder counts, times and logs nothing; `parity.anysubset.steps.fill` does. Each
-module declares CLAIM and SOURCE, as those of `parity.decoders`.
+SLOTS    True if whether a loop reaches a rank is decided by the ranks before it alone, so that tests may look at each
+         slot of a loop by itself
+PROMPT   "prefix" if its prompt must be one; else the known tokens may stand anywhere
+NETWORK  "judge" if it decodes the judge, a causal network, instead of the any-subset one
 """
