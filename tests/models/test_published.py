@@ -1,7 +1,9 @@
-"""The published continuous architectures: parameter counts and names, from the files' own lists."""
+"""The published continuous architectures: parameter counts and names, and the way from released files to an
+experiment."""
 
 import argparse
-import hashlib
+import importlib
+import sys
 from dataclasses import asdict
 
 import numpy as np
@@ -9,19 +11,21 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parity.base.errors import ConfigError
+from parity.base.errors import ConfigError, ParityError
 from parity.base.files import sums
 from parity.base.noise import counted_noise
-from parity.decode.continuous import run
+from parity.base.weights import sha256, unpickle
+from parity.decode.continuous import record
 from parity.decoders.continuous.cspd import cspd
-from parity.experiment import continuous as cells
-from parity.experiment.config import load
-from parity.models.checkpoints import unpickle
+from parity.experiment import checks, weights
+from parity.experiment.cells import cells
+from parity.models import fetch
+from parity.models.__main__ import converted
 from parity.models.continuous.kl import KL, KLConfig, published_names
-from parity.models.continuous.load import Networks
+from parity.models.continuous.load import load
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.protocol import Start, draw_order
-from parity.models.continuous.published import config_of, convert
+from parity.models.continuous.published import RELEASED, convert, sizes
 from parity.models.continuous.xar import XARConfig, XARNet
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
@@ -41,19 +45,17 @@ def test_mar_has_the_published_sizes(name):
         net = MARNet(config)
     assert round(sum(p.numel() for p in net.parameters()) / 1e6) == million
     shapes = {k: tuple(v.shape) for k, v in net.state_dict().items()}
-    assert shapes["encoder_pos_embed_learned"] == (1, 320, width) and shapes["diffusion_pos_embed_learned"] == (
-        1,
-        256,
-        width,
-    )
-    assert shapes["class_emb.weight"] == (1000, width) and shapes["fake_latent"] == (1, width)
-    assert shapes["diffloss.net.final_layer.linear.weight"] == (32, head_width)
-    for key in (
-        "z_proj_ln.bias",
-        f"decoder_blocks.{blocks - 1}.mlp.fc2.weight",
-        f"diffloss.net.res_blocks.{depth - 1}.adaLN_modulation.1.weight",
-    ):
-        assert key in shapes
+    wanted = {
+        "encoder_pos_embed_learned": (1, 320, width),
+        "diffusion_pos_embed_learned": (1, 256, width),
+        "class_emb.weight": (1000, width),
+        "fake_latent": (1, width),
+        "z_proj_ln.bias": (width,),
+        f"decoder_blocks.{blocks - 1}.mlp.fc2.weight": (width, 4 * width),
+        f"diffloss.net.res_blocks.{depth - 1}.adaLN_modulation.1.weight": (3 * head_width, head_width),
+        "diffloss.net.final_layer.linear.weight": (32, head_width),
+    }
+    assert {k: shapes.get(k) for k in wanted} == wanted
 
 
 def kl16_names() -> list[str]:
@@ -129,58 +131,57 @@ def released(tmp_path_factory):
     return folder, nets
 
 
-@pytest.mark.parametrize("model", SMALL)
-def test_released_files_become_an_experiment(released, tmp_path, model):
+def section(folder, model, **more):
+    """What a configuration says of converted weights."""
+    said = {"models": [model], "weights": str(folder), "methods": {"mar": [{}], "cspd": [{"gamma": 2}]}}
+    return {"continuous": said | {"images": 2, "batch": [2], **more}}
+
+
+@pytest.mark.parametrize("model", RELEASED)
+def test_released_files_become_an_experiment(released, tmp_path, model, monkeypatch):
     folder, nets = released
-    convert(model, folder / f"{model}.pth", folder / f"{model}-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
-    section = {
-        "models": [model],
-        "weights": str(tmp_path / "w"),
-        "methods": {"mar": [{}], "cspd": [{"gamma": 2}]},
-        "images": 2,
-        "batch": [2],
-    }
-    config = load({"methods": {"ar": [{}]}, "continuous": section})
-    found = cells.continuous_cells(config)
-    assert len(found) == 3 and all(c["spec"]["weights"] == found[0]["spec"]["weights"] for c in found)
-    networks = Networks(model, folder=tmp_path / "w")
-    for part in ("", "-draft"):
-        loaded = networks.network(part).state_dict()
-        assert all(
-            torch.equal(v, loaded[k]) for k, v in nets[model, part].state_dict().items()
-        )  # the moving average, not the zeros
-    pair = networks.pair(range(2), {**found[0]["spec"]["sampling"], "steps": 3}, True)
+    flags = {"target": f"{model}.pth", "draft": f"{model}-draft.pth", "kl": "kl16.ckpt"}
+    given = [text for flag, file in flags.items() for text in (f"--{flag}", str(folder / file))]
+    monkeypatch.setattr(sys, "argv", ["models", "convert", "--model", model, *given, "--out", str(tmp_path / "w")])
+    converted()
+    every = cells(checks.load(section(tmp_path / "w", model)), [])
+    assert len(every) == 3 and len({c.spec["revision"] for c in every}) == 1
+    manifest = fetch.manifest("continuous", model, {"family": model, "weights": str(tmp_path / "w")}, tmp_path)
+    loaded = load(manifest, needs="draft")
+    for name, part in (("", "target"), ("-draft", "draft")):  # the moving average, not the zeros
+        mine = loaded.network(part).state_dict()
+        assert all(torch.equal(v, mine[k]) for k, v in nets[model, name].state_dict().items())
+    pair = loaded.pair(range(2), {**every[0].spec["sampling"], "steps": 3}, True)
     noise = counted_noise(0, range(2), torch.float32)
-    order = draw_order(noise, 2, pair.target.length, pair.target.raster)
-    done = run(order, pair.target.dim, cspd(pair, Start(order), noise=noise, gamma=2))
-    pixels = networks.pictures(done.tokens)
+    start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
+    pixels = loaded.pictures(record(pair, start, cspd(pair, start, noise=noise, gamma=2)).tokens)
     side = 16 * nets[model, ""].config.grid
-    assert pixels.shape == (2, side, side, 3) and pixels.dtype == np.uint8
-    assert cells.length(model, tmp_path / "w") == pair.target.length and networks.class_of(3) == str(21 % 5)
-    with pytest.raises(ConfigError, match=f"at most the {pair.target.length} tokens"):
-        load(
-            {
-                "methods": {"ar": [{}]},
-                "continuous": section | {"methods": {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}},
-            }
-        )
-    file = tmp_path / "w" / f"{model}.safetensors"
-    assert sums(tmp_path / "w")[f"{model}.safetensors"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + b"x")
-    with pytest.raises(ConfigError, match="SHA-256"):
-        Networks(model, folder=tmp_path / "w").network("")
+    assert pixels.shape == (2, side, side, 3) and pixels.dtype == np.uint8 and loaded.class_of(3) == str(21 % 5)
+    assert weights.places(model, tmp_path / "w") == pair.target.length
+    longer = {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}
+    with pytest.raises(ConfigError, match=f"at most {pair.target.length} "):
+        checks.load(section(tmp_path / "w", model, methods=longer))
+
+
+def test_converted_files_that_were_changed_are_one_line(released, tmp_path):
+    folder, _ = released
+    convert("mar", folder / "mar.pth", folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path)
+    file, spec = tmp_path / "mar.safetensors", {"family": "mar", "weights": str(tmp_path)}
+    assert sums(tmp_path)["mar.safetensors"] == sha256(file)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ParityError, match="SHA-256"):
+        fetch.manifest("continuous", "mar", spec, tmp_path)
     save_file({"x": torch.zeros(1)}, file)  # nobody's header
-    cells._header.cache_clear()
     with pytest.raises(ConfigError, match="says nothing of its sizes"):
-        load({"methods": {"ar": [{}]}, "continuous": section})
+        checks.load(section(tmp_path, "mar"))
 
 
-def test_sizes_are_read_off_the_shapes(released):
+@pytest.mark.parametrize("model", RELEASED)
+def test_sizes_are_read_off_the_shapes(released, model):
     folder, nets = released
-    for model in SMALL:
-        state = unpickle(folder / f"{model}.pth")
-        assert asdict(config_of(model, state, folder)) == asdict(nets[model, ""].config)
+    family = importlib.import_module(f"parity.models.continuous.{model}")
+    read = sizes(family, unpickle(folder / f"{model}.pth"), folder)
+    assert asdict(read) == asdict(nets[model, ""].config)
 
 
 def harmful():
@@ -192,24 +193,32 @@ class Harmful:
         return harmful, ()
 
 
-def test_what_is_no_checkpoint_is_one_line(released, tmp_path):
+WRONG = {
+    "harmful.pth": "safely",
+    "text.pth": "safely",
+    "gone.pth": "no such file",
+    "other.pth": "not a checkpoint of mar",
+    "wide.pth": "width 7: allowed: 768, 1024, 1280",
+    "part.pth": "missing mask_token",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_checkpoint_is_one_line(released, tmp_path, name):
     folder, _ = released
-    torch.save({"model": Harmful()}, tmp_path / "harmful.pth")
-    (tmp_path / "text.pth").write_text("hello")
-    torch.save({"model": {"z_proj.weight": torch.zeros(7, 3)}}, tmp_path / "other.pth")
     part = unpickle(folder / "mar.pth")
     part.pop("mask_token")
-    torch.save(part, tmp_path / "part.pth")
-    wrong = {
-        "harmful.pth": "safely",
-        "text.pth": "safely",
-        "gone.pth": "no such file",
-        "other.pth": "not a checkpoint of mar",
-        "part.pth": "missing mask_token",
+    made = {
+        "harmful.pth": {"model": Harmful()},
+        "other.pth": {"model": {"x": torch.zeros(7, 3)}},
+        "wide.pth": {"model": {"z_proj.weight": torch.zeros(7, 3)}},
+        "part.pth": part,
     }
-    for name, words in wrong.items():
-        with pytest.raises(ConfigError, match=words) as error:
-            convert("mar", tmp_path / name, folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
-        assert "\n" not in str(error.value) and name in str(error.value)
-    with pytest.raises(ConfigError, match="no SHA256SUMS"):
-        load({"methods": {"ar": [{}]}, "continuous": {"weights": str(tmp_path / "w"), "methods": {"mar": [{}]}}})
+    if name in made:
+        torch.save(made[name], tmp_path / name)
+    (tmp_path / "text.pth").write_text("hello")
+    with pytest.raises(ParityError, match=WRONG[name]) as error:
+        convert("mar", tmp_path / name, folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path / "w")
+    assert "\n" not in str(error.value) and name in str(error.value)
+    with pytest.raises(ConfigError, match="no SHA256SUMS"):  # nothing half written passes for whole
+        checks.load(section(tmp_path / "w", "mar"))
