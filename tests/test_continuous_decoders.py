@@ -4,9 +4,10 @@ import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from parity.experiment.config import ContinuousSpec, continuous_methods, load, options
+from parity.models.continuous.guided import MAR
 
 from parity.base.errors import ConfigError
 from parity.base.noise import batch_noise, counted_noise
@@ -17,13 +18,10 @@ from parity.decoders.steps import Draw
 from parity.equality import mixtures as continuous
 from parity.equality.one_token import draw, rows
 from parity.experiment import continuous as cells
-from parity.experiment.config import ContinuousSpec, continuous_methods, load, options
 from parity.models.continuous.diffusion import Sampling, Steps, Trajectory, single_path_log_ratio, walk
 from parity.models.continuous.gmm import TabularMixture
-from parity.models.continuous.guided import MAR
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
-from parity.report.continuous import likeness
 
 CONFIG = MARConfig(
     classes=6, grid=4, dim=4, width=32, encoder=1, decoder=1, heads=2, buffer=2, head_width=32, head_depth=1
@@ -349,15 +347,3 @@ def test_noise_of_a_place_is_its_own():
     assert not torch.equal(one(1), one(2))
     x = noise.normal("sample", torch.arange(50_000)[None].expand(2, -1), 1)
     assert abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02 and x.isfinite().all()
-
-
-def test_the_papers_figure_stands_beside_the_row_most_like_what_it_ran():
-    row = {"batch": 8, "options": json.dumps({"inner_temperature": 42.0, "prefill": 0.05})}
-    other = [
-        row | {"options": json.dumps({"inner_temperature": 1.0, "prefill": 0.05})},
-        row | {"options": json.dumps({"inner_temperature": 42.0, "prefill": 0.0})},
-        row | {"batch": 1},
-    ]
-    best = likeness(pd.Series(row), 8.0, 0.05)
-    assert all(likeness(pd.Series(o), 8.0, 0.05) < best for o in other)
-    assert likeness(pd.Series(other[2]), float("nan"), 0.05) == best

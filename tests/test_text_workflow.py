@@ -8,12 +8,9 @@ import pytest
 import yaml
 
 from parity.anysubset import __main__ as commands
-from parity.base.files import canonical, read_arrays, read_json, write_json
-from parity.equality import rows as R
+from parity.base.files import canonical, read_arrays, read_json
 from parity.experiment import config
 from parity.experiment import paths as layout
-from parity.report import anysubset as report
-from parity.report.environment import environment
 from tests.test_workflow import project, snakemake  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
@@ -122,121 +119,6 @@ def test_page_is_whole_and_says_why_code_was_not_run(results):
     assert "pass@1 not run" in page and "run_generated_code is off" in page
     assert "0.893" in page  # the paper's passes per token
     assert read_json(here / "last_word.json")["n"] == 5 and read_json(here / "choice.json")["n"] == 3
-
-
-def test_words_from_a_model_cannot_become_markup():
-    shown = environment(Path()).from_string("{{ text }}").render(text="<img src=x onerror=alert(1)>")
-    assert "<" not in shown
-
-
-# --- the page's arithmetic
-
-
-def verdict_with(tmp_path, repeat, p):
-    """The verdict on assd from teacher-forced rows of given p: of its cell, of the same on another task, of their repetitions."""
-    tasks = {"infilling": [{"rows": 4, "length": 24}, {"rows": 4, "length": 32}]}
-    text = {"methods": {"sequential": [{}], "assd": [{"k": 3}]}, "tasks": tasks}
-    settings = config.load({"methods": {"ar": [{}]}, "repeat": repeat, "text": text})
-    rows, exact = [], {}
-    for cell in config.text_cells(settings):
-        spec = cell["spec"]
-        file = tmp_path / layout.text_exact(layout.text_exact_key(settings, spec), spec)
-        write_json(file, {"rows": []})
-        exact[file.name] = file
-        values = p.pop(0) if spec["method"] == "assd" else [0.5]
-        rows += [
-            R.row("teacher-forced", f"t{i}", 100, p_value=v, key=cell["key"], decides=True)
-            for i, v in enumerate(values)
-        ]
-    tests, found = report.judged(settings, list(exact.values()), {"rows": rows})
-    return tests, next(v for v in found if v["method"] == "assd")
-
-
-def test_a_teacher_forced_rejection_is_repeated_on_a_fresh_seed(tmp_path):
-    _, once = verdict_with(tmp_path, False, [[1e-6], [0.5]])
-    assert once["verdict"] == "inconclusive" and "repeat: true" in once["note"]
-    _, cleared = verdict_with(tmp_path, True, [[1e-6], [0.5], [0.5], [0.5]])
-    assert cleared["verdict"] == "inconclusive" and "not on the fresh seed" in cleared["note"]
-    tests, confirmed = verdict_with(tmp_path, True, [[1e-6], [1e-6], [0.5], [0.5]])
-    assert confirmed["verdict"].startswith("lossy") and confirmed["claim"] == "lossless"
-    assert [r["repeat"] for r in tests if r["method"] == "assd"] == [0, 1, 0, 1]
-
-
-def test_tests_of_all_tasks_are_one_family(tmp_path):
-    """A p of 0.02 in one of two tasks is no rejection at 0.05 when there are four tests; it is one where it stands alone."""
-    tests, found = verdict_with(tmp_path, False, [[0.02, 0.5], [0.6, 0.7]])
-    assert found["verdict"] == "consistent" and max(
-        r["p_holm"] for r in tests if r["p_value"] == 0.02
-    ) == pytest.approx(0.08)
-
-
-CELL = {
-    "task": "infilling",
-    "method": "assd",
-    "cache": True,
-    "role": "method",
-    "key": "k5",
-    "nfe_per_token": 0.7,
-    "seconds_ratio": 1.2,
-}
-PLACE = {"length": 128, "masked": 0.95, "prompt": "scattered", "rows": 8}
-
-
-def cells_of(*changes):
-    made = []
-    for change in changes:
-        options = {"k": 5, "tolerance": 0.0} | change.pop("options", {})
-        made.append(
-            CELL | {"settings": json.dumps(PLACE | change.pop("place", {})), "options": json.dumps(options)} | change
-        )
-    return pd.DataFrame(made)
-
-
-def beside(table, laws=()):
-    return report.published([ROOT / "workflow/published/text/assd.csv"], table, list(laws))
-
-
-def test_published_figures_stand_beside_the_cell_they_are_of():
-    found = beside(cells_of({}))
-    one = found[(found["table"] == "Table 1") & (found["metric"] == "nfe_per_token")].iloc[0]
-    assert (
-        one["ours"] == 0.7
-        and one["value"] == 0.893
-        and "Table 9" not in set(found["table"])
-        and "Table 3" not in set(found["table"])
-    )
-    assert set(found[found["table"] == "Table 5"]["options"]) == {'{"k": 5}'}  # other k were not run, and this one was
-    both = beside(cells_of({"place": {"length": 32}, "key": "short"}, {"key": "long"}))
-    assert set(both[both["table"] == "Table 1"]["our_cell"]) == {"long"}
-    lossy = beside(cells_of({"options": {"tolerance": 0.1}, "place": {"length": 256}}))
-    assert lossy[lossy["table"] == "Table 1"]["ours"].isna().all()  # what the paper leaves unsaid is the default, 0
-    assert set(lossy[lossy["our_cell"] != ""]["table"]) == {"Table 8"}
-    prefix = beside(cells_of({"place": {"prompt": "prefix", "masked": 0.75}}))
-    assert set(prefix["table"]) == {"Table 9"}
-    accuracy = beside(cells_of(), [{"kind": "choice", "accuracy": 0.7}])
-    assert (
-        set(accuracy["table"]) == {"Table 10"}
-        and set(accuracy["ours"]) == {0.7}
-        and set(accuracy["task"]) == {"choice"}
-    )
-
-
-def test_every_published_row_can_be_run():
-    """Its task, conditions, method and options are accepted by the configuration."""
-    said = pd.read_csv(ROOT / "workflow/published/text/assd.csv", keep_default_na=False)
-    for _, p in said.drop_duplicates(["task", "conditions", "method", "options"]).iterrows():
-        where = {k: v for k, v in json.loads(p["conditions"]).items() if k != "cache"}
-        options = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
-        methods = {"sequential": [{}]} | ({p["method"]: [options]} if p["method"] else {})
-        config.load({"methods": {"ar": [{}]}, "text": {"methods": methods, "tasks": {p["task"]: [where]}}})
-    assert set(said["metric"]) <= set(report.MEASURES)
-
-
-def test_a_sweep_is_drawn_where_three_values_are():
-    table = cells_of(*({"options": {"k": k}, "key": f"k{k}", "perplexity_ratio": 1.0} for k in (3, 5, 8)))
-    found = report.sweeps(table, beside(table))
-    assert [name for name, _ in found] == [report.SWEEPS["k"]] and found[0][1].startswith("data:image/svg+xml")
-    assert not report.sweeps(table[:2], beside(table[:2]))
 
 
 def dry_run(folder, settings):

@@ -20,7 +20,7 @@ from parity.report.tables import NONE, Column, mark, measured, mismatch, records
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 ALPHA = 0.05  # as in equality.rows
-MEASURED = "(measured)"  # in the label of a time, which does not compare between jobs
+MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 
 
 def verdicts(g: Gathered) -> Section:
@@ -58,10 +58,10 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
 def other_figures(g: Gathered, kind: str, rows: pd.DataFrame, shown: set[str]) -> Iterator[Details]:
     """What metrics measured of these rows that has no column in the tables of the kind; times of separate jobs"
     " aside."""
-    taken = {name: label(*said) for figures in metrics(kind).values() for name, said in figures.items()}
-    names = [n for n, told in taken.items() if n not in shown and MEASURED not in told and n in rows]
-    if names:
-        columns = [tables.METHOD, *(Column(taken[name], measured(name)) for name in names)]
+    taken = {name: said for figures in metrics(kind).values() for name, said in figures.items() if name in rows}
+    told = {name: label(*said) for name, said in taken.items() if name not in shown and said[1] != MEASURED}
+    if told:
+        columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in told.items())]
         yield Details("Other figures", [show(records(rows), columns, "What else was measured.", mark)])
 
 

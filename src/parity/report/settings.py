@@ -69,7 +69,7 @@ def labels(rows: Sequence[Row]) -> list[str]:
     for name in varying(more):
         values = [m.get(name) for m in more]
         same = {n: {json.dumps(v, default=str) for v, o in zip(values, found, strict=True) if o == n} for n in found}
-        apart = "{1}: {0}" if name == "model" else "{0}, {2}"
+        apart = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
         told = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(found, values, strict=True)]
         found = [t if len(same[n]) > 1 else n for t, n in zip(told, found, strict=True)]
     return [n if found.count(n) == 1 else f"{n} #{found[: i + 1].count(n)}" for i, n in enumerate(found)]

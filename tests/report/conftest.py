@@ -1,0 +1,21 @@
+"""A results folder that is made up once, and what the report gathers from it."""
+
+import pytest
+
+from parity.report.collect import Gathered, gather
+from tests.report import made
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory):
+    """A folder with every file of `made.SETTINGS`, the published numbers, and the checked settings."""
+    root = tmp_path_factory.mktemp("made")
+    settings = made.folder(root, p={"gsd": 1e-300, "jacobi": 1e-9})
+    return root, settings, made.papers(root / "papers.csv")
+
+
+@pytest.fixture
+def gathered(results) -> Gathered:
+    """Fresh for each test, which may spoil it."""
+    root, settings, papers = results
+    return gather(settings, [papers], root=root)

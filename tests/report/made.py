@@ -1,0 +1,258 @@
+"""A small made-up results folder: every file that the report reads, of every kind of model, nothing decoded."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parity.base.files import publish, write_arrays, write_json
+from parity.decode.records import write_shard
+from parity.embedded import scenes
+from parity.equality.rows import row
+from parity.experiment import checks, layers, paths
+from parity.experiment.cells import Cell, cells, kinds, text_tasks, variant
+from parity.experiment.schema import Config
+
+PROMPTS = [f"a red circle number {i}" for i in range(12)]
+SETTINGS: dict[str, Any] = {
+    "experiment": "made",
+    "image": {
+        "prompts": {"file": "prompts.txt", "limit": 12, "shards": 2},
+        "methods": {
+            "ar": [{}],
+            "jacobi": [{"window": 16}],
+            "sjd": [{"window": 16, "init": "random"}, {"window": 16, "init": "sample_above"}],
+            "gsd": [{"window": 16}],
+        },
+        "study": [
+            {"title": "By start", "x": "init", "y": ["step_compression", "fid"], "paper": "SJD, Table 1"},
+            {"title": "Recall and speed", "x": "step_compression", "y": ["recall"], "reading": "Right is faster."},
+        ],
+    },
+    "text": {
+        "methods": {"sequential": [{}], "assd": [{"k": 3}, {"k": 5}, {"k": 8}], "gpt2": [{}]},
+        "tasks": {
+            "infilling": [{"rows": 6, "length": 24}, {"rows": 6, "length": 32, "prompt": "prefix"}],
+            "stories": [{"rows": 6}], "code": [{"rows": 6}], "last_word": [{"rows": 5}], "choice": [{"rows": 5}],
+        },
+        "cache": [True, False],
+    },
+    "continuous": {
+        "models": ["mar"], "images": 9, "batch": [9, 3],
+        "methods": {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 4}, {"gamma": 8}, {"gamma": 16}]},
+    },
+}  # fmt: skip
+PLACES, TOKENS = 64, 256  # of a continuous image and of a discrete one
+SPEED = {"jacobi": 1.1, "sjd": 1.8, "gsd": 2.4}
+
+
+def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float] | None = None) -> Config:
+    """Write the results of an experiment under `root`.
+
+    p   by method, the p-value of its deciding tests, and under "<method> again" of its repetition's; 0.5 for the others
+    """
+    chosen = dict(p or {})
+    (root / "prompts.txt").write_text("\n".join(PROMPTS))
+    settings = checks.load(dict(raw))
+    prompts = checks.read_prompts(settings.image.prompts, root) if settings.image else []
+    every = cells(settings, prompts)
+    declared = {kind: layers.declared(kind) for kind in kinds(settings)}
+    for cell in every:
+        rng = np.random.default_rng(int(cell.key, 16))
+        {"discrete": image, "anysubset": text, "continuous": vectors}[cell.kind](root, settings, cell, rng)
+        method = cell.spec["method"]
+        here = chosen.get(f"{method} again" if cell.role == "again" else method, chosen.get(method, 0.5))
+        for layer in layers.of(settings, declared, cell):
+            beside = {"ratios": ratios()} if layer == "one_token" and method == "cspd" else {}
+            write_json(root / paths.layer(layer, cell), {"rows": rows_of(cell, layer, here), **beside})
+        if (small := variant(settings, cell)) is not None:
+            write_json(root / paths.exact(settings, small), {"rows": exact(chosen.get(method, 0.5))})
+    for file in paths.manifests(settings).values():
+        write_json(root / file, {"sha256": {"weights": "ab" * 32}})
+    for name, file in paths.self_tests(settings).items():
+        write_json(root / file, self_tests(name))
+    for task in text_tasks(settings.text) if settings.text else ():
+        if task["kind"] in paths.ASKED:
+            said = {"accuracy": 0.6, "error": 0.1, "n": 5, "accuracy_known_pairs": 0.7, "accuracy_held_out_pairs": None}
+            write_json(root / paths.accuracy(task["kind"], task["key"]), said)
+    return settings
+
+
+def rows_of(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
+    place = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
+    if layer != "one_token":
+        made = row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
+        return [made, row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
+    effects = {"energy": p, "mean shift": None, "spread ratio": None}
+    found = []
+    for test, value in effects.items():
+        figures = {"p_value": value, "effect": 0.2, "decides": value is not None}
+        found += [row("teacher-forced", test, 50, **figures, **place | {"model": f"mar {c}"}) for c in range(2)]
+    return found
+
+
+def exact(p: float) -> list[dict[str, Any]]:
+    """Rows of a variant on two enumerable models: rejected, and again on a fresh seed, if p is small."""
+    found = []
+    for model, worst in (("random 3x5", 0.012), ("disjoint 3x4", 0.015)):
+        for repeat in range(2 if p < 0.05 else 1):
+            place = {"model": model, "seed": 11 + repeat, "repeat": repeat}
+            tv = (
+                {"tv": 0.2, "tv_low": 0.18, "tv_high": 0.22}
+                if p < 0.05
+                else {"tv": 0.0, "tv_low": 0.0, "tv_high": worst}
+            )
+            found.append(row("exact", "all four", 20_000, p_value=p, p_holm=p, effect=tv["tv"], **place))
+            certificate = {"effect": tv["tv_high"], "decides": False, "minimum_detectable_effect": 0.008}
+            verdict = f"TV <= {tv['tv_high']:.4f} (95 %)"
+            found.append(row("exact", "TV certificate", 20_000, verdict=verdict, **certificate, **tv, **place))
+    return found
+
+
+def self_tests(name: str) -> dict[str, Any]:
+    if name == "calibration":
+        rng = np.random.default_rng(0)
+        sizes = [
+            row("calibration", t, 400, effect=0.05, low=0.03, high=0.07, verdict="size ok") for t in ("G", "pairs")
+        ]
+        return {"rows": sizes, "p_values": {t: rng.random(400).tolist() for t in ("G", "pairs")}}
+    place = {"model": "mutants 3x5", "effect": 0.1}
+    rows = [
+        row(
+            "mutants",
+            "all four",
+            10_000,
+            p_value=p,
+            method=f"{name}: {fault}",
+            key=fault,
+            seed=seed,
+            repeat=seed,
+            **place,
+        )
+        for fault, p in (("none", 0.4), ("residual p", 1e-300))
+        for seed in (0, 1)
+    ]
+    return {"rows": rows}
+
+
+def ratios() -> dict[str, dict[str, float]]:
+    known = {"single_path": -50.0, "two_paths": -1.0, "distance": 0.8, "acceptance": 0.1}
+    return {name: {"mean": value, "median": value, "n": 100} for name, value in known.items()}
+
+
+def parquet(path: Path, columns: dict[str, Any]) -> None:
+    stream = io.BytesIO()
+    pd.DataFrame(columns).to_parquet(stream, index=False)
+    publish(path, stream.getvalue())
+
+
+def rest(
+    root: Path, cell: Cell, n: int, figures: dict[str, Any], records: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """metrics.json, records.parquet and features.npz of a cell."""
+    where, ids = root / paths.folder(cell), [str(i) for i in range(n)]
+    write_json(where / "spec.json", cell.spec)
+    write_json(where / "metrics.json", {"n": n, "speedup": SPEED.get(cell.spec["method"], 1.0), **figures})
+    place = {"model": cell.spec["model"], "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
+    parquet(where / "records.parquet", {"id": ids, **place, **records})
+    write_arrays(where / "features.npz", ids=np.array(ids), **arrays)
+
+
+def shard(path: Path, ids: list[str], step: np.ndarray, **columns: Any) -> None:
+    n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
+    clock = {
+        "seconds": np.full(n, 2.0),
+        "plain_seconds": np.full(n, 2.0),
+        "batch": np.full(n, n),
+        "passes": np.full(n, 9),
+    }
+    write_shard(
+        path, {"ids": np.array(ids), "tokens": np.zeros_like(step), "step": step, **clock, **columns}, provenance
+    )
+
+
+def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    n, speed, shards = len(PROMPTS), SPEED.get(cell.spec["method"], 1.0), paths.pieces(settings, cell, "shards")
+    jump = rng.random((n, TOKENS)) < 1 / speed
+    jump[:, 0] = True
+    step = jump.cumsum(1).astype(np.int16)
+    pixels = np.stack([scenes.ground_truth(scenes.example(i)[0], i) for i in range(n)])
+    for piece, file, pictures in zip(
+        np.split(np.arange(n), len(shards)), shards, paths.pieces(settings, cell, "pictures"), strict=True
+    ):
+        ids = [str(i) for i in piece]
+        shard(root / file, ids, step[piece], captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
+        write_arrays(root / pictures, ids=np.array(ids), pixels=pixels[piece])
+    nfe, lossy = step.max(1), cell.spec["method"] == "gsd"
+    ratio, cosine = TOKENS / nfe, 0.7 + 0.05 * rng.standard_normal(n)
+    figures = {
+        "nfe": nfe.mean(), "nfe_se": nfe.std() / n**0.5, "step_compression": ratio.mean(), "tokens": 256.0,
+        "step_compression_low": ratio.mean() - 0.05, "step_compression_high": ratio.mean() + 0.05,
+        "nodes_per_pass": 15.1, "nodes_per_pass_se": 0.02, "nodes_per_token": 15.1 / speed, "nodes_per_token_se": 0.1, "ms_per_forward": 62.5,
+        "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0, "seconds_per_image": 0.5,
+        "device": "cpu", "dtype": "float32", "batch": 12, "batches": 2, "fid": 12.0 + 3 * lossy, "fid_se": 0.4,
+        "kid": 0.001, "kid_se": 0.0011, "clip_score": cosine.mean(), "clip_score_se": 0.004, "precision": 0.66,
+        "precision_se": 0.03, "recall": None if lossy else 0.61, "recall_se": None if lossy else 0.03,
+        "perplexity": 41.2, "perplexity_se": 0.8, "excluded": 0.012 * lossy,
+    }  # fmt: skip
+    rest(root, cell, n, figures, {"nfe": nfe, "caption": PROMPTS}, {"captions": np.array(PROMPTS), "cosine": cosine})
+    write_arrays(root / paths.laws(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))
+
+
+def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    n, task = 6, cell.spec["task_kind"]
+    nfe = np.full(n, 20.0) - cell.spec["options"].get("k", 0)
+    drawn = {"perplexity": 7 + rng.random(n), "entropy": 4 + rng.random(n), "logp": -40 + rng.random(n)}
+    figures = {name: float(values.mean()) for name, values in drawn.items()}
+    figures |= {f"{name}_se": float(values.std() / n**0.5) for name, values in drawn.items()}
+    figures |= {"nfe": nfe.mean(), "nfe_se": 0.0, "aux": 0.0, "nfe_per_token": nfe.mean() / 20, "tokens_per_loop": 1.5}
+    figures |= {f"rouge{k}": 0.2 for k in ("1", "2", "L")} if task == "stories" else {}
+    figures |= {"code_not_run": "run_generated_code is off"} if task == "code" else {}
+    columns = {
+        "nfe": nfe,
+        "passes": nfe,
+        "batch": n,
+        "text": [f"once upon a {cell.key} {i}" for i in range(n)],
+        **drawn,
+    }
+    rest(root, cell, n, figures, columns, {})
+    shard(root / paths.pieces(settings, cell, "shards")[0], [str(i) for i in range(n)], np.ones((n, 8), np.int16))
+
+
+def vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
+    n, drafted = cell.spec["images"], 40 if cell.spec["method"] == "cspd" else 0
+    place = (
+        np.where(np.arange(PLACES) < PLACES - bool(drafted) * 40, np.nan, 0.3) if drafted else np.full(PLACES, np.nan)
+    )
+    figures = {"right": 0.5, "right_se": 0.1, "is": 3.0, "fid": 20.0, "fid_se": 1.0, "steps": 64.0, "steps_se": 0.0}
+    figures |= {"drafted": drafted, "target_conditions": 64.0 + drafted, "head_share": 0.3, "real_accuracy": 0.95}
+    gamma = cell.spec["options"].get("gamma", 0)
+    taken = {
+        "acceptance": 0.3 - gamma / 100,
+        "distance": 1.2,
+        "distance_se": 0.1,
+        "draft_conditions": 40.0,
+        "tries": 2.0,
+    }
+    figures |= taken | {"gave_up": 0.0, "test_share": 0.01} if drafted else {"acceptance": None}
+    rest(root, cell, n, figures, {"passes": np.full(n, 64.0)}, {"by_place": place, "by_cell": place})
+    shard(root / paths.pieces(settings, cell, "shards")[0], [str(i) for i in range(n)], np.ones((n, PLACES), np.int16))
+    pixels = rng.integers(0, 255, (n, 16, 16, 3), dtype=np.uint8)
+    write_arrays(root / paths.pieces(settings, cell, "pictures")[0], ids=np.arange(n), pixels=pixels)
+
+
+def papers(file: Path) -> Path:
+    """Three published numbers of one table."""
+    place = {"kind": "discrete", "paper": "SJD", "table": "Table 1", "model": "Big", "conditions": '{"device": "A100"}'}
+    lines = (
+        ("ar", {}, "fid", 28.0),
+        ("sjd", {"init": "random"}, "step_compression", 1.63),
+        ("sjd", {"init": "random"}, "fid", 29.0),
+    )
+    rows = [place | {"method": m, "options": json.dumps(o), "metric": k, "value": v} for m, o, k, v in lines]
+    pd.DataFrame(rows).to_csv(file, index=False)
+    return file

@@ -1,0 +1,166 @@
+"""What is gathered of an experiment: a summary row per cell, verdicts, comparisons with the reference."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parity.base.files import read_json, write_json
+from parity.experiment import paths
+from parity.metrics.statistics import compare
+from parity.report.collect import gather
+from parity.report.settings import labels
+from tests.report import made
+
+TEXT = {
+    "methods": {"sequential": [{}], "assd": [{"k": 3}]},
+    "tasks": {"infilling": [{"rows": 4, "length": 24}, {"rows": 4, "length": 32}]},
+}
+
+
+def of(gathered, kind, method, role="method"):
+    rows = gathered.rows(kind)
+    return rows[(rows["method"] == method) & (rows["role"] == role)]
+
+
+def test_every_cell_has_one_row_with_its_figures_and_a_verdict(gathered):
+    keys = [c.key for c in gathered.files.cells if c.role != "again"]
+    assert gathered.summary["key"].tolist() == keys
+    for kind in gathered.kinds:
+        assert gathered.rows(kind)["label"].is_unique
+    cell = gathered.cells("discrete")["gsd"]
+    row = gathered.summary.set_index("key").loc[cell.key]
+    assert row["fid"] == read_json(gathered.files.root / paths.folder(cell) / "metrics.json")["fid"]
+    assert row["verdict"].startswith("lossy: TV = 0.2") and row["claim"] == "lossy" and not row["mismatch"]
+
+
+def test_a_cell_is_compared_with_the_reference_of_its_own_conditions(gathered):
+    summary = gathered.summary.set_index("key")
+    for _, row in summary.iterrows():
+        base = summary.loc[row["reference"]]
+        assert base["role"] == "reference"
+        assert all(str(base[c]) == str(row[c]) for c in ("kind", "model", "sampling", "settings", "cache"))
+    sjd = of(gathered, "discrete", "sjd").iloc[0]
+    assert sjd["nfe_ratio"] == pytest.approx(sjd["nfe"] / summary.loc[sjd["reference"], "nfe"])
+    assert (gathered.rows("anysubset")["role"] != "reference").sum() == of_tests(gathered)
+
+
+def of_tests(gathered):
+    """t-tests are of every text cell but the references."""
+    return gathered.rows("anysubset")["p_perplexity_welch"].notna().sum()
+
+
+def test_t_tests_are_those_of_the_records(gathered):
+    row = of(gathered, "anysubset", "assd").iloc[0]
+    records = gathered.records.set_index("key")
+    test = compare(*(records.loc[row[c], "entropy"].to_numpy(float) for c in ("key", "reference")))
+    assert (row["p_entropy_welch"], row["p_entropy_paired"]) == (test["p_welch"], test["p_paired"])
+
+
+def test_continuous_decoders_are_judged_on_mixtures_and_on_the_model(gathered):
+    verdicts = gathered.verdicts[gathered.verdicts["kind"] == "continuous"].set_index("label")
+    assert verdicts.loc["cspd gamma=3 prefill=0, on mixtures", "verdict"] == "certified lossless"
+    on_model = [label for label in verdicts.index if label.startswith("cspd") and "mixtures" not in label]
+    assert on_model and (verdicts.loc[on_model, "tv_bound"].isna()).all()
+    ratio = of(gathered, "continuous", "cspd").iloc[0]
+    assert ratio["two_paths_ratio"] == pytest.approx(np.exp(-1.0)) and ratio["single_path_ratio"] == pytest.approx(
+        np.exp(-50.0)
+    )
+
+
+def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):
+    settings = made.folder(tmp_path)
+    g = gather(settings, [], only=["continuous"], root=tmp_path)
+    label, cell = next(
+        (n, c) for n, c in g.cells("continuous").items() if c.spec["method"] == "cspd" and c.spec["batch"] == 9
+    )
+    rows = made.rows_of(cell, "one_token", 1e-9)
+    write_json(tmp_path / paths.layer("one_token", cell), {"rows": rows + [r | {"repeat": 1} for r in rows]})
+    found = gather(settings, [], only=["continuous"], root=tmp_path).summary.set_index("label").loc[label]
+    assert found["verdict"].startswith("lossy") and found["mismatch"]
+
+
+def text(tmp_path, repeat, p):
+    settings = made.folder(tmp_path, {"text": TEXT, "repeat": repeat}, p)
+    for file in tmp_path.glob("results/equality/exact/anysubset/*.json"):
+        write_json(file, {"rows": []})  # the verdict rests on the layer on samples alone
+    return gather(settings, [], root=tmp_path)
+
+
+def test_a_rejection_on_samples_is_repeated_on_a_fresh_seed(tmp_path):
+    for number, (repeat, p, wanted, note) in enumerate((
+        (False, {"assd": 1e-6}, "inconclusive", "repeat: true"),
+        (True, {"assd": 1e-6, "assd again": 0.5}, "inconclusive", "not on the fresh seed"),
+        (True, {"assd": 1e-6}, "lossy", "rejected by teacher-forced"),
+        (True, {}, "consistent", "not rejected"),
+    )):  # fmt: skip
+        (here := tmp_path / str(number)).mkdir()
+        g = text(here, repeat, p)
+        row = of(g, "anysubset", "assd").iloc[0]
+        assert row["verdict"].startswith(wanted) and note in row["note"]
+        tests = g.equality[(g.equality["method"] == "assd") & ~g.equality["self_test"].astype(bool)]
+        assert set(tests["repeat"]) == ({0, 1} if repeat else {0})
+        assert set(tests.loc[tests["repeat"] == 1, "seed"]) <= {g.settings.seeds.again}
+        assert set(g.rows("anysubset")["role"]) == {"reference", "control", "method"}
+
+
+def test_tests_of_a_text_variant_on_all_its_tasks_are_one_family(tmp_path):
+    """p of 0.02 in one of two tasks is no rejection at 0.05 among four tests; it is one where it stands alone."""
+    g = text(tmp_path, False, {"assd": 0.02})
+    cells = [c for c in g.cells("anysubset").values() if c.spec["method"] == "assd"]
+    write_json(
+        tmp_path / paths.layer("teacher_forced", cells[1]), {"rows": made.rows_of(cells[1], "teacher_forced", 0.6)}
+    )
+    tests = gather(g.settings, [], root=tmp_path).equality
+    mine = tests[(tests["method"] == "assd") & (tests["p_value"] == 0.02)]
+    assert mine["p_holm"].tolist() == [pytest.approx(0.08)] and (mine["verdict"] == "not rejected").all()
+
+
+def test_controls_of_texts_are_not_tested_twice_but_bear_their_variants_verdict(gathered):
+    control = of(gathered, "anysubset", "sequential", "control").iloc[0]
+    assert control["verdict"] == of(gathered, "anysubset", "sequential", "reference").iloc[0]["verdict"]
+    uncached = gathered.rows("anysubset").query("cache == False and role == 'control'")
+    assert uncached["verdict"].notna().all()
+
+
+def test_what_was_asked_for_is_not_overwritten_by_what_was_measured(gathered):
+    """metrics.json says the largest batch that was decoded; a specification that has a batch keeps its own."""
+    assert set(of(gathered, "continuous", "cspd")["batch"]) == {9, 3}
+    assert set(of(gathered, "discrete", "sjd")["batch"]) == {12}
+
+
+def test_records_are_of_every_cell_but_repetitions(gathered):
+    assert gathered.records.groupby("key").size().to_dict() == gathered.summary.set_index("key")["n"].to_dict()
+    assert gathered.records.columns[:4].tolist() == ["kind", "model", "method", "key"]
+
+
+def rows(*options, **more):
+    names = ("sampling", "seed", "model", "task", "cache", "batch", "settings")
+    shared = {"kind": "discrete", "model": "m", "method": "sjd", "seed": 2, "key": "k"}
+    columns = {k: v for k, v in more.items() if k in names}
+    return [
+        {**shared, "options": o, **{k: v[i] for k, v in columns.items()}, "key": str(i)} for i, o in enumerate(options)
+    ]
+
+
+def test_labels_tell_rows_apart_by_what_differs_and_nothing_else():
+    assert labels(rows('{"window": 4}', '{"window": 8}')) == ["sjd window=4", "sjd window=8"]
+    assert labels(rows('{"window": 4}', '{"window": 4}', model=["a", "b"])) == ["a: sjd", "b: sjd"]
+    assert labels(rows("{}", "{}", sampling=['{"top_k": 1}', '{"top_k": 2}'])) == ["sjd, top_k 1", "sjd, top_k 2"]
+    assert labels(rows("{}", "{}", seed=[0, 1])) == ["sjd, seed 0", "sjd, seed 1"]
+    assert labels(rows("{}", "{}", seed=[0, 0])) == ["sjd, key 0", "sjd, key 1"]
+    twice = rows('{"window": 4}', '{"window": 8}', '{"window": 8}', seed=[0, 0, 1])
+    assert labels(twice) == ["sjd window=4", "sjd window=8, seed 0", "sjd window=8, seed 1"]
+    assert labels([]) == []
+
+
+def test_options_that_go_together_are_shown_by_their_name():
+    released = (
+        '{"gamma": 8, "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered",'
+    )
+    released += ' "truncate": false, "give_up": "zero"}'
+    printed = '{"gamma": 4, "verify": "each", "sigma": "paper", "inner_temperature": 1.0, "resample": "same",'
+    printed += ' "truncate": true, "give_up": "target"}'
+    both = [r | {"kind": "continuous", "method": "cspd"} for r in rows(released, printed)]
+    assert labels(both) == ["cspd as released gamma=8", "cspd gamma=4"]
+    odd = pd.DataFrame(both).assign(options=[released, released.replace('"zero"', '"target"')]).to_dict("records")
+    assert labels(odd)[1].startswith("cspd") and "as released" not in labels(odd)[1]

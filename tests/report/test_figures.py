@@ -1,0 +1,123 @@
+"""Plots and pictures: what is drawn is what was measured."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parity.embedded import scenes
+from parity.report import figures, maps
+from parity.report.thumbnails import Column, thumbnail, worst_first
+
+
+def test_run_lengths_count_the_tokens_of_a_pass():
+    step = np.array([[1, 1, 2, 3, 3, 3], [0, 1, 2, 2, 3, 4]])
+    expected = [[2, 2, 1, 3, 3, 3], [np.nan, 1, 2, 2, 1, 1]]
+    assert np.array_equal(maps.run_lengths(step), expected, equal_nan=True)
+
+
+def test_maps_leave_out_what_takes_a_token_a_pass_and_show_the_rest_where_it_is():
+    plain, quick = np.tile(np.arange(1, 17), (3, 1)), np.tile(np.repeat(np.arange(1, 9), 2), (3, 1))
+    drawn = maps.acceptance_maps({"plain": plain, "quick": quick})
+    assert drawn is not None and set(drawn[1]["label"]) == {"quick"} and (drawn[1]["mean_run_length"] == 2).all()
+    assert drawn[1][["row", "column"]].iloc[5].tolist() == [1, 1]
+    assert maps.acceptance_maps({"plain": plain}) is None
+
+
+def test_step_compression_of_an_image_is_its_free_tokens_over_its_passes():
+    step = np.array([[1, 1, 2, 2], [0, 1, 2, 3]])
+    drawn = maps.compression_ecdf({"a": step}, {"a": ("#000000", "o")})
+    assert drawn is not None and drawn[1]["step_compression"].tolist() == [2.0, 1.0]
+
+
+def test_passes_that_few_images_take_part_in_are_left_out():
+    step = np.array([[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 2, 2]])
+    data = maps.made_by_pass(step)
+    assert data["last_pass"].max() == 2  # in the third pass one of three images is left
+    assert data["mean"].tolist() == pytest.approx([(4 + 1 + 2) / 3, 1.5]) and data["images"].tolist() == [3, 2]
+
+
+def test_top_1_maps_are_means_over_images_without_forced_places():
+    first, second = np.full((2, 16), 0.5), np.full((3, 16), 0.25)
+    first[:, 3], first[0, 0] = np.nan, 1.0
+    _, data = maps.top1_maps({"ar": first, "sjd": second}, np.zeros((2, 8, 8, 3), np.uint8), "ar")
+    ar = data[data["label"] == "ar"].set_index(["row", "column"])["mean_top1"]
+    assert ar[0, 0] == 0.75 and np.isnan(ar[0, 3]) and ar[3, 3] == 0.5
+    assert (data[data["label"] == "sjd"]["mean_top1"] == 0.25).all()
+    _, share = maps.top1_shares({"ar": first}, figures.styles(["ar"], [True]))
+    assert share["top1"].max() == 1 and share["top1"].median() == 0.5 and share["top1"].notna().all()
+
+
+def test_places_of_kept_drafts_are_drawn_for_the_first_cells_and_kept_for_all():
+    shares = {f"cell {i}": (np.full(16, i / 10), np.full(16, i / 10)) for i in range(6)}
+    drawn = maps.draft_maps(shares)
+    assert drawn is not None and drawn[1]["label"].nunique() == 6
+    assert [ax.get_title() for ax in drawn[0].axes if ax.get_title()] == [f"cell {i}" for i in range(4)]
+    assert maps.draft_maps({}) is None
+
+
+def test_the_noise_band_is_wider_than_an_interval_by_root_two():
+    band = figures.noise_band(pd.DataFrame({"fid": [10.0, 12.0], "fid_se": [1.0, 1.0]}), "fid")
+    assert band == pytest.approx((11 - 1.96 * 2**0.5, 11 + 1.96 * 2**0.5))
+    assert figures.noise_band(pd.DataFrame({"fid": [10.0]}), "fid") is None
+
+
+def test_an_interval_never_ends_on_the_wrong_side():
+    row = pd.Series({"x": 1.0, "x_low": 1.2, "x_high": 1.5, "y": 2.0, "y_se": 0.5, "z": 3.0})
+    assert figures.half_width(row, "x") == (0.0, 0.5)
+    assert figures.half_width(row, "y") == pytest.approx((0.98, 0.98)) and figures.half_width(row, "z") == (0.0, 0.0)
+
+
+def test_the_tests_furthest_from_the_diagonal_are_named():
+    rng = np.random.default_rng(0)
+    honest = {f"honest {i}": rng.random(200) for i in range(8)}
+    null = pd.concat(
+        [pd.DataFrame({"test": t, "p_value": p}) for t, p in {**honest, "liar": rng.random(200) ** 4}.items()]
+    )
+    drawn = figures.p_value_qq(null, most=3)
+    assert drawn is not None and {"liar", "the other 7 tests"} <= set(drawn[1]["group"])
+    few = figures.p_value_qq(null[null["test"].isin(["liar", "honest 0"])])
+    assert few is not None and set(few[1]["group"]) == {"liar", "honest 0"}
+    assert figures.p_value_qq(pd.DataFrame(columns=["test", "p_value"])) is None
+
+
+def test_no_two_methods_look_alike_in_a_plot():
+    names = [f"m{i}" for i in range(40)]
+    look = figures.styles(["plain, seed 0", "plain, seed 1", *names], [True, True, *[False] * 40])
+    assert len(set(look.values())) == 42
+
+
+def test_pictures_are_ranked_by_the_worst_decoder_not_by_the_second_seed():
+    pixels = np.zeros((3, 8, 8, 3), dtype=np.uint8)
+    base = Column("plain", pixels, np.array([0.5, 0.5, 0.5]), baseline=True)
+    again = Column("plain again", pixels, np.array([-0.9, 0.5, 0.5]), baseline=True)
+    decoder = Column("sjd", pixels, np.array([0.6, 0.1, 0.4]))
+    order, worst = worst_first([base, again, decoder])
+    assert order.tolist() == [1, 2, 0] and worst == pytest.approx([-0.4, -0.1, 0.1])
+
+
+def test_pictures_of_a_model_are_compared_with_its_own_plain_decoding():
+    """Cosines of a small model and of a large one lie apart; the difference that counts is within a model."""
+    pixels, cosines = np.zeros((2, 8, 8, 3), dtype=np.uint8), ([0.9, 0.9], [0.9, 0.7], [0.2, 0.2], [0.1, 0.2])
+    names = (("plain", True, "large"), ("sjd", False, "large"), ("plain", True, "small"), ("sjd", False, "small"))
+    columns = [Column(n, pixels, np.array(c), b, m) for (n, b, m), c in zip(names, cosines, strict=True)]
+    order, worst = worst_first(columns)
+    assert order.tolist() == [1, 0] and worst == pytest.approx([-0.2, -0.1])
+
+
+def test_thumbnails_are_small_and_exact_when_the_picture_is():
+    assert thumbnail(scenes.example(0)[1]).startswith("data:image/png")
+    large = thumbnail(np.random.default_rng(0).integers(0, 255, (1024, 1024, 3), dtype=np.uint8))
+    assert large.startswith("data:image/jpeg") and len(large) < 150_000
+
+
+def test_speed_and_quality_is_drawn_where_both_were_measured():
+    rows = pd.DataFrame(
+        {"label": ["plain", "sjd"], "role": ["reference", "method"], "model": "m", "method": "x", "key": "k"}
+    )
+    assert figures.speed_quality(rows) is None
+    drawn = figures.speed_quality(
+        rows.assign(fid=[10.0, 11.0], fid_se=0.5, speedup=[1.0, math.nan], step_compression=[1.0, 2.0])
+    )
+    assert drawn is not None and len(drawn[0].axes) == 2 and drawn[1]["fid_plain_band_low"].nunique() == 1

@@ -1,0 +1,95 @@
+"""Numbers as a reader sees them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parity.report import format as form
+from parity.report.tables import any_table, equality_table, strongest
+
+SHOWN = [
+    (None, "not run"),
+    (np.nan, "not run"),
+    (0, "0"),
+    (12345, "12,345"),
+    (0.00001234, "1.234e-05"),
+    (1.63, "1.630"),
+    (np.inf, "infinite"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), SHOWN)
+def test_numbers_as_shown(value, text):
+    assert form.number(value) == text
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_a_p_value_never_reads_as_nought(p):
+    assert float(form.p_value(p).lstrip("< ")) > 0
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12),
+    st.floats(min_value=1e-9, max_value=1e6),
+)
+def test_a_figure_is_never_rounded_by_more_than_its_error(value, error):
+    shown = float(form.plus_minus(value, error).text.replace(",", ""))
+    assert abs(shown - value) <= 0.06 * error + 1e-8 + abs(value) * 1e-15
+
+
+@given(st.floats(min_value=1e-6, max_value=0.999))
+def test_a_bound_still_holds_as_shown(value):
+    shown = float(form.bound(value).text)
+    assert value * (1 - 1e-5) <= shown <= 1.1 * value + 1e-7
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.5, "50%"), (0.012, "1.2%"), (0, "0%"), (None, "not run")])
+def test_shares_are_percent(value, text):
+    assert form.percent(value).text == text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "style"),
+    [
+        ("certified lossless", "good"),
+        ("lossy: TV = 0.2", "bad"),
+        ("consistent", "plain"),
+        ("inconclusive", "unsure"),
+        (None, "none"),
+    ],
+)
+def test_a_verdict_has_the_colour_of_what_it_says(verdict, style):
+    assert form.chip(verdict).style == f"chip {style}"
+
+
+def tested(*rows):
+    shared = {"layer": "exact", "label": "sjd", "test": "t", "model": "m", "key": "k", "seed": 0, "repeat": 0, "n": 10}
+    shared |= {"p_value": 0.5, "p_holm": None, "verdict": "not rejected", "note": "", "statistic": None}
+    return pd.DataFrame([{**shared, **r} for r in rows])
+
+
+def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough():
+    rows = tested(
+        {"p_value": 0.2},
+        {"p_value": 0.01, "test": "best"},
+        {"p_value": 0.5, "verdict": "rejected"},
+        {"p_value": 1e-9, "repeat": 1},
+    )
+    best = strongest(rows)
+    assert (
+        best["test"].tolist() == ["best"] and best["verdict"].tolist() == ["rejected"] and best["tests"].tolist() == [3]
+    )
+
+
+def test_a_test_that_was_run_has_no_figure_where_another_was_not_run():
+    table = equality_table(tested({}, {"verdict": "not run", "p_value": None}), "")
+    at = [heading for heading, _ in table.columns].index("Statistic")
+    assert [line[at].text for line in table.rows] == ["n/a", "not run"]
+
+
+def test_a_frame_is_shown_with_its_ps_and_verdicts():
+    table = any_table(pd.DataFrame({"fault": ["a"], "largest_p": [0.0], "verdict": ["lossy"], "effect": [None]}))
+    assert [e.text for e in table.rows[0]] == ["a", "< 1e-300", "lossy", "not run"]
+    assert [heading for heading, _ in table.columns] == ["Fault", "Largest p", "Verdict", "Effect"]

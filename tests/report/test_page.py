@@ -1,0 +1,236 @@
+"""The page: complete, self-contained, safe with other people's text, and honest about what was not run."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parity.base.files import write_json
+from parity.experiment.checks import load
+from parity.experiment.schema import FigureSpec
+from parity.report import blocks, page
+from parity.report.blocks import Section
+from parity.report.collect import gather
+from parity.report.extras import Extra
+from tests.report import made
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{7*7}} {% include '/etc/passwd' %}",
+    "</style><style>*{display:none}",
+    "$\\frac$",
+]
+
+
+class Page(HTMLParser):
+    """Collects what a browser would act on, and what a reader sees."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags, self.links, self.handlers, self.text, self.sections, self.rows = [], [], [], [], [], []
+        self.inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.links += [v for k, v in attrs if k in ("src", "href", "srcset", "action", "data", "poster", "formaction")]
+        self.handlers += [k for k in given if k.startswith("on")]
+        if tag == "section":
+            self.sections.append(given["id"])
+        if tag in ("tr", "td"):
+            self.inside = tag
+        if tag == "tr":
+            self.rows.append((given.get("class", ""), []))
+        if tag == "td":
+            self.rows[-1][1].append("")
+
+    def handle_endtag(self, tag):
+        if tag in ("tr", "td"):
+            self.inside = "tr" if tag == "td" else ""
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.inside == "td":
+            self.rows[-1][1][-1] += data
+
+
+def shown(gathered):
+    return page.build(gathered.settings.experiment, page.sections(gathered))
+
+
+@pytest.fixture(scope="module")
+def built(results):
+    root, settings, papers = results
+    return shown(gather(settings, [papers], root=root))
+
+
+def test_every_section_stands_in_the_contents_in_its_order_the_verdicts_first(built):
+    html = Page(built[0])
+    assert [x[1:] for x in html.links if x.startswith("#")] == html.sections
+    kinds = [next(i for i, s in enumerate(html.sections) if s.startswith(k)) for k in ("image", "text", "continuous")]
+    assert html.sections[0] == "verdicts" and kinds == sorted(kinds) and html.sections[-1] == "environment"
+
+
+def test_a_section_of_ones_own_is_drawn_where_it_is_put(built):
+    toy = Section(
+        "toy", "A toy", "a paragraph", blocks.Table([("Heading", "")], [[made_entry("a figure")]], "a caption")
+    )
+    html, _ = page.build("t", [Section("first", "First", "words"), toy])
+    found = Page(html)
+    assert found.sections == ["first", "toy"] and {"a paragraph", "a figure", "a caption"} <= set(found.text)
+    with pytest.raises(ValueError, match="two sections of one id"):
+        page.build("t", [toy, toy])
+
+
+def made_entry(text):
+    return blocks.Entry(text)
+
+
+def test_two_figures_of_one_name_would_overwrite_each_other(gathered):
+    plot = blocks.Plot("same", "t", "data:image/png;base64,", "c", pd.DataFrame({"x": [1]}))
+    with pytest.raises(ValueError, match="two figures are called 'same'"):
+        page.build("t", [Section("s", "S", plot, blocks.Details("more", [plot]))])
+
+
+def test_the_page_is_self_contained_and_runs_nothing(built):
+    html = Page(built[0])
+    assert all(x.startswith(("#", "data:image/")) for x in html.links)
+    assert not html.handlers and not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(html.tags)
+    assert "default-src 'none'" in built[0] and "url(" not in built[0] and "@import" not in built[0]
+
+
+def test_every_figure_has_its_data_and_every_kind_its_figures(built):
+    html, data = built
+    assert set(re.findall(r"figures/([a-z0-9-]+)\.csv", html)) == set(data)
+    assert {"study-by-start", "speed-quality-scenes", "acceptance", "qq", "sweep-anysubset-by-k"} <= set(data)
+    assert {"sweep-continuous-by-gamma", "drafts-0", "pictures"} <= set(data)
+    assert all(len(frame) for frame in data.values())
+
+
+def test_the_same_data_give_the_same_page(built, gathered):
+    assert shown(gathered)[0] == built[0]
+
+
+def test_nothing_is_blank_and_no_p_is_nought(built):
+    html = Page(built[0])
+    entries = [entry for _, row in html.rows for entry in row if "<img" not in entry]
+    pictures = html.tags.count("img")
+    assert len(entries) > 100 and sum(not e.strip() for e in entries) <= pictures  # a picture has no words
+    words = " ".join(html.text)
+    assert not {"nan", "None", "<NA>"} & set(words.split()) and "< 1e-300" in words
+
+
+def test_a_false_claim_is_marked_and_a_lossy_one_is_not(built):
+    marked = [row[0] for style, row in Page(built[0]).rows if style == "mismatch"]
+    assert marked and all(name.startswith("jacobi") for name in marked)
+    assert "not borne out" in built[0] and "better than claimed" not in built[0]
+
+
+def test_no_table_compares_seconds_of_two_jobs(built):
+    headings = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', built[0])
+    assert "Speed" in headings and not [h for h in headings if "second" in h.lower() or "less time" in h.lower()]
+
+
+def test_self_tests_do_not_stand_among_the_methods(built):
+    html = built[0]
+    equality = html[html.index('<section id="equality">') : html.index('<section id="self-tests">')]
+    assert "residual p" not in equality and "residual p" in html[html.index('<section id="self-tests">') :]
+
+
+def test_hostile_text_is_shown_and_never_acted_on(gathered, monkeypatch):
+    evil = HOSTILE[0] + HOSTILE[1] + HOSTILE[2]
+    g = gathered
+    columns = {"caption": evil, "text": evil}
+    g.records = g.records.assign(**{c: v for c, v in columns.items() if c in g.records})
+    for frame, names in ((g.summary, ("label", "device", "note")), (g.equality, ("note", "model"))):
+        for name in names:
+            frame[name] = [HOSTILE[i % len(HOSTILE)] + str(i) for i in range(len(frame))]
+    g.equality.loc[g.equality["layer"] == "exact", "test"] = evil
+    g.verdicts["label"] = g.verdicts["verdict"] = g.verdicts["note"] = evil
+    g.published["paper"] = g.published["model"] = evil
+    g.environment = {evil: {evil: evil}}
+    g.null["test"] = evil
+    g.extras = [Extra("evil", evil, evil, pd.DataFrame({"value": [1.0, 2.0], "label": evil}), "histogram", x=evil)]
+    figure = FigureSpec(title=evil, x="method", y=["fid"], paper=evil.replace(",", ""), reading=evil)
+    image = g.settings.image.model_copy(update={"study": [figure]})
+    g.settings = g.settings.model_copy(update={"experiment": evil, "image": image})
+    captions = np.array([evil] * 12)
+    monkeypatch.setattr(g.files, "features", with_captions(g.files.features, captions))
+    html = Page(shown(g)[0])
+    assert "script" not in html.tags and not html.handlers and html.tags.count("style") == 1
+    assert all(x.startswith(("#", "data:image/")) for x in html.links)
+    text = "".join(html.text)
+    assert all(h in text for h in HOSTILE[:4])  # as text, braces not evaluated
+
+
+def with_captions(read, captions):
+    def features(cell):
+        found = read(cell)
+        return found | ({"captions": captions} if "captions" in found else {})
+
+    return features
+
+
+def test_what_is_missing_is_said_to_be_missing(tmp_path):
+    """Plain decoding alone, and no published numbers."""
+    raw = {"experiment": "least", "image": {"prompts": made.SETTINGS["image"]["prompts"], "methods": {"ar": [{}]}}}
+    html, data = shown(gather(made.folder(tmp_path, raw), [], root=tmp_path))
+    words = " ".join(Page(html).text)
+    for what in ("no method but plain decoding", "names no figure of its own", "reproduces no published table"):
+        assert what in words
+    assert "Tokens made final in one pass, by place in the picture: this experiment has no data for it." in words
+    assert "acceptance" not in data and "top-1" in data
+
+
+def test_a_page_of_some_kinds_reads_no_files_of_the_others(tmp_path):
+    settings = made.folder(tmp_path)
+    for folder in ("cells/discrete", "cells/continuous"):
+        (tmp_path / "results" / folder).rename(tmp_path / folder.replace("/", "-"))
+    g = gather(settings, [], only=["anysubset"], root=tmp_path)
+    html = Page(shown(g)[0])
+    assert any(s.startswith("text") for s in html.sections)
+    assert not [s for s in html.sections if s.startswith(("image", "continuous"))]
+    assert set(g.summary["kind"]) == {"anysubset"}
+
+
+def test_the_command_writes_every_file_beside_the_page(results, tmp_path, monkeypatch):
+    from parity.report.__main__ import main
+
+    root, settings, papers = results
+    write_json(
+        tmp_path / "extra.json",
+        {"name": "alike", "title": "Alike", "caption": "c", "kind": "histogram", "data": [{"value": 1}, {"value": 2}]},
+    )
+    monkeypatch.chdir(root)
+    command = ["report", "--config", settings.model_dump_json(exclude_unset=True), "--published", str(papers)]
+    monkeypatch.setattr("sys.argv", [*command, "--extra", str(tmp_path / "extra.json"), "--out", str(tmp_path / "out")])
+    main()
+    out = tmp_path / "out"
+    assert (out / "report.html").read_text().startswith("<!DOCTYPE html>") and (out / "figures/alike.csv").exists()
+    summary = pd.read_csv(out / "summary.csv")
+    assert summary.columns[0] == "kind" and set(summary["kind"]) == {"discrete", "anysubset", "continuous"}
+    assert len(pd.read_parquet(out / "records.parquet")) == summary["n"].sum()
+    assert {"equality.csv", "published.csv"} <= {p.name for p in out.iterdir()} and not list(out.rglob("*.part"))
+
+
+def test_code_that_was_not_run_is_said_to_be_and_why(built):
+    words = " ".join(Page(built[0]).text)
+    assert "pass@1 not run: run_generated_code is off." in words
+
+
+def test_settings_of_the_page_are_those_given(gathered):
+    """The configuration on the page can be run again: it is read back as what was asked for."""
+    import yaml
+
+    code = next(b for b in page.sections(gathered)[-1].body if getattr(b, "form", "") == "code")
+    assert load(yaml.safe_load(code.text)) == gathered.settings
+
+
+def test_a_cell_without_speed_says_so(gathered):
+    g = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
+    assert "speed: not run" in shown(g)[0]

@@ -1,0 +1,253 @@
+"""Published numbers beside ours: each beside the cells that it is of, and no others; and what the files of them say."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parity.experiment import study
+from parity.experiment.checks import load
+from parity.experiment.options import KINDS, methods, options, plain_method
+from parity.report import common, published
+from parity.report.published import COLUMNS, answers, beside, cut, read_published
+
+FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
+VOCAB = {"scenes": 1024}
+SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+
+
+def image(method, given, role="method", **figures):
+    row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
+    key = role if role in ("reference", "control") else f"{method}{given}"
+    return row | {
+        "options": json.dumps(options("discrete", method, given)),
+        "key": key,
+        "reference": "reference",
+        **figures,
+    }
+
+
+def images():
+    rows = [
+        image("ar", {}, role, step_compression=1.0, clip_score=0.7, speedup=1.0, seconds_per_image=2.0)
+        for role in ("reference", "control")
+    ]
+    rows += [image("sjd", {"window": w}, step_compression=1.5, clip_score=0.7, speedup=1.4) for w in (16, 4, 64)]
+    return pd.DataFrame(rows)
+
+
+def said(method="sjd", given=None, metric="clip_score", value=0.32, kind="discrete", **more):
+    place = {"kind": kind, "paper": "P", "table": "Table 9", "model": "M", "conditions": "{}"}
+    return place | {"method": method, "options": json.dumps(given or {}), "metric": metric, "value": value} | more
+
+
+def found(*lines, rows=None, more=()):
+    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, more)
+
+
+def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_plain_decoding():
+    table = found(said("ar", value=0.3), said(given={"window": 16}), said(given={"window": 1}))
+    assert table["method"].tolist() == ["ar", "sjd"]  # the reference, not the control; no cell of window 1
+    clip = table.iloc[1]
+    assert clip["key"] == "sjd{'window': 16}" and clip["ours"] == 0.7
+    assert (
+        clip["change"] == pytest.approx(0.02) and clip["our_change"] == 0 and clip["difference"] == pytest.approx(-0.02)
+    )
+    assert pd.isna(table.iloc[0]["our_change"]) and pd.isna(table.iloc[0]["difference"])
+
+
+def test_ratios_compare_as_they_are_and_seconds_do_not_compare():
+    speed = found(said(metric="speedup", value=2.0, given={"window": 16})).iloc[0]
+    assert speed["difference"] == pytest.approx(1.4 - 2.0) and pd.isna(speed["change"])
+    seconds = found(said("ar", metric="seconds_per_image", value=87.0)).iloc[0]
+    assert seconds["ours"] == 2.0 and pd.isna(seconds["difference"])
+
+
+def test_what_a_paper_leaves_unsaid_is_the_default_a_list_is_any_of_it_and_null_anything():
+    assert len(found(said())) == 1  # window 16
+    assert len(found(said(given={"window": [4, 64]}))) == 2
+    assert len(found(said(given={"window": None}))) == 3
+    assert found(said(given={"init": ["repeat_left"]})).empty
+
+
+def test_conditions_that_a_cell_has_must_agree_and_others_are_told():
+    told = found(said(conditions=json.dumps({"device": "A100", "guidance": 7.5, "sampling.temperature": 1.0})))
+    assert len(told) == 1 and "A100" in told.iloc[0]["conditions"]
+    assert found(said(conditions=json.dumps({"sampling.temperature": 0.5}))).empty
+
+
+def test_top_k_beyond_the_codebook_is_no_top_k():
+    assert cut(0, 1024) == cut(2000, 1024) == 1024 and cut(10, 1024) == 10
+    for k, count in ((2000, 1), (10, 0)):
+        assert len(found(said(conditions=json.dumps({"sampling.top_k": k})))) == count
+
+
+def test_a_measure_that_is_not_taken_here_is_left_open():
+    table = found(said(metric="hpsv2"))
+    assert table["ours"].isna().all() and table["difference"].isna().all()
+
+
+def text_row(key="k5", given=None, settings=None, **figures):
+    place = {"length": 128, "masked": 0.95, "prompt": "scattered", "rows": 8} | (settings or {})
+    row = {
+        "kind": "anysubset",
+        "model": "xlnet",
+        "task": "infilling",
+        "method": "assd",
+        "cache": True,
+        "role": "method",
+    }
+    chosen = json.dumps(options("anysubset", "assd", {"k": 5} | (given or {})))
+    return row | {"key": key, "settings": json.dumps(place), "options": chosen, "nfe_per_token": 0.7, **figures}
+
+
+def texts(*rows, accuracy=()):
+    papers = read_published(FILES)
+    return beside(papers[papers["kind"] == "anysubset"], pd.DataFrame(rows), {}, answers(accuracy))
+
+
+def test_of_texts_of_several_lengths_the_longest_stands_beside_the_papers():
+    one = texts(text_row()).query("table == 'Table 1' and metric == 'nfe_per_token'").iloc[0]
+    assert one["ours"] == 0.7 and one["value"] == 0.893
+    both = texts(text_row("short", settings={"length": 32}), text_row("long"))
+    assert set(both[both["table"] == "Table 1"]["key"]) == {"long"}
+    assert set(both[both["conditions"].str.contains('"length": 128')]["key"]) == {"long"}
+
+
+def test_a_text_stands_beside_its_own_task_prompt_and_tolerance_alone():
+    assert not {"Table 9", "Table 3", "Table 10"} & set(texts(text_row())["table"])
+    assert set(texts(text_row(given={"tolerance": 0.1}, settings={"length": 256}))["table"]) == {"Table 8"}
+    assert set(texts(text_row(settings={"prompt": "prefix", "masked": 0.75}))["table"]) == {"Table 9"}
+
+
+def test_the_models_own_accuracy_stands_beside_the_papers_of_its_task():
+    table = texts(text_row(), accuracy=[{"task_kind": "choice", "accuracy": 0.7}]).query("table == 'Table 10'")
+    assert set(table["ours"]) == {0.7} and all(json.loads(c)["task"] == "choice" for c in table["conditions"])
+
+
+def vectors(key, given, batch=8, **more):
+    row = {"kind": "continuous", "model": "mar", "method": "cspd", "role": "method", "key": key, "batch": batch}
+    sampling = json.dumps({"guidance": 3.0, "sampler": "ddpm"} | more.pop("sampling", {}))
+    chosen = json.dumps(options("continuous", "cspd", {"gamma": 4, "prefill": 0.05} | given))
+    return row | {"options": chosen, "sampling": sampling, "acceptance": 0.3, "speedup": 1.2, "fid": 9.0, **more}
+
+
+def continuous(lines, *rows):
+    return beside(pd.DataFrame(lines), pd.DataFrame(rows), {})
+
+
+def test_of_continuous_cells_the_one_most_like_what_the_paper_ran_stands_beside_it():
+    released, said_of = published.RELEASED, said("cspd", kind="continuous", metric="acceptance")
+    rows = [
+        vectors("printed", {}),
+        vectors("one", {"inner_temperature": 42.0}),
+        vectors("prefilled", {**released, "prefill": 0.0}),
+        vectors("small", released, batch=1),
+        vectors("like", released),
+    ]
+    at = {"conditions": json.dumps({"model": "mar", "batch": 8})}
+    for left, wanted in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
+        assert continuous([said_of | at], *rows[:left]).iloc[0]["key"] == wanted
+    assert continuous([said_of | {"conditions": '{"model": "xar"}'}], *rows).empty
+
+
+def test_guidance_and_sampler_tell_continuous_cells_apart():
+    free, guided = vectors("free", {}, sampling={"guidance": 1.0}), vectors("guided", {})
+    for want in (True, False):
+        line = said("cspd", kind="continuous", metric="fid", conditions=json.dumps({"guided": want}))
+        assert continuous([line], free, guided).iloc[0]["key"] == ("guided" if want else "free")
+    ddim = said("cspd", kind="continuous", metric="fid", conditions=json.dumps({"sampling.sampler": "ddim"}))
+    assert continuous([ddim], free, guided).empty
+
+
+def test_a_cell_that_has_the_figure_comes_before_one_more_alike_that_has_not():
+    line = said("cspd", kind="continuous", metric="fid")
+    assert (
+        continuous([line], vectors("alike", published.RELEASED, fid=None), vectors("has", {})).iloc[0]["key"] == "has"
+    )
+
+
+def test_a_study_shows_its_own_tables_first_and_others_what_differs(gathered):
+    assert gathered.published[common.worth_showing(gathered)]["table"].unique().tolist() == ["Table 1"]
+    image = gathered.settings.image.model_copy(update={"study": []})
+    gathered.settings = gathered.settings.model_copy(update={"image": image})
+    first = gathered.published[common.worth_showing(gathered)]
+    assert len(first) and first["difference"].notna().all() and "ar" not in set(first["method"])
+    gathered.published = pd.DataFrame(columns=COLUMNS)
+    assert common.worth_showing(gathered).empty and common.published(gathered).body[0].form == "empty"
+
+
+# --- the files
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda p: p.name)
+def test_published_rows_name_options_that_exist_and_are_given_once(file):
+    rows = list(csv.DictReader(file.open(encoding="utf-8")))
+    assert rows and len({tuple(v for k, v in r.items() if k != "value") for r in rows}) == len(rows)
+    for r in rows:
+        assert np.isfinite(float(r["value"])) and r["paper"] and "," not in r["paper"] and r["table"]
+        assert r["kind"] in KINDS and isinstance(json.loads(r["conditions"]), dict)
+        if r["method"] in methods(r["kind"]):
+            for key, value in json.loads(r["options"]).items():
+                for one in value if isinstance(value, list) else [value] * (value is not None):
+                    options(r["kind"], r["method"], {key: one})
+
+
+def test_every_published_text_can_be_run():
+    """Its task, conditions, method and options are accepted by the configuration."""
+    papers = read_published(FILES).query("kind == 'anysubset'")
+    for _, p in papers.drop_duplicates(["conditions", "method", "options"]).iterrows():
+        where = json.loads(p["conditions"])
+        task, cache = where.pop("task"), [where.pop("cache", True)]
+        chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
+        variants = {plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
+        load({"text": {"methods": variants, "cache": cache, "tasks": {task: [where]}}})
+
+
+def test_published_measures_are_taken_here_or_named_among_those_that_are_not():
+    """A misspelt measure would never stand beside ours."""
+    ratios = [
+        "single_path_ratio",
+        "two_paths_ratio",
+        "perplexity_ratio",
+        "p_perplexity_welch",
+        "p_entropy_welch",
+        "accuracy",
+    ]
+    known = {kind: {*study.measures(kind), *ratios, *ELSEWHERE} for kind in KINDS}
+    papers = read_published(FILES)
+    for kind, own in papers.groupby("kind"):
+        assert set(own["metric"]) <= known[kind], kind
+
+
+# What papers print and no cell has.
+ELSEWHERE = ("hpsv2", "target_seconds", "resampling_seconds", "accepted_length_kept", "trees_above_similarity")
+ELSEWHERE += ("neighbour_feature_similarity",)
+
+
+def test_numbers_of_the_papers_are_as_printed():
+    """A few of each paper, typed from it a second time."""
+    rows = read_published(FILES)
+    for table, method, given, metric, model, value in (
+        ("Table 1", "sjd", {"init": "random"}, "step_compression", "Lumina-mGPT 7B", 2.22),
+        ("Table 1", "sjd", {"init": "random"}, "speedup", "Lumina-mGPT 7B", 2.04),
+        ("Table 9", "sjd", {"window": 32}, "clip_score", "Lumina-mGPT 7B", 0.3155),
+        ("Table 11", "ar", {}, "logp_sd_tokens", "Lumina-mGPT 7B", 2.3457),
+        (
+            "Table 1",
+            "vvs",
+            {"schedule": "uniform", "interval": 2, "delta": 0.1},
+            "recall",
+            "LlamaGen-XL stage 2",
+            0.4588,
+        ),
+        ("Table 5", "vvs", {"schedule": "off", "s1": 2}, "fid", "LlamaGen-XL", 23.96),
+        ("Table 1", "assd", {"k": 5}, "nfe_per_token", "XLNet 110M finetuned", 0.893),
+        ("Table 6", "cspd", {"gamma": 4, "align": True}, "two_paths_ratio", "two paths, aligned", 1.86),
+    ):
+        said_of = {"table": table, "method": method, "metric": metric, "model": model}
+        at = rows[(rows[list(said_of)] == pd.Series(said_of)).all(axis=1)]
+        assert at[at["options"].map(json.loads) == given]["value"].tolist() == [value], (table, metric)
