@@ -120,7 +120,7 @@ def story_task(settings: dict[str, Any], words: Any) -> Task:
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], list[str]]:
+def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], str]:
     """An embedded function, one line of its body hidden, and its tests."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
     lines = [[words.number[w] for w in (*line, stories.LINE)] for line in snippet.lines]
@@ -128,7 +128,7 @@ def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], list[
     parts = [(line, False) for line in lines]
     indent, line, end = lines[missing][:1], lines[missing][1:-1], lines[missing][-1:]  # the first and the last stay
     parts[missing : missing + 1] = [(indent, False), (line, True), (end, False)]
-    return hide(*parts), snippet.tests
+    return hide(*parts), "\n".join(snippet.tests) + "\n"
 
 
 def code_task(settings: dict[str, Any], words: Any) -> Task:
@@ -144,7 +144,7 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
         for i in range(settings["rows"]):
             row, tests = snippet_row(i, words)
             rows.append(row)
-            extra.append({"tests": "\n".join(tests) + "\n"})
+            extra.append({"tests": tests})
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
