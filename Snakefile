@@ -34,7 +34,7 @@ include: "workflow/rules/training.smk"
 
 for kind, method in METHODS:
 
-    include: f"workflow/methods/{kind}/{method}.smk"
+    include: f"workflow/methods/{kind}_{method}.smk"
 
 
 report: "workflow/report/workflow.rst"

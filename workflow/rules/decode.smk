@@ -4,7 +4,7 @@ REQUIRED INPUTS  a cell's specification, its inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/spec.json              what was asked for
                  results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-`decode` is the rule that every method inherits (workflow/methods/<kind>/<method>.smk); by itself nothing asks for it.
+`decode` is the rule that every method inherits (workflow/methods/<kind>_<method>.smk); by itself nothing asks for it.
 Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shard there
 links it, so neither a killed run nor an option changed and changed back decodes anything twice.
 """

@@ -91,15 +91,34 @@ rule calibration:
         "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} > {log:q} 2>&1"
 
 
+def said(wildcards):
+    """What a layer's module declares."""
+    return LAYERS[wildcards.kind][wildcards.layer.replace("-", "_")]
+
+
 def reads(what, find):
-    """An input of a layer: the files of a cell that it reads, [] if it does not."""
-    return lambda w: find(cell(w)) if what in LAYERS[w.kind][w.layer.replace("-", "_")]["READS"] else []
+    """An input of a layer: the files of a cell that it reads, none if it does not."""
+    return lambda w: find(cell(w)) if what in said(w)["READS"] else []
+
+
+def writing(laws):
+    """Names of layers that write laws too, or that do not."""
+    names = {name for of_kind in LAYERS.values() for name, d in of_kind.items() if ("laws" in d["WRITES"]) == laws}
+    return "|".join(sorted(names)).replace("_", "-") or "none"
+
+
+def layer_files(wildcards, input):
+    """What a layer reads, as its command takes it."""
+    of_reference = cell(wildcards) if input.baseline else None
+    folder = [paths.folder(parity_cells.reference_of(of_reference, CELLS))] if of_reference else []
+    found = {name: input[name] for name in ("shards", "inputs", "checkpoint", "reference") if input.get(name)}
+    return " ".join(given(name, [files] if isinstance(files, str) else files) for name, files in (found | {"baseline": folder}).items())
 
 
 def layer_code(wildcards):
     layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
     kind, method = wildcards.kind, cell(wildcards).spec["method"]
-    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in LAYERS[kind][layer]["READS"] else []
+    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in said(wildcards)["READS"] else []
     return sources.digest("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
 
 
@@ -113,11 +132,11 @@ rule layer:
         reference=reads("reference", lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)]),
         checkpoint=reads("checkpoint", lambda c: [ancient(paths.checkpoint(EXPERIMENT, c))]),
     output:
-        "results/equality/{layer}/{kind}/{name}.json",
+        rows="results/equality/{layer}/{kind}/{name}.json",
     log:
         "logs/equality/{layer}/{kind}/{name}.log",
     wildcard_constraints:
-        layer="[a-z-]+",
+        layer=writing(laws=False),
         kind="[a-z]+",
         name=NAME,
     conda:
@@ -127,7 +146,9 @@ rule layer:
         gpu=GPU,
     params:
         cell=subpath(input.spec, parent=True),
-        settings=lambda w: canonical(layers.settings(EXPERIMENT, LAYERS[w.kind][w.layer.replace("-", "_")])),
+        settings=lambda w: canonical(layers.settings(EXPERIMENT, said(w))),
+        files=layer_files,
+        laws="",
         device=device,
         code=layer_code,
     shell:
@@ -136,9 +157,21 @@ rule layer:
             --kind {wildcards.kind} \
             --cell {params.cell:q} \
             --settings {params.settings:q} \
-            {params.files} \
+            {params.files} {params.laws} \
             --threads {threads} \
             --device {params.device} \
-            --out {output[0]:q} \
+            --out {output.rows:q} \
             >{log:q} 2>&1
         """
+
+
+use rule layer as layer_with_laws with:
+    output:
+        rows="results/equality/{layer}/{kind}/{name}.json",
+        laws="results/equality/{layer}/{kind}/{name}.npz",
+    wildcard_constraints:
+        layer=writing(laws=True),
+        kind="[a-z]+",
+        name=NAME,
+    params:
+        laws=lambda w, output: f"--laws {output.laws}",

@@ -86,7 +86,7 @@ rule reference:
     params:
         prompts=lambda w, input: given("prompts", input.prompts),
         folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
-        count=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
+        number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         device=device,
         code=lambda w: sources.digest(
             "parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"
@@ -97,7 +97,7 @@ rule reference:
             --kind {wildcards.kind} \
             {params.prompts} \
             --folder={params.folder:q} \
-            --count {params.count} \
+            --count {params.number} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {params.device} \
