@@ -111,6 +111,3 @@ def load(
     for part in ("target", *([needs] if needs else [])):
         loaded.network(part)
     return loaded
-
-
-load_kl = kl.load  # its former name, until every import site has the new one

@@ -85,7 +85,3 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch."""
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest)[0].prefix, device)
-
-
-from parity.base.files import header as read_config  # noqa: F401 former names for a while
-from parity.models.discrete.t5 import left_pad  # noqa: F401
