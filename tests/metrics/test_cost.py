@@ -1,0 +1,139 @@
+"""Counted work and measured seconds: what a known decoding took, batches, forced tokens, drafts, speed beside plain
+decoding."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.noise import batch_noise
+from parity.decode.discrete import record
+from parity.decode.records import Shard
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.sjd import sjd
+from parity.metrics import drafts, infilling, passes, shares, speed
+from parity.metrics.spread import prompt_groups
+from parity.models.discrete.tabular import TabularModel, random_table
+
+
+def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespace:
+    """A real decoding of a tabular model, its clock replaced: a batch of four rows in 2 s, the others in 1 s."""
+    table = random_table(3, 6, torch.Generator().manual_seed(0))
+    ids = [f"p{i}/0" for i in range(rows)]
+    model = TabularModel(table, 6, rows, width=3)
+    noise, start = batch_noise(0, ids, "cpu", torch.float64), torch.zeros(rows, dtype=torch.int64)
+    done = record(model, start, method(model, start, noise=noise, **options))
+    first = np.arange(rows) < 4
+    columns = {name: np.asarray(getattr(done, name)) for name in ("tokens", "step", "nfe", "nodes", "kept")}
+    columns |= {
+        "ids": np.array(ids),
+        "seconds": np.where(first, 2.0, 1.0),
+        "plain_seconds": np.where(first, 3.0, np.nan),
+        "batch": np.where(first, 4, rows - 4),
+        "passes": np.where(first, 5, 4),
+    }
+    shard = Shard(columns, {"device": "cpu", "dtype": "float64"})
+    return SimpleNamespace(shard=shard, groups=prompt_groups(shard.ids), forced=forced)
+
+
+def test_plain_decoding_takes_one_pass_a_token():
+    found = passes.measure(discrete(ar))
+    assert found["nfe"] == 6 and found["nfe_se"] == 0
+    assert found["step_compression"] == found["step_compression_low"] == found["step_compression_high"] == 1
+    assert found["nodes_per_pass"] == found["nodes_per_token"] == 1
+
+
+def test_a_faster_method_takes_fewer_and_evaluates_more():
+    found = passes.measure(discrete(sjd, window=3))
+    assert found["nfe"] < 6 < found["nfe"] * found["nodes_per_pass"]
+    assert found["step_compression_low"] <= found["step_compression"] <= found["step_compression_high"]
+
+
+def test_forced_tokens_are_not_counted_as_decoded():
+    cell = discrete(forced=np.arange(6) == 5)
+    assert (passes.free_tokens(cell.shard.step, cell.forced) == 5).all() and passes.measure(cell)["tokens"] == 5
+    filled_before_any_pass = np.where(cell.forced, 0, cell.shard.step)
+    assert (passes.free_tokens(filled_before_any_pass) == 5).all()
+
+
+def test_records_hold_a_row_for_each_image():
+    cell = discrete()
+    for metric in (passes, speed):
+        assert all(len(column) == 6 for column in metric.rows(cell).values())
+    assert [sum(k) for k in passes.rows(cell)["kept"]] == [6] * 6
+
+
+def test_speed_counts_a_batch_once():
+    cell = discrete()
+    found = speed.measure(cell)
+    assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
+    assert found["batches"] == 2 and found["batch"] == 4 and found["device"] == "cpu"
+    assert found["seconds_per_image"] == pytest.approx(3 / 6)
+    assert found["tokens_per_second"] == pytest.approx(36 / 3)
+    assert found["ms_per_forward"] == pytest.approx(3000 / 9)
+    assert found["ms_per_forward_q1"] < found["ms_per_forward_median"] < found["ms_per_forward_q3"]
+
+
+def test_speedup_is_the_median_over_batches_beside_which_plain_decoding_was_timed():
+    assert speed.measure(discrete())["speedup"] == 1.5  # of one batch; the other says nothing
+    found = speed.speedup(np.array([3.0, 2.0, 9.0, np.nan]), np.array([2.0, 2.0, 3.0, 1.0]))
+    assert found == {"speedup": 1.5, "speedup_q1": 1.25, "speedup_q3": 2.25}
+    assert np.isnan(speed.speedup(np.array([np.nan]), np.array([1.0]))["speedup"])
+
+
+def test_work_of_texts_is_by_token_and_loop():
+    columns = {"nfe": [4, 2], "aux": [1, 3], "loops": [2, 2], "missing": [5, 3], "seconds": [6.0, 6.0], "batch": [2, 2]}
+    shard = Shard({k: np.array(v) for k, v in {**columns, "passes": [4, 4]}.items()})
+    found = infilling.measure(SimpleNamespace(shard=shard))
+    assert found["nfe"] == 3 and found["nfe_se"] == 1 and found["aux"] == 2
+    assert found["nfe_per_token"] == 6 / 8 and found["tokens_per_loop"] == 8 / 4
+    assert found["seconds_per_row"] == 3 and found["seconds_per_pass"] == 1.5
+
+
+def continuous() -> SimpleNamespace:
+    """Two images of three places, of which the first in the order has no draft; half of the drafts are accepted."""
+    accepted = np.array([[-1, 1, 0], [-1, 1, 0]], np.int8)
+    columns = {
+        "accepted": accepted,
+        "order": np.array([[2, 0, 1], [2, 1, 0]]),
+        "log_ratio": np.where(accepted >= 0, [[0, 1, 3]], np.nan).astype(np.float32),
+        "distance": np.where(accepted >= 0, [[0, 1, 2], [0, 3, 4]], np.nan).astype(np.float32),
+        "seconds": np.array([8.0, 8.0]),
+        "batch": np.array([2, 2]),
+        **{name: np.array([1, 3]) for name in ("steps", "tries", "gave_up")},
+    }
+    costs = {"target_conditions": [3, 3], "target_network_seconds": [1, 1], "target_head_seconds": [2, 2]}
+    costs |= {"draft_head_seconds": [1, 1], "target_density_seconds": [0.5, 0.5]}
+    cell = SimpleNamespace(shard=Shard(columns), costs={k: np.array(v, float) for k, v in costs.items()}, rows={})
+    cell.rows |= drafts.rows(cell)
+    return cell
+
+
+def test_drafts_are_counted_where_they_were_verified():
+    found = drafts.measure(continuous())
+    assert found["drafted"] == 4 and found["acceptance"] == 0.5
+    assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
+    assert found["target_conditions"] == 3 and found["draft_conditions"] is None
+    assert continuous().rows["log_ratio"].tolist() == [2, 2]
+
+
+def test_acceptance_by_place_and_on_the_grid():
+    kept = drafts.arrays(continuous())
+    assert np.array_equal(kept["by_place"], [np.nan, 1, 0], equal_nan=True)
+    assert np.array_equal(kept["by_cell"], [0.5, 0.5, np.nan], equal_nan=True)
+
+
+def test_without_drafts_there_is_no_acceptance():
+    cell = continuous()
+    cell.shard.columns["accepted"] = np.full((2, 3), -1, np.int8)
+    cell.rows = drafts.rows(cell)
+    found = drafts.measure(cell)
+    assert found["acceptance"] is None and found["drafted"] == 0 and np.isnan(found["distance"])
+    assert np.isnan(drafts.arrays(cell)["by_cell"]).all() and shares.measure(cell)["test_share"] is None
+
+
+def test_shares_of_time_are_of_an_image():
+    found = shares.measure(continuous())
+    assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
+    assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4

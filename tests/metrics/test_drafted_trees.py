@@ -1,0 +1,60 @@
+"""What verification skipping rests on, as observed: ranges, the target's own features, the figures made of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.metrics import drafted_trees
+
+
+class Target:
+    """A target that has a feature for each position, a codebook and a drafter of uniform laws."""
+
+    def __init__(self, rows: int, length: int, vocab: int = 64):
+        g = torch.Generator().manual_seed(0)
+        self.model = self
+        self.features = torch.randn(2 * rows, length + 1, 8, generator=g)  # guidance rows behind the others
+        self.codebook = torch.nn.functional.normalize(torch.randn(vocab, 5, generator=g), dim=-1)
+        self.drafter, self.vocab, self.fed = self, vocab, []
+
+    def logits(self, tokens, positions, sources=None):
+        self.fed.append(positions)
+        return torch.zeros(*tokens.shape, self.vocab).index_put((torch.tensor(0),), torch.tensor(1.0))
+
+    tree = logits
+
+
+TREE = {"total": 12, "depth": 3, "top_k": 3, "decay": 0.9, "stride": 1}
+
+
+@pytest.fixture
+def observed():
+    target = Target(3, 16)
+    tokens = torch.randint(64, (3, 16), generator=torch.Generator().manual_seed(4))
+    return target, *drafted_trees.observe(target, tokens, TREE, every=4, furthest=5)
+
+
+def test_cosines_are_of_the_targets_features_by_distance(observed):
+    target, alike, cosines = observed
+    own = target.features[:3, :16]
+    for d in (1, 5):
+        wanted = torch.cosine_similarity(own[:, d:], own[:, :-d], dim=-1).mean(1)
+        assert torch.allclose(cosines[:, d - 1], wanted, atol=1e-6)
+    assert cosines.shape == (3, 5) and alike.shape == (3, 3)
+
+
+def test_a_single_sequence_is_all_alike_and_several_are_not(observed):
+    target, alike, _ = observed
+    tokens = torch.zeros(3, 16, dtype=torch.long)
+    single, _ = drafted_trees.observe(target, tokens, {**TREE, "total": 1}, every=4, furthest=5)
+    assert (single == 1).all() and (alike.abs() <= 1).all() and (alike < 1).all()
+
+
+def test_figures_hold_every_tree_and_distance(observed):
+    _, alike, cosines = observed
+    similarity, staleness = drafted_trees.figures(alike.numpy(), cosines.numpy(), "m", 4)
+    assert len(similarity["data"]) == 9 and [r["x"] for r in staleness["data"]] == [1, 2, 3, 4, 5]
+    first = staleness["data"][0]
+    assert first["low"] < first["y"] < first["high"] and first["y"] == pytest.approx(
+        float(np.mean(cosines[:, 0].numpy()))
+    )

@@ -1,0 +1,91 @@
+"""What CLIP sees: open_clip's features by way of clean-fid's files, to the bit; order, sizes, wrong pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cleanfid.fid import get_files_features
+from PIL import Image
+
+from parity.base.weights import load_weights
+from parity.embedded import WEIGHTS, scenes
+from parity.embedded.tokenizer import token_ids
+from parity.metrics import features
+from parity.metrics.networks import clip as networks
+
+FILE = WEIGHTS / "discrete" / "clip.safetensors"
+
+
+@pytest.fixture(scope="module")
+def clip() -> networks.CLIP:
+    return networks.load(FILE)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> tuple[list[str], np.ndarray]:
+    drawn = [scenes.example(seed) for seed in range(24)]
+    return [c for c, _ in drawn], np.stack([p for _, p in drawn])
+
+
+def test_clip_is_open_clips_to_the_bit(clip, pictures):
+    theirs = networks.build()
+    load_weights(theirs, FILE)
+    theirs.eval()
+    captions, pixels = pictures
+    x, ids = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1, token_ids(captions, networks.CONTEXT)[0]
+    with torch.inference_mode():
+        assert torch.equal(clip.encode_image(x), theirs.encode_image(x))
+        assert torch.equal(clip.encode_text(ids), theirs.encode_text(ids))
+        assert not torch.equal(clip.encode_text(ids), theirs.encode_text(ids.flip(0)))
+
+
+def test_features_are_those_of_clean_fids_file_path(clip, pictures, tmp_path: Path):
+    """More than ten pictures, so that a sorted list of unpadded names would differ. Its defaults are 12 workers and
+    299 x 299 pixels; both are overridden."""
+    pixels = pictures[1]
+    files = [str(tmp_path / f"{row:06d}.png") for row in range(len(pixels))]
+    for file, picture in zip(files, pixels, strict=True):
+        Image.fromarray(picture).save(file)
+    asked = {"num_workers": 0, "batch_size": 64, "device": torch.device("cpu"), "verbose": False}
+    with torch.inference_mode():
+        theirs = get_files_features(
+            files, lambda x: clip.encode_image(x / 127.5 - 1), custom_fn_resize=lambda x: x, **asked
+        )
+    assert np.array_equal(features.picture_features(pixels, clip), theirs)
+    assert not np.array_equal(features.picture_features(pixels[::-1].copy(), clip), theirs)
+
+
+def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
+    """Not one that is larger, or whose side does not divide the network's."""
+    small = scenes.reduced(pictures[1][:3], 32)
+    large = features.enlarged(small, 64)
+    assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduced(large, 32), small)
+    assert np.array_equal(features.picture_features(small, clip), features.picture_features(large, clip))
+    assert not np.array_equal(features.picture_features(small, clip), features.picture_features(pictures[1][:3], clip))
+    for shape in ((1, 48, 48, 3), (1, 128, 128, 3), (1, 32, 64, 3)):
+        with pytest.raises(ValueError, match="allowed: 64x64"):
+            features.picture_features(np.zeros(shape, dtype=np.uint8), clip)
+
+
+def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
+    captions, pixels = pictures
+    ids = np.array([f"{i}/0" for i in range(len(captions))])
+    found = features.cell_features(ids, np.array(captions), pixels, clip)
+    f, text = found["features"], features.caption_features(captions, clip)
+    expected = (f * text).sum(1) / np.linalg.norm(f, axis=1) / np.linalg.norm(text, axis=1)
+    assert np.allclose(found["cosine"], expected, atol=1e-5)
+    others = features.cell_features(ids, np.array(captions[::-1]), pixels, clip)
+    assert others["cosine"].mean() < found["cosine"].mean() - 0.1
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.zeros((2, 8, 8, 3)), r"float64 \(2, 8, 8, 3\); allowed: uint8"),
+        (np.zeros((0, 8, 8, 3), np.uint8), "no pictures"),
+    ],
+)
+def test_pictures_of_the_wrong_kind_are_named(clip, pixels, message):
+    with pytest.raises(ValueError, match=message):
+        features.picture_features(pixels, clip)

@@ -1,0 +1,84 @@
+"""How likely tokens are: the enumerated law, forced and excluded tokens, spreads; of any-subset models the missing
+part."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.metrics.likelihood import likelihood, token_log_probabilities, top_probabilities
+from parity.metrics.logp import joint_laws, log_probability
+from parity.models.anysubset import tabular as anysubset
+from parity.models.anysubset.protocol import infilling
+from parity.models.discrete.tabular import TabularModel, joint, random_table
+
+
+def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
+    """Every sequence once, each weighted by its own probability: exp of the entropy per token."""
+    V, L = 3, 4
+    table = random_table(V, L, torch.Generator().manual_seed(1))
+    law = joint(TabularModel(table, L, V**L), V, L)
+    sequences = torch.cartesian_prod(*[torch.arange(V)] * L)
+    logp = token_log_probabilities(TabularModel(table, L, V**L), sequences)
+    assert torch.allclose(logp.sum(1).exp(), law, atol=1e-12)
+    drawn = torch.multinomial(law, 20_000, replacement=True, generator=torch.Generator().manual_seed(2))
+    found = likelihood(logp[drawn].numpy(), np.arange(20_000))
+    entropy = float(torch.exp(-(law * law.log()).sum() / L))
+    assert abs(found["perplexity"] - entropy) < 4 * found["perplexity_se"]
+    assert found["excluded"] == 0
+
+
+def test_forced_positions_have_no_likelihood():
+    V, L = 3, 4
+    forced = torch.tensor([-1, 2, -1, -1])
+    model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, 2, forced=forced)
+    logp = token_log_probabilities(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
+    assert np.isnan(logp[:, 1]).all() and np.isfinite(logp[:, [0, 2, 3]]).all()
+    assert likelihood(logp, np.arange(2))["logp_mean"] == pytest.approx(np.nanmean(logp))
+    with pytest.raises(ValueError, match="tokens: 3 positions; allowed: 4"):
+        token_log_probabilities(model, torch.zeros(2, 3))
+
+
+def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():
+    logp = np.array([[-1.0, -np.inf], [-1.0, np.nan]])
+    found = likelihood(logp, np.arange(2))
+    assert found["excluded"] == pytest.approx(1 / 3) and found["logp_mean"] == -1
+
+
+def test_the_spread_of_all_tokens_and_its_error():
+    """Of images that differ it is wider than within one."""
+    rng = np.random.default_rng(0)
+
+    def draw():
+        return rng.normal(-3, 1, (40, 64)) + rng.normal(0, 2, (40, 1))
+
+    logp = draw()
+    logp[:, 5] = np.nan
+    found = likelihood(logp, np.arange(40))
+    assert found["logp_sd_tokens"] == pytest.approx(np.nanstd(logp))
+    assert found["logp_sd"] < 1.1 < found["logp_sd_tokens"]
+    again = [np.nanstd(draw()) for _ in range(400)]
+    assert found["logp_sd_tokens_se"] == pytest.approx(np.std(again), rel=0.35)
+
+
+def test_top_1_is_the_largest_probability_of_each_place():
+    p = torch.tensor([[[0.2, 0.8], [0.5, 0.5], [1.0, 0.0]]], dtype=torch.float64)
+    found = top_probabilities(p, torch.tensor([-1, -1, 0]))
+    assert found[0, :2].tolist() == pytest.approx([0.8, 0.5]) and found[0, 2].isnan()
+
+
+def test_log_p_of_the_missing_part_is_that_of_the_enumerated_law():
+    """Every way to fill in two rows, of which the second is shorter and misses less: their probabilities add up to
+    1."""
+    V, N = 3, 4
+    model = anysubset.TabularAnySubset(anysubset.random_table(V, N, torch.Generator().manual_seed(0)))
+    tokens = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 0]])
+    known = torch.tensor([[False, True, False, False], [True, False, True, True]])
+    start = infilling(tokens, known, model.mask, model.vocab, torch.tensor([4, 3]))
+    law = anysubset.joint_law(model, start)
+    total = torch.zeros(2)
+    for number, (a, b, c) in enumerate(torch.cartesian_prod(*[torch.arange(V)] * 3)):
+        filled = torch.stack([torch.stack([a, tokens[0, 1], b, c]), torch.stack([tokens[1, 0], a, *tokens[1, 2:]])])
+        logp = log_probability(*joint_laws(model, start._replace(tokens=filled)))
+        assert logp[0].exp() == pytest.approx(law[number])
+        total += logp.exp()
+    assert total.tolist() == pytest.approx([1, 9])  # the second row does not read b and c

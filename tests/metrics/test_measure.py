@@ -1,0 +1,240 @@
+"""Cells of every kind measured from their files, what is written, what is refused; a metric is one file; what is
+imported."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import parity
+from parity.base.files import canonical, read_arrays, read_json, write_arrays, write_json
+from parity.decode.records import write_shard
+from parity.experiment import study
+from parity.inputs import tasks
+from parity.metrics import measure, reference
+from parity.metrics.samples import continuous, discrete
+from parity.models import fetch
+from parity.models.anysubset.load import load
+
+N = 12  # rows of a cell
+MODELS = {
+    "discrete": ("scenes", {"source": "embedded"}),
+    "anysubset": ("xlnet", {"xlnet": "", "judge": ""}),
+    "continuous": ("mar", {"family": "mar", "weights": ""}),
+}
+ELSEWHERE = {"rouge1", "rouge2", "rougeL", "passed", "draft_conditions"}  # figures that these cells have no use for
+
+
+def rows(length: int) -> dict[str, np.ndarray]:
+    """Columns that a shard of any kind has, of two batches."""
+    first = np.arange(N) < 8
+    return {
+        "ids": np.array([str(i) for i in range(N)]),
+        "tokens": np.random.default_rng(0).integers(0, 9, (N, length)),
+        "step": np.tile(np.arange(1, length + 1), (N, 1)),
+        "seconds": np.where(first, 2.0, 1.0),
+        "plain_seconds": np.where(first, 4.0, 1.0),
+        "batch": np.where(first, 8, 4),
+        "passes": np.where(first, length, length - 1),
+    }
+
+
+def of_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]]:
+    """The cell's pictures, fresh ones of its captions or classes, and those that quality is measured against."""
+    prompts, leaf = folder / "prompts.json", {"discrete": discrete, "continuous": continuous}[kind]
+    write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
+    pixels = leaf.drawn([prompts], N, manifest)
+    write_arrays(folder / "pictures.npz", ids=rows(4)["ids"], pixels=pixels)
+    write_json(folder / "manifest.json", manifest)
+    given = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
+    reference.run(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
+    return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
+
+
+def discrete_cell(folder: Path, manifest: dict) -> dict:
+    columns = rows(16) | {"captions": np.array(["a large red circle on a white background"] * N)}
+    columns |= {"nfe": np.full(N, 15), "nodes": np.full(N, 32), "kept": np.ones((N, 16), int)}
+    write_arrays(folder / "laws.npz", ids=columns["ids"], logp=np.log(np.full((N, 16), 0.25)))
+    return {"columns": columns, "laws": folder / "laws.npz", **of_pictures("discrete", folder, manifest)}
+
+
+def continuous_cell(folder: Path, manifest: dict) -> dict:
+    accepted = np.tile([-1, 1, 0, 1], (N, 1)).astype(np.int8)
+    columns = rows(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
+    columns |= {name: np.where(accepted >= 0, 1.5, np.nan) for name in ("log_ratio", "distance")}
+    columns |= {name: np.ones(N) for name in ("steps", "tries", "gave_up", "target_conditions")}
+    columns |= {f"target_{part}_seconds": np.ones(N) for part in ("network", "head", "density")}
+    return {"columns": columns, **of_pictures("continuous", folder, manifest)}
+
+
+def anysubset_cell(folder: Path, manifest: dict) -> dict:
+    settings = {"rows": N, "length": 16, "masked": 0.5, "prompt": "scattered", "data": ""}
+    task = tasks.build("infilling", settings, load(manifest).words)
+    given = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
+    write_arrays(folder / "task.npz", **given, extra=np.array(canonical(task.extra)))
+    write_arrays(folder / "laws.npz", ids=given["ids"], logp=-np.arange(float(N)))
+    columns = rows(16) | {"ids": given["ids"], "tokens": task.tokens, "end": task.end, "missing": np.full(N, 8)}
+    columns |= {name: np.full(N, count) for name, count in {"nfe": 4, "aux": 0, "loops": 2}.items()}
+    return {"columns": columns, "laws": folder / "laws.npz", "inputs": [folder / "task.npz"]}
+
+
+CELLS = {"discrete": discrete_cell, "anysubset": anysubset_cell, "continuous": continuous_cell}
+
+
+def arguments(folder: Path, kind: str, columns: dict, **files) -> argparse.Namespace:
+    """Of a measure job, its cell written to a folder."""
+    cell = folder / "some-0123abcd"
+    spec = {"model": MODELS[kind][0], "method": "some", "seed": 3, "task_kind": "infilling", "task": "89abcdef"}
+    write_json(cell / "spec.json", spec)
+    write_shard(cell / "0.npz", columns, {"device": "cpu", "dtype": "float32"})
+    out = {"out": folder / "metrics.json", "features": folder / "features.npz", "records": folder / "records.parquet"}
+    given = {"pictures": [], "inputs": [], "laws": None, "reference": None, "run_code": False, "device": "cpu", **files}
+    checkpoint = folder / "manifest.json"
+    return argparse.Namespace(kind=kind, cell=cell, shards=[cell / "0.npz"], checkpoint=checkpoint, **given, **out)
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def measured(request, tmp_path_factory):
+    """A cell of each kind, measured."""
+    folder, kind = tmp_path_factory.mktemp(request.param), request.param
+    manifest = fetch.manifest(kind, *MODELS[kind], folder)
+    write_json(folder / "manifest.json", manifest)
+    a = arguments(folder, kind, **CELLS[kind](folder, manifest))
+    measure.run(a)
+    return kind, folder, a
+
+
+def test_every_figure_that_is_declared_is_given(measured):
+    kind, folder, _ = measured
+    found = read_json(folder / "metrics.json")
+    assert set(study.measures(kind)) - ELSEWHERE <= {name for name, value in found.items() if value is not None}
+    assert found["n"] == N and found["speedup"] == 1.5 and found["batches"] == 2  # of 2 and of 1
+    assert not any(isinstance(value, list | dict) for value in found.values())
+
+
+def test_records_have_a_row_for_each_of_the_cells(measured):
+    kind, folder, _ = measured
+    records = pd.read_parquet(folder / "records.parquet")
+    assert len(records) == N and set(records["key"]) == {"0123abcd"} and set(records["seed"]) == {3}
+    shown = {"discrete": {"caption", "clip"}, "anysubset": {"text", "perplexity"}, "continuous": {"class", "right"}}
+    assert {"id", "model", "method", "batch_seconds"} | shown[kind] <= set(records)
+    kept = read_arrays(folder / "features.npz")
+    assert kept["ids"].tolist() == records["id"].tolist()
+    wanted = {"discrete": {"features", "cosine", "captions", "logp"}, "anysubset": {"logp"}}
+    assert wanted.get(kind, {"features", "by_place", "by_cell"}) <= set(kept)
+
+
+def test_a_cell_is_measured_twice_alike(measured):
+    """Figures are seeded; without the files that it may lack, those that need them are not there."""
+    _, folder, a = measured
+    before = [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
+    measure.run(a)
+    assert before == [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
+
+
+def test_files_of_other_rows_are_refused(measured, tmp_path):
+    kind, _, a = measured
+    flag = "pictures" if kind == "continuous" else "laws"
+    given = getattr(a, flag)
+    held = read_arrays(given[0] if isinstance(given, list) else given)
+    other = tmp_path / "other.npz"
+    write_arrays(other, **{name: column[::-1] for name, column in held.items()})
+    changed = argparse.Namespace(**{**vars(a), flag: [other] if isinstance(given, list) else other})
+    with pytest.raises(ValueError, match=r"other\.npz: its ids are not those of .*0\.npz"):
+        measure.run(changed)
+
+
+def test_reference_pictures_of_a_folder_are_as_many_as_asked_and_of_one_size(tmp_path):
+    for i, side in enumerate((8, 8, 16)):
+        Image.fromarray(np.full((side, side, 3), i, np.uint8)).save(tmp_path / f"{i}.png")
+    assert reference.folder(tmp_path, 2)[:, 0, 0, 0].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="holds 3 PNG files; allowed: at least reference_images = 4"):
+        reference.folder(tmp_path, 4)
+    with pytest.raises(ValueError, match="pictures of 2 sizes"):
+        reference.folder(tmp_path, 3)
+
+
+TOY = '''"""The longest kept run."""
+
+KINDS = ("discrete",)
+MEASURES = {"longest": ("longest run", "tokens"DIRECTION)}
+
+
+def rows(sample):
+    return {"longest": [int(kept.max()) for kept in sample.shard.kept]COUNT}
+
+
+def measure(sample):
+    return {"longest": max(sample.rows["longest"])}
+'''
+
+
+@pytest.mark.parametrize(
+    ("direction", "count", "message"),
+    [
+        (', "higher"', "", ""),
+        ("", "", "error: src/parity/metrics/toy.py: MEASURES['longest'] = ('longest run', 'tokens'): no direction;"),
+        (', "higher"', "[:2]", "toy.py: 2 values of longest; needed: 12, one a row"),
+    ],
+)
+def test_a_metric_is_one_file(tmp_path, direction, count, message):
+    """A file beside the others is measured by the command, in figures and records; one that declares too little, or has
+    not a value for each row, is one line that names it. The model has no picture network: there is no quality."""
+    home = Path(parity.__path__[0])
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(home, tmp_path / "src" / "parity", copy_function=os.symlink, ignore=skip)
+    toy = TOY.replace("DIRECTION", direction).replace("COUNT", count)
+    (tmp_path / "src/parity/metrics/toy.py").write_text(toy)
+    columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
+    a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
+    write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
+    flags = [
+        x
+        for name in ("kind", "cell", "out", "features", "records", "checkpoint")
+        for x in (f"--{name}", getattr(a, name))
+    ]
+    command = [sys.executable, "-m", "parity.metrics", "measure", *map(str, flags), "--shards", str(a.shards[0])]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(tmp_path / "src")}, capture_output=True, text=True
+    )
+    if message:
+        assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
+        return
+    assert done.returncode == 0, done.stderr
+    found = read_json(a.out)
+    assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
+    assert pd.read_parquet(a.records)["longest"].tolist() == [3] * N
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_measuring_imports_no_library_that_it_does_without(kind):
+    """Each of these takes longer to import than a cell to measure."""
+    heavy = [
+        "cleanfid",
+        "open_clip",
+        "timm",
+        "torch_fidelity",
+        "torchvision",
+        "nltk",
+        "pandas",
+        "statsmodels",
+        "matplotlib",
+        "snakemake",
+    ]
+    program = f"""
+import importlib, json, sys
+from parity.metrics import measure, __main__
+importlib.import_module("parity.metrics.samples.{kind}")
+assert len(measure.metrics("{kind}")) > 4
+print(json.dumps([name for name in {heavy} if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,143 @@
+"""Figures of pictures: equal to the libraries', known values on data whose answer is known, orientation, too few
+images."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from cleanfid.fid import frechet_distance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_fidelity.metric_isc import isc_features_to_metric
+from torch_fidelity.metric_kid import kid_features_to_metric
+from torch_fidelity.metric_prc import prc_features_to_metric
+
+from parity.metrics import clip, fid, inception, kid, manifold, recognition
+from parity.metrics.fid import fid_and_error, frechet, reference_half
+from parity.metrics.kid import kid_and_error
+from parity.metrics.manifold import precision_recall, precision_recall_errors
+
+
+def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, d)) * scale * np.arange(1, d + 1) ** -0.5 + shift
+
+
+def sample(seen: dict, compared: dict, fewest: int = 2) -> SimpleNamespace:
+    """What a quality metric sees of a cell."""
+    n = len(next(iter(seen.values()), ()))
+    return SimpleNamespace(seen=seen, compared=compared, groups=np.arange(n), fewest=fewest)
+
+
+def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return x.mean(0), np.atleast_2d(np.cov(x, rowvar=False))
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(20, 60), d=st.integers(2, 12), shift=st.floats(-1, 1), scale=st.floats(0.3, 3))
+def test_frechet_is_that_of_clean_fid(n, d, shift, scale):
+    x, y = gaussian(n, d, 1, shift, scale), gaussian(70, d, 2)
+    theirs = frechet_distance(*moments(x), *moments(y))
+    assert frechet(x, reference_half(y)) == pytest.approx(theirs, abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [30, 200])
+def test_frechet_of_a_set_with_itself_is_zero_also_where_the_covariance_is_singular(n):
+    x = gaussian(n, 64, 0)
+    assert frechet(x, reference_half(x)) == pytest.approx(0, abs=1e-6)
+
+
+def test_frechet_of_a_shift_is_its_square():
+    x = gaussian(50, 8, 0)
+    assert frechet(x + 0.5, reference_half(x)) == pytest.approx(8 * 0.25, abs=1e-8)
+
+
+def test_fid_error_is_near_the_spread_over_seeds():
+    """Twice either way; the measured ratio is 1.1 to 1.2 (spread.half_jackknife)."""
+    y = reference_half(gaussian(200, 32, 99))
+    values = [frechet(gaussian(64, 32, s, scale=1.2), y) for s in range(100)]
+    errors = [fid_and_error(gaussian(64, 32, s, scale=1.2), y, np.arange(64), count=60)[1] for s in range(5)]
+    assert 0.5 < np.mean(errors) / np.std(values) < 2
+
+
+def test_kid_is_that_of_torch_fidelity():
+    """To the bit, seed and all; another seed draws other subsets."""
+    x, y = gaussian(50, 8, 0, 0.3), gaussian(40, 8, 1)
+    asked = {"kid_subsets": 20, "kid_subset_size": 20, "verbose": False}
+    theirs = kid_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), rng_seed=0, **asked)
+    value, error = kid_and_error(x, y, subsets=20)
+    assert value == theirs["kernel_inception_distance_mean"]
+    assert error == pytest.approx(theirs["kernel_inception_distance_std"])  # halves: the rescaling is by 1
+    assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
+
+
+def test_kid_is_zero_on_average_for_one_law_and_not_for_two():
+    same = [kid_and_error(gaussian(64, 8, s), gaussian(64, 8, s + 100), subsets=30)[0] for s in range(20)]
+    assert abs(np.mean(same)) < 3 * np.std(same) / np.sqrt(20) + 1e-12
+    value, error = kid_and_error(gaussian(64, 8, 0, shift=1), gaussian(64, 8, 1), subsets=30)
+    assert value > 5 * error > 0
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.7, 1.3])
+def test_precision_and_recall_are_those_of_torch_fidelity(scale):
+    x, y = gaussian(60, 4, 1, scale=scale), gaussian(80, 4, 0)
+    given = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
+    theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **given)
+    assert precision_recall(x, y) == (theirs["precision"], theirs["recall"])
+
+
+def test_precision_is_of_the_generated_and_recall_of_the_reference():
+    """Generated images inside the middle of the reference: all precise, little covered. With the sides swapped: the
+    other way round."""
+    wide, narrow = gaussian(200, 2, 0), gaussian(200, 2, 1, scale=0.05)
+    precision, recall = precision_recall(narrow, wide)
+    assert precision == 1 and recall < 0.2
+    assert precision_recall(wide, narrow) == (recall, precision)
+
+
+def test_precision_and_recall_errors_are_near_the_spread_over_seeds():
+    y = gaussian(150, 16, 99)
+    values = np.std([precision_recall(gaussian(64, 16, s, scale=1.3), y) for s in range(80)], 0)
+    errors = np.mean(
+        [precision_recall_errors(gaussian(64, 16, s, scale=1.3), y, np.arange(64), count=60) for s in range(5)], 0
+    )
+    assert (errors / values > 0.5).all() and (errors / values < 2).all()
+
+
+@pytest.mark.parametrize("call", [kid_and_error, precision_recall])
+def test_too_few_images_are_named(call):
+    with pytest.raises(ValueError, match=r"features: 3 rows"):
+        call(gaussian(3, 4, 0), gaussian(50, 4, 1))
+
+
+@pytest.mark.parametrize("n", [24, 320])
+def test_inception_score_is_that_of_torch_fidelity(n):
+    """Splits of a hundred images; a certain and even classifier scores as many as there are classes."""
+    logits = torch.from_numpy(3 * gaussian(n, 6, 0)).float()
+    splits = max(1, n // 100)
+    theirs = isc_features_to_metric(logits, splits=splits)
+    found = inception.measure(sample({"logits": logits.numpy()}, {}))
+    assert found == {"is": theirs["inception_score_mean"], "is_sd": theirs["inception_score_std"]}
+    sure = 100 * torch.eye(6).repeat(n // 6, 1)
+    assert inception.inception_score(sure, 1)[0] == pytest.approx(6, rel=1e-3)
+
+
+def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
+    x, y = gaussian(20, 4, 0).astype(np.float32), gaussian(30, 4, 1).astype(np.float32)
+    cosine, right = np.linspace(0.2, 0.4, 20), np.arange(20) % 4 == 0
+    cell = sample({"features": x, "cosine": cosine, "right": right}, {"features": y, "right": np.ones(30, bool)})
+    taken = fid.measure(cell)
+    assert taken["fid"] == frechet(x, reference_half(y)) and taken["fid_se"] > 0 and taken["reference_n"] == 30
+    assert kid.measure(cell)["kid"] == kid_and_error(x, y)[0]
+    assert tuple(manifold.measure(cell)[k] for k in ("precision", "recall")) == precision_recall(x, y)
+    assert clip.measure(cell)["clip_score"] == pytest.approx(0.3)
+    assert recognition.measure(cell) | {"right_se": 0} == {"right": 0.25, "right_se": 0, "real_accuracy": 1.0}
+
+
+def test_a_cell_that_no_network_sees_has_no_quality():
+    """And one of too few images no FID, whose column stands."""
+    for metric in (fid, kid, manifold, clip, inception, recognition):
+        assert metric.measure(sample({}, {})) == {}
+    few = sample({"features": gaussian(7, 4, 0)}, {"features": gaussian(30, 4, 1)}, fewest=8)
+    assert fid.measure(few) == {"fid": None, "fid_se": None, "reference_n": 30}
+    assert fid.measure(sample(few.seen, {})) == {}
