@@ -9,16 +9,13 @@ EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") i
 
 
 def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, snakemake, finished):
-    from tests.workflow.conftest import jobs
-
     finished()
-    text = (project / "every.yaml").read_text()
     for kind, more in (
         ("discrete", ("sjd: [{window: 16}]", "sjd: [{window: 16}, {window: 17}]")),
         ("anysubset", ("assd: [{k: 5}]", "assd: [{k: 5}, {k: 4}]")),
         ("continuous", ("cspd: [{gamma: 4}]", "cspd: [{gamma: 4}, {gamma: 3}]")),
     ):
-        (project / "more.yaml").write_text(text.replace(*more))
+        (project / "more.yaml").write_text(EVERY.replace(*more))
         plan = jobs(snakemake("-n", config="more.yaml"))
         new = {file.split("/")[-2] for rule, file in plan if rule == "specification"}
         assert len(new) == 1, plan

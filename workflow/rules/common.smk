@@ -55,9 +55,14 @@ def device(wildcards, resources):
     return "cuda" if resources.gpu else "cpu"
 
 
+def told(*modules):
+    """What a parameter says of code: the digest of all that `modules` import, and their names."""
+    return " ".join([sources.digest(*modules), *modules])
+
+
 def code(*modules):
-    """A parameter: the digest of the code that a job of these modules runs. Wildcards may stand in a name."""
-    return lambda w: sources.digest(*(module.format(**w) for module in modules))
+    """A parameter: the code that a job of these modules runs. Wildcards may stand in a name."""
+    return lambda w: told(*(module.format(**w) for module in modules))
 
 
 def cell(wildcards):
@@ -90,12 +95,10 @@ def batch(cell):
 
 
 def decoding_code(cell):
-    """The sources that a cell's samples depend on, plain decoding's among them, for it is timed beside."""
+    """The modules that a cell's samples depend on, plain decoding's among them, for it is timed beside."""
     kind, method, model = cell.kind, cell.spec["method"], cell.spec["model"]
     plain = decoder(kind, options.plain_method(kind))
-    return sources.digest(
-        "parity.decode.__main__", f"parity.decode.{kind}", decoder(kind, method), plain, *family(kind, model)
-    )
+    return ["parity.decode.__main__", f"parity.decode.{kind}", decoder(kind, method), plain, *family(kind, model)]
 
 
 def given(flag, files):

@@ -55,7 +55,8 @@ rule decode:
         inputs=lambda w, input: given("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
         device=device,
-        code=lambda w: decoding_code(BY_KEY[w.key]),
+        digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
+        code=lambda w: told(*decoding_code(BY_KEY[w.key])),
     shell:
         r"""
         python -m parity.decode \
@@ -63,7 +64,7 @@ rule decode:
             --spec {input.spec:q} \
             {params.inputs} \
             --checkpoint {input.checkpoint:q} \
-            --code {params.code} \
+            --code {params.digest} \
             --store results/store \
             --batch {params.batch} \
             --threads {threads} \

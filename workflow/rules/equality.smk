@@ -119,7 +119,7 @@ def layer_code(wildcards):
     layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
     kind, method = wildcards.kind, cell(wildcards).spec["method"]
     asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in said(wildcards)["READS"] else []
-    return sources.digest("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
+    return told("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
 
 
 rule layer:

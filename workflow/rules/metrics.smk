@@ -27,7 +27,7 @@ def metric_code(wildcards):
     kind, model = wildcards.kind, wildcards.name.partition("/")[0]
     metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
     samples = f"parity.metrics.samples.{kind}"
-    return sources.digest("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
+    return told("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
 
 
 rule render:
@@ -49,7 +49,7 @@ rule render:
         gpu=GPU,
     params:
         device=device,
-        code=lambda w: sources.digest(
+        code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.render", *family(w.kind, w.name.partition("/")[0])
         ),
     shell:
@@ -88,7 +88,7 @@ rule reference:
         folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         device=device,
-        code=lambda w: sources.digest(
+        code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"
         ),
     shell:
@@ -208,7 +208,7 @@ rule drafted_trees:
     params:
         cell=subpath(input.spec, parent=True),
         device=device,
-        code=lambda w: sources.digest(
+        code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
         ),
     shell:

@@ -65,7 +65,7 @@ rule report:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
         folder=subpath(output[0], parent=True),
         kinds=kinds_of,
-        code=lambda w: sources.digest("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
+        code=lambda w: told("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
     shell:
         r"""
         python -m parity.report \

@@ -1,0 +1,105 @@
+"""One place each: a decoder, a model family, a metric, an equality layer and an experiment are added by one file."""
+
+from tests.workflow.conftest import EVERY, jobs
+
+DECODER = '''"""Plain decoding under another name."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.discrete.ar import ar
+from parity.decoders.steps import Step
+
+CLAIM = "lossless"
+SOURCE = "a toy"
+
+
+def toy(model, start: Tensor, *, noise: Noise, speed: int = 1) -> Iterator[Step]:
+    """speed  of nothing"""
+    return ar(model, start, noise=noise)
+'''
+RULE = """use rule decode as discrete_toy with:
+    pathvars:
+        kind="discrete",
+        method="toy",
+"""
+METRIC = '''"""How long a caption is."""
+
+KINDS = ("discrete",)
+MEASURES = {"letters": ("letters of a caption", "", "none")}
+
+
+def measure(sample) -> dict[str, float]:
+    """{"letters": mean length of the captions}."""
+    return {"letters": float(sum(map(len, sample.captions)) / len(sample.captions))}
+'''
+LAYER = '''"""Whether there are tokens at all."""
+
+from parity.equality import rows as R
+
+ROLES = ("reference", "method")
+WHEN = "always"
+READS = ("shards",)
+WRITES = ()
+SETTINGS = ("alpha",)
+
+
+def rows(cell):
+    """One row: never rejected."""
+    return [R.row("toy", "some", len(cell.shards.tokens), p_value=1.0, **cell.place)]
+'''
+
+
+def test_a_decoder_is_its_file_and_a_rule_of_three_lines(project, snakemake):
+    (project / "src/parity/decoders/discrete/toy.py").write_text(DECODER)
+    (project / "workflow/methods/discrete_toy.smk").write_text(RULE)
+    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
+    planned = jobs(snakemake("-n", config="toy.yaml"))
+    assert len([1 for rule, _ in planned if rule == "discrete_toy"]) == 2
+    assert any("exact/discrete/toy-" in file for _, file in planned)
+    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{quick: 2}]"))
+    wrong = snakemake("-n", config="toy.yaml")
+    assert wrong.returncode != 0 and "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
+
+
+def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):
+    own = (project / "src/parity/models/discrete/llamagen.py").read_text()
+    (project / "src/parity/models/discrete/other.py").write_text(own)
+    raw = EVERY.replace("image:", "image:\n  models: {scenes: {family: other}}")
+    (project / "toy.yaml").write_text(raw)
+    assert "checkpoint" in {rule for rule, _ in jobs(snakemake("-n", config="toy.yaml"))}
+    (project / "toy.yaml").write_text(raw.replace("other", "another"))
+    wrong = snakemake("-n", config="toy.yaml")
+    assert "image.models.scenes.family = 'another'" in wrong.stderr and "llamagen, other" in wrong.stderr
+
+
+def test_a_metric_is_a_module(project, snakemake):
+    (project / "src/parity/metrics/letters.py").write_text(METRIC)
+    figure = "  study: [{title: t, x: method, y: [letters]}]\n"
+    (project / "toy.yaml").write_text(EVERY.replace("text:\n", f"{figure}text:\n", 1))
+    assert jobs(snakemake("-n", config="toy.yaml"))
+    (project / "src/parity/metrics/letters.py").write_text(METRIC.replace(', "none")', ")"))
+    wrong = snakemake("-n", config="toy.yaml")
+    assert "metrics/letters.py" in wrong.stderr and "no direction" in wrong.stderr
+
+
+def test_a_layer_is_a_file(project, snakemake):
+    (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER)
+    planned = jobs(snakemake("-n", config="every.yaml"))
+    cells = [file for rule, file in planned if file.startswith("results/equality/toy/discrete/")]
+    assert len(cells) == 3  # plain decoding's reference and two methods; not the control
+    (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER.replace("def rows", "def lines"))
+    wrong = snakemake("-n", config="every.yaml")
+    assert "layers/discrete/toy.py" in wrong.stderr and "rows(...)" in wrong.stderr
+
+
+def test_an_experiment_is_one_file_and_none_of_its_sections_is_required(project, snakemake):
+    for section, rest in (("image", ("text", "continuous")), ("text", ("image", "continuous"))):
+        (project / "alone.yaml").write_text(
+            "experiment: alone\n"
+            + EVERY[EVERY.index(f"{section}:") :].split(f"\n{rest[1] if section == 'text' else 'text'}:")[0]
+        )
+        planned = jobs(snakemake("-n", config="alone.yaml"))
+        assert ("report", "results/alone/report.html") in planned
