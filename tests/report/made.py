@@ -192,12 +192,12 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
     figures = {
         "nfe": nfe.mean(), "nfe_se": nfe.std() / n**0.5, "step_compression": ratio.mean(), "tokens": 256.0,
         "step_compression_low": ratio.mean() - 0.05, "step_compression_high": ratio.mean() + 0.05,
-        "nodes_per_pass": 15.1, "nodes_per_pass_se": 0.02, "nodes_per_token": 15.1 / speed, "nodes_per_token_se": 0.1, "ms_per_forward": 62.5,
-        "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0, "seconds_per_image": 0.5,
-        "device": "cpu", "dtype": "float32", "batch": 12, "batches": 2, "fid": 12.0 + 3 * lossy, "fid_se": 0.4,
-        "kid": 0.001, "kid_se": 0.0011, "clip_score": cosine.mean(), "clip_score_se": 0.004, "precision": 0.66,
-        "precision_se": 0.03, "recall": None if lossy else 0.61, "recall_se": None if lossy else 0.03,
-        "perplexity": 41.2, "perplexity_se": 0.8, "excluded": 0.012 * lossy,
+        "nodes_per_pass": 15.1, "nodes_per_pass_se": 0.02, "nodes_per_token": 15.1 / speed, "nodes_per_token_se": 0.1,
+        "ms_per_forward": 62.5, "ms_per_forward_q1": 60.0, "ms_per_forward_median": 62.1, "ms_per_forward_q3": 90.0,
+        "seconds_per_image": 0.5, "device": "cpu", "dtype": "float32", "batch": 12, "batches": 2,
+        "fid": 12.0 + 3 * lossy, "fid_se": 0.4, "kid": 0.001, "kid_se": 0.0011, "clip_score": cosine.mean(),
+        "clip_score_se": 0.004, "precision": 0.66, "precision_se": 0.03, "recall": None if lossy else 0.61,
+        "recall_se": None if lossy else 0.03, "perplexity": 41.2, "perplexity_se": 0.8, "excluded": 0.012 * lossy,
     }  # fmt: skip
     rest(root, cell, n, figures, {"nfe": nfe, "caption": PROMPTS}, {"captions": np.array(PROMPTS), "cosine": cosine})
     write_arrays(root / paths.laws(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))

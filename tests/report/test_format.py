@@ -64,14 +64,14 @@ def test_a_verdict_has_the_colour_of_what_it_says(verdict, style):
     assert form.chip(verdict).style == f"chip {style}"
 
 
-def tested(*rows):
+def rows_of(*rows):
     shared = {"layer": "exact", "label": "sjd", "test": "t", "model": "m", "key": "k", "seed": 0, "repeat": 0, "n": 10}
     shared |= {"p_value": 0.5, "p_holm": None, "verdict": "not rejected", "note": "", "statistic": None}
     return pd.DataFrame([{**shared, **r} for r in rows])
 
 
 def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough():
-    rows = tested(
+    rows = rows_of(
         {"p_value": 0.2},
         {"p_value": 0.01, "test": "best"},
         {"p_value": 0.5, "verdict": "rejected"},
@@ -84,7 +84,7 @@ def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough
 
 
 def test_a_test_that_was_run_has_no_figure_where_another_was_not_run():
-    table = equality_table(tested({}, {"verdict": "not run", "p_value": None}), "")
+    table = equality_table(rows_of({}, {"verdict": "not run", "p_value": None}), "")
     at = [heading for heading, _ in table.columns].index("Statistic")
     assert [line[at].text for line in table.rows] == ["n/a", "not run"]
 

@@ -9,8 +9,8 @@ from parity.report import common, tables
 from parity.report.blocks import Details, Section, Table, Terms, Words
 from parity.report.collect import Gathered
 from parity.report.format import Entry, missing, plain, plus_minus
-from parity.report.settings import read
-from parity.report.tables import NONE, Column, mark, measured, records, show, two_p, value
+from parity.report.settings import read, records
+from parity.report.tables import NONE, Column, mark, measured, show, two_p, value
 
 KIND = "anysubset"
 TASKS = {"infilling": "Infilling", "stories": "Stories", "code": "Code"}

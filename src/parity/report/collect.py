@@ -207,7 +207,8 @@ def gather(
 ) -> Gathered:
     """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty)."""
     files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root)
-    summary, records, equality, verdicts, ratios = [], [], [], [], {}
+    summary, records, equality, verdicts = [], [], [], []
+    ratios: dict[str, Any] = {}
     for kind in files.only:
         tested = list(files.tested(kind))
         ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}

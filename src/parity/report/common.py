@@ -15,8 +15,8 @@ from parity.report.collect import Gathered
 from parity.report.extras import draw
 from parity.report.figures import data_uri, p_value_qq, plot
 from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, plain, times, words
-from parity.report.settings import read
-from parity.report.tables import NONE, Column, mark, measured, mismatch, records, show, text, value
+from parity.report.settings import read, records
+from parity.report.tables import NONE, Column, mark, measured, mismatch, show, text, value
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 ALPHA = 0.05  # as in equality.rows
@@ -41,9 +41,9 @@ READING = (
 
 
 def headline(row: Mapping[str, Any]) -> tuple[str, Entry, str]:
-    ratio, speed = row.get("nfe_ratio"), row.get("speedup")
-    passes = f"passes: {NOT_RUN}" if missing(ratio) else f"{100 * ratio:.0f}% of the passes"
-    cost = f"speed: {NOT_RUN}" if missing(speed) else f"{times(speed).text} the speed of plain decoding"
+    few, quick = missing(row.get("nfe_ratio")), missing(row.get("speedup"))
+    passes = f"passes: {NOT_RUN}" if few else f"{100 * row['nfe_ratio']:.0f}% of the passes"
+    cost = f"speed: {NOT_RUN}" if quick else f"{times(row['speedup']).text} the speed of plain decoding"
     broken = ", which is not borne out" if mismatch(row) and row["claim"] == "lossless" else ""
     return row["label"], chip(row.get("verdict")), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
 

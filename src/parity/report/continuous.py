@@ -12,8 +12,8 @@ from parity.report.blocks import Section, Strip, Words
 from parity.report.collect import Gathered
 from parity.report.figures import plot
 from parity.report.format import pairs
-from parity.report.settings import read
-from parity.report.tables import Column, any_table, mark, measured, only_if, records, share, show, value
+from parity.report.settings import read, records
+from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, value
 from parity.report.thumbnails import thumbnail
 
 KIND = "continuous"

@@ -11,8 +11,8 @@ from parity.report.blocks import Grid, Plot, Section, Sides, Words
 from parity.report.collect import Gathered
 from parity.report.figures import is_plain, plot, speed_quality, styles
 from parity.report.format import Entry, missing, number, pairs, plain
-from parity.report.settings import read
-from parity.report.tables import Column, mark, measured, records, show, value
+from parity.report.settings import read, records
+from parity.report.tables import Column, mark, measured, show, value
 
 KIND = "discrete"
 SHOWN = 8  # rows of pictures
@@ -21,10 +21,10 @@ COMPETE = 256  # prompts that compete for a place among them
 
 def perplexity(row: Mapping[str, Any]) -> Entry:
     """With the share of tokens that the target gives no probability."""
-    entry, outside = measured("perplexity")(row), row.get("excluded")
-    if missing(outside) or not outside > 0:
+    entry = measured("perplexity")(row)
+    if missing(row.get("excluded")) or not row["excluded"] > 0:
         return entry
-    return entry._replace(detail=f"{entry.detail} {number(100 * outside, 2)}% of tokens excluded".strip())
+    return entry._replace(detail=f"{entry.detail} {number(100 * row['excluded'], 2)}% of tokens excluded".strip())
 
 
 def forward(row: Mapping[str, Any]) -> Entry:
@@ -35,8 +35,8 @@ def forward(row: Mapping[str, Any]) -> Entry:
 
 
 def batch(row: Mapping[str, Any]) -> Entry:
-    entry, timed = plain(row.get("batch")), row.get("batches")
-    return entry if missing(timed) else entry._replace(detail=f"{int(timed)} timed")
+    entry = plain(row.get("batch"))
+    return entry if missing(row.get("batches")) else entry._replace(detail=f"{int(row['batches'])} timed")
 
 
 QUALITY = [

@@ -4,7 +4,8 @@
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -72,7 +73,7 @@ def is_plain(rows: pd.DataFrame) -> pd.Series:
     return rows["role"].isin(["reference", "control"])
 
 
-def half_width(row: pd.Series, name: str) -> tuple[float, float]:
+def half_width(row: Mapping[str, Any] | pd.Series, name: str) -> tuple[float, float]:
     """Distances from a figure down and up to the ends of its 95% interval; nought where no error was measured."""
     value = row[name]
     if f"{name}_low" in row and pd.notna(row[f"{name}_low"]):
@@ -136,7 +137,7 @@ def cloud(
     for _, row in rows[rows[x].notna() & rows[y].notna()].iterrows():
         colour, marker = look[row["label"]]
         across, up = (np.array(half_width(row, name))[:, None] for name in names)
-        marks = {"fmt": marker, "color": colour, "ms": 7, "capsize": 2.5, "elinewidth": 1.1}
+        marks: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 7, "capsize": 2.5, "elinewidth": 1.1}
         ax.errorbar(row[x], row[y], xerr=across, yerr=up, label=row["label"] if first else None, **marks)
     ax.margins(0.12)
 

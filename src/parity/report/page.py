@@ -26,8 +26,12 @@ def environment() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.globals["draw"] = lambda block: getattr(macros, type(block).__name__.lower())(block)
-    macros = found.get_template("blocks.html.j2").module
+
+    def draw(block: Any) -> str:
+        macros = found.get_template("blocks.html.j2").module
+        return getattr(macros, type(block).__name__.lower())(block)
+
+    found.globals["draw"] = draw
     return found
 
 

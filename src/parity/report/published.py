@@ -15,7 +15,7 @@ import pandas as pd
 
 from parity.experiment.options import methods, options, plain
 from parity.report.format import missing
-from parity.report.settings import NAMED, read, settings_of
+from parity.report.settings import NAMED, read, records, settings_of
 
 Row = Mapping[str, Any]
 COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions", "metric", "value"]
@@ -104,9 +104,9 @@ def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[R
 def changes(paper: Row, row: Row, theirs: float | None, base: Row | None) -> dict[str, Any]:
     """Both figures' changes from plain decoding, and how ours differs from theirs: of ratios themselves, of others the"
     " changes."""
-    metric, found = paper["metric"], dict.fromkeys(("change", "our_change", "difference"))
-    value = row.get(metric)
-    if missing(value) or metric in APART:
+    metric, value = paper["metric"], row.get(paper["metric"])
+    found: dict[str, Any] = dict.fromkeys(("change", "our_change", "difference"))
+    if value is None or missing(value) or metric in APART:
         return found
     if metric in RATIOS:
         return found | {"difference": value - paper["value"]}
@@ -129,12 +129,12 @@ def beside(
     more                rows of ours that are of no cell: answers of the model itself
     """
     table = ["paper", "table", "model", "conditions", "metric"]
-    theirs = {tuple(p[table]): p["value"] for _, p in papers[::-1].iterrows() if is_plain(p)}
-    cells = [*summary.to_dict("records"), *more]
+    theirs = {tuple(p[name] for name in table): p["value"] for p in records(papers[::-1]) if is_plain(p)}
+    cells: list[Row] = [*records(summary), *more]
     by_key = {row["key"]: row for row in cells}
     rows = [row for row in cells if row["role"] != "control"]
     found = []
-    for paper in papers.to_dict("records"):
+    for paper in records(papers):
         for row in matches(paper, rows, vocab):
             base = by_key.get(row.get("reference"))
             own = None if is_plain(paper) else theirs.get(tuple(paper[name] for name in table))

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from parity.experiment.options import options as complete
 from parity.report.format import missing, pairs, written
 
@@ -21,6 +23,11 @@ NAMED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 IN_SETS = {name for chosen in NAMED.values() for name in chosen}
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A frame's rows as dicts."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def read(text: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from parity.experiment.schema import FigureSpec
 from parity.experiment.study import setting, shown, source
 from parity.report.figures import STYLE, Drawing, half_width, styles, wrapped
 from parity.report.format import pairs, written
-from parity.report.settings import read, spec_of, variant, varying
+from parity.report.settings import read, records, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
 LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 stands beyond the largest value, and its name
@@ -49,16 +49,18 @@ def notes(options: list[dict[str, Any]], but: list[str]) -> list[str]:
     return [pairs({n: o[n] for n in names if n in o}) for o in options]
 
 
-def our_rows(figure: FigureSpec, rows: pd.DataFrame, over_setting: bool) -> Iterator[tuple[dict[str, Any], pd.Series]]:
+def our_rows(
+    figure: FigureSpec, rows: pd.DataFrame, over_setting: bool
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Specification and row of each cell that a figure shows."""
-    for _, r in rows.iterrows():
+    for r in records(rows):
         spec = spec_of(r)
         same = over_setting and r["role"] == "control"  # the same setting once more
         if shown(figure.where, spec) and not same and (over_setting or pd.notna(r.get(figure.x))):
             yield spec, r
 
 
-def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.Series]]:
+def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The same of what the figure's paper prints: a row for each of its lines, a measure a column."""
     name, tables = source(figure.paper)
     of = ["kind", "paper", "table", "model", "method", "options", "conditions"]
@@ -70,11 +72,11 @@ def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[tuple[dict[
         if shown(figure.where, spec):
             measures = zip(lines["metric"], lines["value"], strict=True)
             # What a paper says of its device and prompts tells no marks apart.
-            yield spec, pd.Series({**given, **row, **dict(measures), "told": read(row["options"])})
+            yield spec, {**given, **row, **dict(measures), "told": read(row["options"])}
 
 
 def points(
-    figure: FigureSpec, whose: str, rows: Iterable[tuple[dict[str, Any], pd.Series]], known: Labels
+    figure: FigureSpec, whose: str, rows: Iterable[tuple[dict[str, Any], dict[str, Any]]], known: Labels
 ) -> pd.DataFrame:
     """A row per mark: a measure with its 95% interval, and the interval along x where that is a measure. Settings stay
     what they are: no 4.0 for 4, no NaN for none."""
@@ -84,7 +86,7 @@ def points(
     for label, options, (spec, r) in zip(labels, told, every, strict=True):
         same = [o for o, other in zip(told, labels, strict=True) if other == label]
         note = notes(same, [figure.x, *figure.by])[same.index(options)]
-        x = r.get(figure.x) if figure.x in known else setting(spec, figure.x)
+        x: Any = r.get(figure.x) if figure.x in known else setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in known):  # a paper that does not say which
             continue
         place = {"source": whose, "label": label, "method": r["method"], "x": x, "model": r["model"], "note": note}
@@ -267,7 +269,7 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
 def automatic(rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], drawn: set[str]) -> list[FigureSpec]:
     """Figures over every setting in `swept` (to its measures and the paper's tables) that takes three values or more
     with one method, but for those in `drawn`."""
-    specs, found = [spec_of(r) for _, r in rows[rows["role"] == "method"].iterrows()], []
+    specs, found = [spec_of(r) for r in records(rows[rows["role"] == "method"])], []
     for name, (measures, paper) in swept.items():
         over = [s for s in specs if setting(s, name) is not None]
         values = {s["method"]: {setting(o, name) for o in over if o["method"] == s["method"]} for s in over}

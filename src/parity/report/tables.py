@@ -9,6 +9,7 @@ import pandas as pd
 from parity.report import format as form
 from parity.report.blocks import Table
 from parity.report.format import ABSENT, NOT_RUN, Entry, chip, missing, p_value, plain, words
+from parity.report.settings import records
 
 Row = Mapping[str, Any]
 Maker = Callable[[Row], Entry]
@@ -21,20 +22,17 @@ class Column(NamedTuple):
     meaning: str = ""
 
 
-def no_mark(row: Row) -> str:
+def unmarked(row: Row) -> str:
     return ""
 
 
-def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", mark: Maker | Any = no_mark) -> Table:
+def show(
+    rows: Iterable[Row], columns: Sequence[Column], caption: str = "", mark: Callable[[Row], str] = unmarked
+) -> Table:
     """A table with a line for each row; `mark` gives a line's CSS class."""
     every = list(rows)
     lines = [[c.entry(row) for c in columns] for row in every]
     return Table([(c.heading, c.meaning) for c in columns], lines, caption, [mark(row) for row in every])
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A frame's rows as dicts."""
-    return frame.to_dict("records")
 
 
 # --- makers of entries
@@ -48,7 +46,7 @@ def measured(name: str, scale: float = 1.0) -> Maker:
     """A figure with what is known of its error beneath it: its interval, or its standard error."""
 
     def entry(row: Row) -> Entry:
-        parts = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
+        parts: list[Any] = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
         return form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
 
