@@ -17,11 +17,6 @@ MEASURES = {
 }
 
 
-def step_compression(shard: Any, forced: np.ndarray | None = None) -> np.ndarray:
-    """[n] free tokens per target pass (Teng et al. 2024, sec. 5)."""
-    return free_tokens(shard.step, forced) / shard.nfe
-
-
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
     """[n] tokens the model chose, of step [n, L]; forced [L] bool marks those of the grammar, which cost no choice
     whatever pass filled them in."""
@@ -36,20 +31,14 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, float]:
-    """Means over images, `_se` a standard error by prompt; `_low` and `_high` bound a 95% interval."""
+    """Means over images, `_se` a standard error by prompt. Step compression is free tokens per pass (Teng et al. 2024,
+    sec. 5), its `_low` and `_high` bound a 95% interval."""
     shard, free = sample.shard, free_tokens(sample.shard.step, sample.forced)
-    columns = {
-        "nfe": shard.nfe,
-        "nodes_per_pass": shard.nodes / shard.nfe,
-        "nodes_per_token": shard.nodes / free,
-    }
+    columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
     figures = {"tokens": float(free.mean())}
     for name, values in columns.items():
         figures[name], figures[f"{name}_se"] = mean_and_error(values, sample.groups)
     ratio = free / shard.nfe
     low, high = bootstrap_interval(ratio, sample.groups)
-    return figures | {
-        "step_compression": float(ratio.mean()),
-        "step_compression_low": low,
-        "step_compression_high": high,
-    }
+    interval = {"step_compression_low": low, "step_compression_high": high}
+    return figures | {"step_compression": float(ratio.mean()), **interval}

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 SECONDS, MEMORY, FILE, OUTPUT, PROCESSES = 5.0, 1 << 30, 10 << 20, 64 << 10, 64
 NOBODY = 65534
@@ -59,36 +60,32 @@ def interpreters() -> list[tuple[str, str]]:
 
 
 def command(folder: str, python: str) -> list[str]:
-    bwrap = shutil.which("bwrap") or "bwrap"
-    isolate = [
-        "--unshare-all",
-        "--unshare-user",
-        "--uid",
-        str(NOBODY),
-        "--gid",
-        str(NOBODY),
-        "--cap-drop",
-        "ALL",
-        "--die-with-parent",
+    isolate = (
+        f"--unshare-all --unshare-user --uid {NOBODY} --gid {NOBODY} --cap-drop ALL --die-with-parent --new-session"
+    )
+    isolate += " --clearenv --ro-bind /usr /usr"
+    isolate += "".join(f" --symlink usr/{link} /{link}" for link in ("lib", "lib64", "bin"))
+    own = [] if folder.startswith("/usr") else ["--ro-bind", folder, folder]
+    empty = f"--proc /proc --dev /dev --size {FILE} --tmpfs /tmp --chdir /tmp"
+    return [
+        shutil.which("bwrap") or "bwrap",
+        *isolate.split(),
+        *own,
+        *empty.split(),
+        python,
+        "-I",
+        "-S",
+        "-c",
+        LAUNCHER,
     ]
-    isolate += ["--new-session", "--clearenv", "--ro-bind", "/usr", "/usr"]
-    for link in ("lib", "lib64", "bin"):
-        isolate += ["--symlink", f"usr/{link}", f"/{link}"]
-    if not folder.startswith("/usr"):
-        isolate += ["--ro-bind", folder, folder]
-    isolate += ["--proc", "/proc", "--dev", "/dev", "--size", str(FILE), "--tmpfs", "/tmp", "--chdir", "/tmp"]
-    return [bwrap, *isolate, python, "-I", "-S", "-c", LAUNCHER]
 
 
 def execute(line: list[str], job: dict[str, str], seconds: float) -> tuple[bytes, bytes, bool]:
     """Output, errors (both cut) and whether time ran out. The whole session is killed at the end, whatever happened."""
-    who = (
-        {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    )  # root's processes escape RLIMIT_NPROC
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env={}, cwd="/", **who
-    )  # type: ignore[call-overload]
+    how: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    if os.geteuid() == 0:  # root's processes escape RLIMIT_NPROC
+        how |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    process: Any = subprocess.Popen(line, start_new_session=True, env={}, cwd="/", **how)
     kept: dict[str, bytes] = {}
 
     def drain(name: str) -> None:
@@ -121,6 +118,11 @@ def execute(line: list[str], job: dict[str, str], seconds: float) -> tuple[bytes
     return kept.get("stdout", b""), kept.get("stderr", b""), late
 
 
+def last_line(errors: bytes, silent: str) -> str:
+    """What a program said last, or `silent` if it said nothing."""
+    return (errors.decode(errors="replace").strip().splitlines() or [silent])[-1]
+
+
 @cache
 def python() -> tuple[tuple[str, str] | None, str]:
     """The first interpreter that runs in the sandbox, or why none does."""
@@ -134,11 +136,7 @@ def python() -> tuple[tuple[str, str] | None, str]:
         out, errors, late = execute(command(folder, executable), {"program": "", "tests": "", "nonce": nonce}, 20)
         if out == nonce.encode():
             return (folder, executable), ""
-        why = (
-            "it did not start within 20 seconds"
-            if late
-            else (errors.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
-        )
+        why = "it did not start within 20 seconds" if late else last_line(errors, "no output")
     return None, f"bubblewrap does not work here: {why}"
 
 
@@ -155,11 +153,5 @@ def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
     nonce, begin = secrets.token_hex(16), time.perf_counter()
     out, errors, late = execute(command(*found), {"program": program, "tests": tests, "nonce": nonce}, seconds)
     passed = out.endswith(nonce.encode()) and not late
-    why = (
-        ""
-        if passed
-        else "time"
-        if late
-        else (errors.decode(errors="replace").strip().splitlines() or ["left before its tests ended"])[-1]
-    )
+    why = "" if passed else "time" if late else last_line(errors, "left before its tests ended")
     return Outcome(passed, why[:200], time.perf_counter() - begin)
