@@ -106,14 +106,17 @@ def test_a_folder_without_safetensors_has_no_digest(tmp_path):
 
 
 def test_a_folders_list_decides_what_its_files_are(tmp_path):
-    file = save(tmp_path / "a.safetensors", {"a": torch.ones(2)})
-    with pytest.raises(ParityError, match=r"SHA256SUMS does not name a\.safetensors; run x, which does"):
-        listed(tmp_path, "a.safetensors", "m", "run x")
+    file, parts = save(tmp_path / "a.safetensors", {"a": torch.ones(2)}), {"part": "a.safetensors"}
+    with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
+        listed(tmp_path, parts, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
-    assert listed(tmp_path, "a.safetensors", "m", "run x") == (file, sums(tmp_path)["a.safetensors"])
+    assert listed(tmp_path, parts, "m", "run x") == {
+        "files": {"part": str(file)},
+        "sha256": {"part": sums(tmp_path)["a.safetensors"]},
+    }
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
-        listed(tmp_path, "a.safetensors", "m", "run x")
+        listed(tmp_path, parts, "m", "run x")
 
 
 class Evil:

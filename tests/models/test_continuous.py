@@ -58,10 +58,10 @@ def model(name):
     """A model of four rows, guided where it can be."""
     sampling = HeadSampling(steps=4, guidance=2.0, clip=4.0)  # unclipped, untrained heads magnify rounding
     if name == "gmm":
-        return GMM(random(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]))
+        return GMM(random(GMMNet(GMM_SMALL)), torch.tensor([0, 1, 2, 4]), sampling)
     if name == "harmon":
         prompts = torch.tensor([[1, 2, 3], [4, -1, -1], [5, 6, -1], [1, 2, 4]])
-        return harmon.condition(random(HarmonNet(HARMON_SMALL)), prompts, sampling)
+        return harmon.Model(random(HarmonNet(HARMON_SMALL)), prompts, sampling)
     cell = int(name.removeprefix("xar"))
     return XAR(random(XARNet(replace(XAR_SMALL, cell=cell))), torch.tensor([0, 1, 2, 4]), sampling)
 
@@ -339,7 +339,10 @@ def test_a_mixture_law_has_the_density_of_its_samples():
 def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
     m = model("gmm")
     tokens, order, places = question(m)
-    at, half = (net.law(net.conditions(tokens, order, places, places), None) for net in (m, GMM(m.net, m.labels, 0.5)))
+    at, half = (
+        net.law(net.conditions(tokens, order, places, places), None)
+        for net in (m, replace(m, sampling=HeadSampling(temperature=0.5)))
+    )
     assert torch.equal(half.means, at.means) and torch.equal(half.log_weights, at.log_weights)
     x = half.means[:, 0]
     one = torch.distributions.MixtureSameFamily(
@@ -415,9 +418,8 @@ def test_what_a_model_lacks_or_was_changed_is_one_line(embedded, tmp_path):
 
 
 TOY = """
-from dataclasses import dataclass
+from dataclasses import replace
 
-import torch
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 
 FAMILY = {"condition": "class", "causal": True, "single_path": False, "samplers": ("ddpm",), "schedules": (),
@@ -425,8 +427,8 @@ FAMILY = {"condition": "class", "causal": True, "single_path": False, "samplers"
 Config, Network = GMMConfig, GMMNet
 
 
-def condition(net, given, sampling):
-    return GMM(net, given, 0.5 * sampling.temperature)
+def Model(net, given, sampling):
+    return GMM(net, given, replace(sampling, temperature=0.5 * sampling.temperature))
 """
 
 

@@ -50,14 +50,16 @@ def check(path: Path, expected: str, what: str) -> None:
         )
 
 
-def listed(folder: Path, name: str, what: str, made_by: str) -> tuple[Path, str]:
-    """A file of a folder and its digest, verified against the folder's SHA256SUMS; ParityError that begins with `what`,
-    says `made_by`."""
+def listed(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
+    """{"files": paths, "sha256": digests} by part, of files of a folder, verified against its SHA256SUMS; ParityError
+    that begins with `what`, and says who makes a file that the list does not name."""
     known = sums(folder)
-    if name not in known:
-        raise ParityError(f"{what}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
-    check(folder / name, known[name], what)
-    return folder / name, known[name]
+    for name in parts.values():
+        if name not in known:
+            raise ParityError(f"{what}: {folder / 'SHA256SUMS'} does not name {name}; {made_by}, which does")
+        check(folder / name, known[name], what)
+    files = {part: str(folder / name) for part, name in parts.items()}
+    return {"files": files, "sha256": {part: known[name] for part, name in parts.items()}}
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:

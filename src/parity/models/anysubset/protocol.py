@@ -68,7 +68,7 @@ def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tens
 
 
 def infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ParityError for a row of nothing hidden, or given.
+    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ParityError for a row it leaves nothing of.
 
     A token outside the vocabulary, or a mask among the known ones, is an error that names the row and the position.
     """

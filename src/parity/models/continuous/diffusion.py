@@ -1,5 +1,4 @@
-"""The diffusion head of continuous autoregressive models: a small MLP that turns a condition z into a law over one
-token x.
+"""The diffusion head of continuous autoregressive models: a small MLP that makes of a condition z a law of one token.
 
 Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance,
 respacing); parameter names are those of `diffloss.net` in the published checkpoints.
@@ -120,18 +119,17 @@ class HeadConfig:
     condition: int = 768  # width of z
     width: int = 1024
     depth: int = 6
-    outputs: int = 2  # 2: noise and where the variance lies in its range; 1: a velocity
 
 
 class HeadNet(nn.Module):
-    """x_t [N, D], t [N], z [N, W] to [N, outputs * D]."""
+    """x_t [N, D], t [N], z [N, W] to [N, 2 D]: the noise, and where the variance lies in its range."""
 
     def __init__(self, c: HeadConfig):
         super().__init__()
         self.time_embed, self.cond_embed = TimeEmbedding(c.width), nn.Linear(c.condition, c.width)
         self.input_proj = nn.Linear(c.dim, c.width)
         self.res_blocks = nn.ModuleList(ResBlock(c.width) for _ in range(c.depth))
-        self.final_layer = FinalLayer(c.width, c.outputs * c.dim)
+        self.final_layer = FinalLayer(c.width, 2 * c.dim)
         for block in (*self.res_blocks, self.final_layer):  # starts as the identity, and its output as zero
             for p in block.adaLN_modulation[1].parameters():
                 nn.init.zeros_(p)
@@ -151,11 +149,8 @@ class HeadNet(nn.Module):
 
 
 def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N]: squared error of the noise, and the variational bound for the variance alone (Nichol &
-    Dhariwal 2021, eq. 16).
-
-    x [N, D] tokens, z [N, W], t [N] in 0 .. 999, noise [N, D].
-    """
+    """Training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error of the
+    noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
     s = schedule(TRAINED)
     known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
     ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
@@ -191,15 +186,12 @@ Sampling = HeadSampling  # its former name, until every import site has the new 
 
 @dataclass(frozen=True)
 class Steps:
-    """The Gaussians of N tokens' steps under a head: z [N, W]; with guidance [N], `unconditional` [N, W] is the
-    condition without class.
-
-    eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published).
-    """
+    """The Gaussians of N tokens' steps under a head. With guidance [N] and the condition without class, `unconditional`
+    [N, W], eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published)."""
 
     net: HeadNet
     sampling: HeadSampling
-    z: Tensor
+    z: Tensor  # [N, W]
     unconditional: Tensor | None = None
     guidance: Tensor | None = None
 

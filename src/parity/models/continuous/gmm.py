@@ -88,7 +88,7 @@ class GMM:
 
     net: GMMNet
     labels: Tensor  # [B]
-    temperature: float = 1.0
+    sampling: HeadSampling  # its temperature alone is read
     raster = True
     steps = 1  # what MixtureLaw.sample reads besides path(0)
 
@@ -103,15 +103,10 @@ class GMM:
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         law = self.net.law(condition)
-        return law._replace(scales=law.scales * self.temperature)
+        return law._replace(scales=law.scales * self.sampling.temperature)
 
     def take(self, rows: Tensor) -> "GMM":
-        return GMM(self.net, self.labels[rows], self.temperature)
+        return GMM(self.net, self.labels[rows], self.sampling)
 
 
-Config, Network = GMMConfig, GMMNet
-
-
-def condition(net: GMMNet, given: Tensor, sampling: HeadSampling) -> GMM:
-    """The model of images of the classes `given` [B]; of the settings it reads the temperature alone."""
-    return GMM(net, given, sampling.temperature)
+Config, Network, Model = GMMConfig, GMMNet, GMM

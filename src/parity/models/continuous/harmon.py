@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
-from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
 
 FAMILY = {  # see models.continuous.protocol
@@ -79,8 +78,7 @@ class HarmonNet(nn.Module):
         return prompts[:, (prompts >= 0).any(0)]
 
     def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
-        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width] for
-        every grid place.
+        """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width].
 
         An id below 0 is padding, after a prompt or before it; a row of padding alone is a row without a prompt.
         """
@@ -97,9 +95,4 @@ class HarmonNet(nn.Module):
         return self.mar.decode(x + self.proj_out(back), places, real)
 
 
-Config, Network = HarmonConfig, HarmonNet
-
-
-def condition(net: HarmonNet, given: Tensor, sampling: HeadSampling) -> MAR:
-    """The model of images of the prompts `given` [B, P], padding below 0: a MAR whose labels are prompts."""
-    return MAR(net, given, sampling)  # type: ignore[arg-type]  # reads what MAR reads of a network
+Config, Network, Model = HarmonConfig, HarmonNet, MAR  # a MAR whose labels are prompts

@@ -88,7 +88,7 @@ class Loaded:
 
     def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
         """Either "target" or "draft", conditioned on the images of these numbers."""
-        return self.family.condition(self.network(part), self.condition(images), HeadSampling(**sampling))
+        return self.family.Model(self.network(part), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
         """Target and, if asked for, draft, conditioned on the images of these numbers."""

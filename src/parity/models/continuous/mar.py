@@ -1,7 +1,6 @@
 """MAR: masked autoregressive image generation with a diffusion head, class-conditional.
 
-Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files (see
-docs/continuous.md).
+Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files.
 
 The encoder reads the known tokens, after a buffer that holds the class; the decoder reads them again in their places
 with a learned mask token everywhere else, and gives a condition z for every unknown place. Attention is bidirectional,
@@ -208,9 +207,4 @@ def released(state: dict[str, Tensor], **same: int) -> MARConfig:
     return MARConfig(classes=classes, grid=math.isqrt(tokens), buffer=places - tokens, **head, **same)
 
 
-Config, Network = MARConfig, MARNet
-
-
-def condition(net: MARNet, given: Tensor, sampling: HeadSampling) -> MAR:
-    """The model of images of the classes `given` [B]."""
-    return MAR(net, given, sampling)
+Config, Network, Model = MARConfig, MARNet, MAR

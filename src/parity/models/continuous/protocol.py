@@ -6,11 +6,12 @@ the distribution over that place's token, which a model's head makes of a condit
 b, and n places of each row.
 
 A *family* of models is one module here that declares FAMILY, a literal that the configuration's checks read without
-importing it, and has `Config` and `Network` (a network of the sizes in its file's header) and
-`condition(net, given, sampling) -> ContinuousModel`:
+importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Model(net, given, sampling)`, which is a
+`ContinuousModel`:
 
     FAMILY = {
-        "condition": "class" or "caption": what images are conditioned on; `given` [B] classes or [B, P] token ids,
+        "condition": "class" or "caption": what images are conditioned on; `given` is [B] classes, or [B, P] token ids
+                     with padding below 0,
         "causal": whether a place has no law before the one before it is known: raster order, one token at a time,
         "single_path": whether its laws are walks (`diffusion.Steps`) whose likelihood ratio along one path is known,
         "samplers": samplers of its head that it has,
@@ -64,22 +65,21 @@ class Law(Protocol):
 
 
 class ContinuousModel(Protocol):
-    """One network with what it is conditioned on: rows of labels or prompts, guidance and the sampler's settings are
-    inside.
-
-    conditions(tokens [B, L, D], order [B, L], places [B, n], known [B, n]) -> condition of B*n tokens, row-major: the
-    token of place `places` given the tokens of places 0 .. known-1 (known <= places, both below L). `law` walks them
-    all in one batch.
-    """
+    """One network with what it is conditioned on: labels or prompts, guidance and the sampler's settings are inside."""
 
     length: int  # L
     dim: int  # D
     steps: int  # T: a law reads path(0) .. path(T)
     raster: bool  # whether its order is raster order, whatever is drawn
 
-    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any: ...
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
+        """tokens [B, L, D], order [B, L], places, known [B, n] -> condition of B*n tokens, row-major: the token of
+        place `places` given those of places 0 .. known-1 (known <= places, both below L)."""
+        ...
 
-    def law(self, condition: Any, path: PathNoise) -> Law: ...
+    def law(self, condition: Any, path: PathNoise) -> Law:
+        """The laws of what `conditions` gave, in one batch."""
+        ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":
         """The model of some of its rows."""
@@ -113,10 +113,8 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 
 def require_predecessors(places: Tensor, known: Tensor) -> None:
-    """ValueError unless every place's predecessors are all known: a causal model has no condition for it otherwise."""
+    """ValueError unless every place's predecessors are all known."""
     short = (known < places).nonzero()
     if len(short):
         place, given = (int(v[tuple(short[0])]) for v in (places, known))
-        raise ValueError(
-            f"known {given} at place {place}: a causal model has no condition for a place whose predecessor is unknown"
-        )
+        raise ValueError(f"known {given} at place {place}: a causal model has no condition after an unknown place")

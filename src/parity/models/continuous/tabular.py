@@ -1,5 +1,4 @@
-"""Continuous models small enough to write down: a Gaussian mixture over whole sequences, whose conditionals are
-mixtures.
+"""Continuous models small enough to write down: mixtures over whole sequences; conditionals are mixtures.
 
 The components tie the tokens together, while within one they are independent: every conditional has a known density and
 distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.

@@ -1,5 +1,4 @@
-"""xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells in training and clean ones in
-sampling; class-conditional.
+"""xAR: the next cell of k x k tokens by flow matching, after noisy earlier cells (in training); class-conditional.
 
 Source: Ren et al. 2025 (xAR), sec. 3; the layout, the sampler and the guidance of the released code, whose parameter
 names these are (its buffers `mask` and `rope.*` are computed here). The continuous-speculation paper takes k = 1, the
@@ -11,6 +10,7 @@ noise, and the network's velocity is noise - x.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -140,13 +140,7 @@ class XARNet(nn.Module):
             nn.init.normal_(p, std=0.02)
 
     def forward(
-        self,
-        cells: Tensor,
-        t: Tensor,
-        labels: Tensor,
-        places: Tensor,
-        mask: Tensor,
-        before: list[KeysValues] | None = None,
+        self, cells: Tensor, t: Tensor, labels: Tensor, places: Tensor, mask: Tensor, before: Sequence[KeysValues] = ()
     ) -> tuple[Tensor, list[KeysValues]]:
         """Velocities [N, n, k*k*D] of `cells` [N, n, k*k*D] that stand at `places` [N or 1, n], at times t [N or 1, n
         or 1]; labels [N], below 0: none.
@@ -219,12 +213,8 @@ class XAR:
         return Context(before, labels, places)
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
-        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, and every step a
-        Gaussian.
-
-        The released sampler takes the last step's mean; its law here is the Gaussian of that step, `HeadSampling.last`
-        says which is drawn.
-        """
+        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, every step a
+        Gaussian. The released sampler takes the last one's mean; `HeadSampling.last` says which is drawn."""
         s, (before, labels, places) = self.sampling, condition
         B, n = places.shape
         clean = torch.arange(before[0][0].shape[2], device=places.device) // self.net.config.cell**2
@@ -261,9 +251,4 @@ def released(state: dict[str, Tensor], **same: int) -> XARConfig:
     return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **same)
 
 
-Config, Network = XARConfig, XARNet
-
-
-def condition(net: XARNet, given: Tensor, sampling: HeadSampling) -> XAR:
-    """The model of images of the classes `given` [B]."""
-    return XAR(net, given, sampling)
+Config, Network, Model = XARConfig, XARNet, XAR
