@@ -31,7 +31,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeyp
 
 
 def test_a_killed_writer_never_leaves_half_a_file(tmp_path):
-    """SIGKILL at random moments of a process that rewrites one file without pause: the file is always a whole version."""
+    """SIGKILL at random moments of a process that rewrites one file without pause: the file is always whole."""
     code = f"""
 import sys
 sys.path.insert(0, {json.dumps(os.path.dirname(os.path.dirname(os.path.dirname(files.__file__))))})
