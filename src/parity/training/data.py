@@ -23,7 +23,7 @@ from parity.models.discrete import vq
 from parity.training.recipe import Job
 
 FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are anybody's
-PICTURES_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 500, 128
+PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
 
 
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
@@ -71,6 +71,7 @@ def class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[str],
 def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
     """Tokens int64 [n, grid^2] of Scenes, their pictures reduced to what so many tokens cover."""
     file, (_, pixels) = job.weights("vq"), pictures(job, test)
+    pixels = pixels[:TOKENS_TESTED] if test else pixels
 
     def make() -> dict[str, Any]:
         net = vq.load(file)

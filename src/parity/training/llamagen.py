@@ -10,7 +10,7 @@ from parity.base.weights import load_weights
 from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.t5 import left_pad, t5_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
-from parity.training.data import pictures, scene_tokens
+from parity.training.data import TOKENS_TESTED, pictures, scene_tokens
 from parity.training.recipe import UNCONDITIONAL, Job, Recipe
 
 KIND = "discrete"
@@ -31,7 +31,6 @@ CONFIGS = {
     "draft": replace(CONFIG, dim=96, layers=2, heads=2, multiple_of=32),  # over the same tokens
     "llamagen8": replace(CONFIG, grid=8),  # of pictures of half the size
 }
-TESTED = 256  # held-out pictures
 
 
 def initialise(net: Transformer) -> None:
@@ -48,8 +47,8 @@ def recipe(job: Job) -> Recipe:
     config = CONFIGS[job.name]
     ids, valid = token_ids(pictures(job)[0], PREFIX)
     tokens = scene_tokens(job, config.grid)
-    test_ids, test_valid = token_ids(pictures(job, test=True)[0][:TESTED], PREFIX)
-    test_tokens = scene_tokens(job, config.grid, test=True)[:TESTED]
+    test_ids, test_valid = token_ids(pictures(job, test=True)[0][:TOKENS_TESTED], PREFIX)
+    test_tokens = scene_tokens(job, config.grid, test=True)
     torch.manual_seed(job.seed)
     net, t5 = Transformer(config), t5_encoder()
     # Frozen: trained along, at first against an image model that knows nothing, it forgets which colour is the ground's

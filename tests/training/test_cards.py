@@ -1,0 +1,50 @@
+"""What is installed: weights, a card each, digests of what lies there; all of a kind, or nothing."""
+
+import hashlib
+
+import pytest
+
+from parity.base.errors import ParityError
+from parity.base.files import sums, write_json
+from parity.training.cards import install
+from parity.training.runs import of_kind
+
+MADE = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, "steps": 1200, "batch": 32}
+
+
+@pytest.fixture
+def work(tmp_path):
+    for run in of_kind("discrete"):
+        (tmp_path / f"{run.name}.safetensors").write_bytes(run.name.encode())
+        write_json(tmp_path / f"{run.name}.json", MADE | {"examples": run.examples, "seed": 7})
+    return tmp_path
+
+
+def test_weights_are_installed_with_their_cards_and_digests(work):
+    out = work / "package"
+    install("discrete", work, out)
+    said = sums(out)
+    assert set(said) == {f"{run.installed}.safetensors" for run in of_kind("discrete")}
+    for name, digest in said.items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    assert (out / "t5.safetensors").read_bytes() == b"text" and "text.safetensors" not in said
+    card = (out / "t5.md").read_text()
+    for part in ("# t5\n", "taught to describe captions", "- data: Scenes, 20,000 procedural pictures", "seed 7"):
+        assert part in card
+    assert "- steps: 1,200 of batch 32" in card and "- held_out: 0.25" in card and "| 0.5 | 50 |" in card
+
+
+def test_installing_again_keeps_the_order_that_revisions_were_made_of(work):
+    out = work / "package"
+    install("discrete", work, out)
+    lines = (out / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (out / "SHA256SUMS").write_text("".join(reversed(lines)))
+    install("discrete", work, out)
+    assert (out / "SHA256SUMS").read_text() == "".join(reversed(lines))
+
+
+def test_nothing_is_installed_where_a_recipe_has_not_run(work):
+    (work / "drafter.json").unlink()
+    with pytest.raises(ParityError, match=r"drafter\.json: no such file; run recipe drafter first"):
+        install("discrete", work, work / "package")
+    assert not (work / "package").exists()

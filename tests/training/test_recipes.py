@@ -1,0 +1,98 @@
+"""Every recipe: a few steps on a few examples make weights that its model's loader takes, and a log that is whole."""
+
+import importlib
+import math
+import shutil
+
+import pytest
+import torch
+
+from parity.base.files import header
+from parity.base.weights import sha256
+from parity.embedded import WEIGHTS
+from parity.training.data import kept, scene_tokens, to_pictures
+from parity.training.loop import train
+from parity.training.recipe import Job
+from parity.training.runs import runs
+
+SIZES = {"steps": 2, "batch": 4, "examples": 12}
+SAME = {  # what a draft must share with its target, or another grid with the first
+    "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
+    "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),
+    "drafter": ("llamagen", ("vocab", "grid", "dim")),
+    **{f"{name}-draft": (name, ("classes", "grid", "dim", "latents")) for name in ("mar", "gmm", "xar", "harmon")},
+}
+
+
+def shipped(recipe):
+    run = runs()[recipe]
+    return WEIGHTS / run.kind / f"{run.installed}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """One folder for all recipes: what is drawn and encoded once is kept there."""
+    with torch.compiler.set_stance("force_eager"):  # to compile takes minutes
+        yield tmp_path_factory.mktemp("training")
+
+
+def made(work, name, **changed):
+    """A run of a recipe beside the shipped weights of those that it reads: its log, its file."""
+    for other in runs()[name].reads:
+        shutil.copy(shipped(other), work / f"{other}.safetensors")
+    job = Job(name, work, **SIZES | changed)
+    recipe = importlib.import_module(f"parity.training.{runs()[name].module}").recipe(job)
+    return train(recipe, job), job.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", runs())
+def test_a_recipe_makes_weights_like_those_that_are_shipped(work, name):
+    """The same sizes in the header, those of the architecture, and finite losses."""
+    log, file = made(work, name)
+    steps = [row for row in log if "step" in row]
+    assert steps[-1]["step"] == 2 and all(math.isfinite(v) for row in log for v in row.values())
+    said, known = header(file), header(shipped(name))
+    drawn = ("latents", "scale", "target")  # of the weights that it read, or learned
+    assert {k: said[k] for k in known if k not in drawn} == {k: v for k, v in known.items() if k not in drawn}
+    if "target" in said:
+        assert said["target"] == sha256(work / "llamagen.safetensors")
+    if "latents" in said:
+        assert said["latents"] == sha256(work / "kl.safetensors")[:16] == known["latents"]
+    other, shared = SAME.get(name, (name, ()))
+    assert {k: said[k] for k in shared} == {k: header(shipped(other))[k] for k in shared}
+
+
+@pytest.mark.parametrize("name", ["judge", "mar-draft"])
+def test_a_run_is_a_function_of_its_seed(work, name):
+    first = made(work, name)[1].read_bytes()
+    assert made(work, name)[1].read_bytes() == first
+    assert made(work, name, seed=1)[1].read_bytes() != first
+
+
+def test_a_recipe_learns(work):
+    """Far below a uniform guess over the words within a few steps of the same few texts."""
+    log, _ = made(work, "judge", steps=60, batch=8)
+    assert log[0]["loss"] < log[0]["step"] and log[-2]["loss"] < 0.75 * math.log(len(header(shipped("judge"))["words"]))
+
+
+def test_tokens_of_each_grid_are_kept_apart_and_of_the_tokenizer_that_made_them(work):
+    shutil.copy(shipped("vq"), work / "vq.safetensors")
+    job = Job("any", work, **SIZES)
+    found = {grid: scene_tokens(job, grid) for grid in (16, 8, 16)}
+    assert found[16].shape == (12, 256) and found[8].shape == (12, 64)
+    names = {f.name for f in work.glob("tokens-*-12-*.npz")}
+    assert len(names) == 2 and all(sha256(work / "vq.safetensors")[:8] in name for name in names)
+
+
+def test_an_array_is_made_once(tmp_path):
+    asked = []
+    for _ in range(2):
+        found = kept(tmp_path / "new/a.npz", lambda: asked.append(1) or {"a": torch.arange(3).numpy()})
+        assert found["a"].tolist() == [0, 1, 2]
+    assert asked == [1] and [f.name for f in (tmp_path / "new").iterdir()] == ["a.npz"]
+
+
+def test_pictures_are_centred():
+    pixels = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2, 1).expand(1, 1, 2, 3).numpy()
+    assert to_pictures(pixels)[0, :, 0].tolist() == [[-1.0, 1.0]] * 3

@@ -1,0 +1,87 @@
+"""What recipes declare of their runs: read without torch, whole, and true of their modules."""
+
+import subprocess
+import sys
+
+import pytest
+
+from parity.base.errors import ConfigError
+from parity.experiment import declared as read
+from parity.training.runs import INSTALLS, declared, of_kind, runs
+
+NAMES = "vq text clip llamagen draft drafter llamagen8 xlnet judge kl classifier"
+NAMES += " mar mar-draft gmm gmm-draft xar xar-draft harmon harmon-draft"
+WHOLE = {
+    "RUN": {"toy": (10, 4)},
+    "KIND": "discrete",
+    "DATA": "scenes",
+    "EXAMPLES": 5,
+    "CARDS": {"toy": "A toy."},
+}
+
+
+def test_the_recipes_are_found_without_torch():
+    program = "import sys; from parity.training.runs import runs; print(*runs()); assert 'torch' not in sys.modules"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert sorted(said.split()) == sorted(NAMES.split())
+
+
+def test_a_recipe_reads_recipes_that_come_before_it():
+    for run in runs().values():
+        before, waiting = set(), list(run.reads)
+        while waiting:
+            name = waiting.pop()
+            before.add(name)
+            waiting += runs()[name].reads
+        assert run.name not in before
+        assert min(run.steps, run.batch, run.examples, run.threads) >= 1
+
+
+def test_every_kind_is_installed_under_names_of_its_own():
+    for kind in INSTALLS:
+        names = [run.installed for run in of_kind(kind)]
+        assert names and len(set(names)) == len(names)
+    assert {run.name: run.installed for run in of_kind("discrete")}["text"] == "t5"
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module of a package with nothing else in it, written from its literals."""
+    (tmp_path / "training").mkdir()
+    monkeypatch.setattr(read, "PACKAGE", tmp_path)
+    read.source.cache_clear()
+
+    def write(said, function="def recipe(job): ..."):
+        lines = [f"{key} = {value!r}" for key, value in said.items()]
+        (tmp_path / "training/toy.py").write_text("\n".join([*lines, function]))
+        read.source.cache_clear()
+        return declared("toy")
+
+    yield write
+    read.source.cache_clear()
+
+
+def test_a_module_that_declares_all_is_a_recipe(module):
+    (run,) = module(WHOLE | {"READS": ("vq",), "THREADS": 2})
+    assert (run.name, run.steps, run.batch, run.examples, run.threads, run.reads) == ("toy", 10, 4, 5, 2, ("vq",))
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"EXAMPLES": None}, "declares no EXAMPLES"),
+        ({"CARDS": {}}, "CARDS: nothing is said of toy, which RUN names"),
+        ({"KIND": "image"}, "KIND = 'image'; allowed: discrete, anysubset, continuous"),
+        ({"DATA": "faces"}, "DATA = 'faces'; allowed: scenes, classes, texts"),
+    ],
+)
+def test_a_module_that_declares_too_little_is_one_line_that_names_it(module, changed, said):
+    given = {k: v for k, v in (WHOLE | changed).items() if v is not None}
+    with pytest.raises(ConfigError, match=r"src/parity/training/toy\.py: ") as error:
+        module(given)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_module_without_a_recipe_is_one_line_that_names_it(module):
+    with pytest.raises(ConfigError, match=r"training/toy\.py: declares no recipe\(\.\.\.\)"):
+        module(WHOLE, function="")

@@ -1,0 +1,59 @@
+"""The training scheme of the any-subset model: the joint conditional, masking rates, orders."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.errors import ParityError
+from parity.models.anysubset.protocol import lattice
+from parity.models.anysubset.xlnet import XLNet, xlnet
+from parity.training.xlnet import Scheme, draw_order, joint_nats, masking_rates, scheme_of
+
+B, N, V = 5, 12, 17
+
+
+def test_the_loss_is_the_joint_conditional():
+    """Each masked word given the prompt and the words before it in the order: what the model's laws say."""
+    torch.manual_seed(0)
+    net = xlnet(V, 32, 2, 4).eval()
+    for p in net.parameters():
+        p.data.mul_(10)  # an untrained network is nearly uniform: every law would agree with every other
+    tokens = torch.randint(1, V, (B, N), generator=torch.Generator().manual_seed(1))
+    known = torch.rand(B, N, generator=torch.Generator().manual_seed(2)) < 0.4
+    known[:, 0], known[:, -1] = True, False
+    order, begin = lattice(known)[0], known.sum(1)
+    ranks = torch.arange(N).expand(B, N)
+    with torch.inference_mode():
+        nats = joint_nats(net, tokens, order, begin).gather(1, order)
+        p = XLNet(net, 0).laws(tokens, order, begin, ranks, ranks.maximum(begin[:, None]))
+    own = -p.gather(-1, tokens.gather(1, order)[..., None])[..., 0].log()
+    wanted = torch.where(ranks < begin[:, None], 0, own)
+    torch.testing.assert_close(nats, wanted, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(nats, torch.where(ranks < begin[:, None], 0, own.roll(1, 1)), atol=1e-2)
+
+
+def test_masking_rates_move_to_their_bounds_and_are_stratified():
+    scheme, rng = Scheme(start=0.05, low=0.15, high=0.99, warmup=100), np.random.default_rng(0)
+    assert np.allclose(masking_rates(scheme, 0, 64, rng), 0.05)
+    half = masking_rates(scheme, 50, 4096, rng)
+    assert half.min() >= 0.10 and 0.51 < half.max() <= 0.52
+    full = masking_rates(scheme, 100, 4096, rng)
+    assert 0.15 <= full.min() < 0.16 and 0.98 < full.max() <= 0.99
+    free = Scheme(warmup=0, independent=True)
+    spread = [np.std([masking_rates(s, 1, 16, rng).mean() for _ in range(300)]) for s in (Scheme(warmup=0), free)]
+    assert spread[0] < 0.3 * spread[1]  # low discrepancy: batches hardly differ in their mean rate
+
+
+@pytest.mark.parametrize("permutations", [0.0, 1.0])
+def test_orders_are_the_lattices_unless_permuted(permutations):
+    order, m = draw_order(Scheme(warmup=0, permutations=permutations), 0, (64, 32), np.random.default_rng(1))
+    assert (order.sort(1).values == torch.arange(32)).all()
+    long = [o[k:] for o, k in zip(order, m.tolist(), strict=True) if k < 28]  # shorter ones may ascend by chance
+    ascending = {bool((o.diff() > 0).all()) for o in long}
+    assert ascending == {not permutations}
+
+
+def test_an_unknown_key_of_a_scheme_is_named():
+    assert scheme_of({"permutations": 1}).permutations == 1
+    with pytest.raises(ParityError, match="--scheme order: unknown key; allowed: start, low, high"):
+        scheme_of({"order": 1})
