@@ -1,0 +1,78 @@
+"""Planted faults: every one is found, no correct decoder is, and a kind's faults are one file."""
+
+import sys
+
+import pytest
+
+from parity.equality import __main__ as command
+from parity.equality import faults
+from parity.equality.faults import Trial, altered, anysubset, continuous, discrete, planted
+from parity.equality.rows import row
+
+NAMED = [(kind, name) for kind in (discrete, anysubset, continuous) for name in kind.VARIANTS]
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMED, ids=[f"{k.__name__.rsplit('.', 1)[1]} {n}" for k, n in NAMED])
+def test_faults_are_found_and_correct_decoders_are_not(kind, name):
+    """A fault on one seed; one that shows in more sequences is required where the layer looks for it with more, too."""
+    n, seed, more = (10_000, 1, {"n_tv": 20_000}) if kind is discrete else (20_000, 0, {})
+    seeds = [0, 1] if kind.VARIANTS[name][1] == "none" else [seed]
+    found = planted(kind.trials(n, seeds, draws=999, names=[name], **more), seeds)
+    required = [r["as_required"] for r in found if r["test"] == "all four"]
+    assert False not in required and True in required, required
+
+
+def test_at_least_ten_faults_are_planted_in_discrete_decoders():
+    assert len({fault for _, fault in discrete.VARIANTS.values()} - {"none"}) >= 10
+
+
+def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each_time():
+    def trial(fault, ps, enough=True):
+        return Trial(fault, lambda seed, repeat: [row("mutants", "all four", 9, p_value=ps[repeat], seed=seed)], enough)
+
+    def required(*trials):
+        return [r["as_required"] for r in planted(trials, [5, 6])]
+
+    assert required(trial("none", (0.01, 0.4))) == [True, True] and required(trial("none", (0.01, 0.02))) == [False] * 2
+    assert required(trial("stale", (0.01, 0.02))) == [True] * 2 and required(trial("stale", (0.01, 0.4))) == [False] * 2
+    assert required(trial("stale", (0.01, 0.4), enough=False)) == [None] * 2
+    assert [r["seed"] for r in planted([trial("none", (1, 1))], [5, 6])] == [5, 6]
+
+
+def test_an_altered_copy_leaves_the_decoder_as_it_is():
+    module = "parity.decoders.anysubset.assd"
+    copy = altered(module, verify=len)
+    assert copy.verify is len and sys.modules[module].verify is not len and copy.assd is not sys.modules[module].assd
+    with pytest.raises(AttributeError, match="verified"):
+        altered(module, verified=len)
+
+
+TOY = """
+from parity.decoders.discrete.ar import ar
+from parity.decoders.steps import Step
+from parity.equality.exact import exact
+from parity.equality.faults import Trial
+from parity.equality.targets.discrete import targets
+
+
+def zeros(model, start, *, noise):
+    for step in ar(model, start, noise=noise):
+        yield step._replace(tokens=step.tokens * 0)
+
+
+def trials(n, seeds, draws=1999, threads=1):
+    def sample(decoder, seed, repeat):
+        found = exact(decoder, targets("small")[:1], n=n, seeds=[seed], draws=draws)
+        return [r | {"layer": "mutants", "repeat": repeat} for r in found]
+
+    yield Trial("zeros", lambda *at: sample(zeros, *at))
+    yield Trial("none", lambda *at: sample(ar, *at))
+"""
+
+
+def test_a_file_of_faults_suffices(tmp_path, monkeypatch):
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(faults, "__path__", [*faults.__path__, str(tmp_path)])
+    trials = command.leaf("parity.equality.faults.toy").trials(2000, [0, 1], draws=199)
+    found = [r for r in planted(trials) if r["test"] == "all four"]
+    assert [r["as_required"] for r in found] == [True] * 4 and [r["verdict"] for r in found[:2]] == ["rejected"] * 2

@@ -1,0 +1,76 @@
+"""Paired by prompt: differences are found, equal sides are not told apart, and prompts must be the same."""
+
+import numpy as np
+import pytest
+
+from parity.base.errors import ParityError
+from parity.equality import paired
+
+
+def pairs(n=300, d=4, shift=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    prompt = 2 * rng.standard_normal((n, d))
+    ids = [f"p{i}/0" for i in range(n)]
+    return prompt + rng.standard_normal((n, d)) + shift, prompt + rng.standard_normal((n, d)), ids
+
+
+def test_paired_rows_find_a_shift_and_no_shift():
+    for shift, found in ((0.0, False), (0.4, True)):
+        x, y, ids = pairs(shift=shift)
+        t, boot, tost = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="clip", margin=0.3, resamples=499)
+        assert (t["p_value"] <= 0.05) == found and t["low"] < t["effect"] < t["high"]
+        assert boot["verdict"] == f"interval {'excludes' if found else 'holds'} 0"
+        assert tost["verdict"].startswith("equivalent") == (not found)
+        assert (paired.mmd_row(x, y, ids, ids, swaps=199)["p_value"] <= 0.05) == found
+
+
+def test_fid_swap_finds_loss_of_diversity():
+    x, y, ids = pairs()
+    real = 2 * np.random.default_rng(1).standard_normal((500, 4))
+    assert paired.fid_row(real, x, y, ids, ids)["p_value"] > 0.05
+    assert paired.fid_row(real, 0.8 * x, y, ids, ids)["p_value"] <= 0.05
+
+
+def test_order_of_images_does_not_matter_and_repeats_are_averaged():
+    x, y, ids = pairs(100)
+    turn = np.random.default_rng(0).permutation(100)
+    a = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1, resamples=99)
+    b = paired.scalar_rows(x[turn, 0], y[:, 0], [ids[i] for i in turn], ids, name="s", margin=0.1, resamples=99)
+    assert [r["p_value"] for r in a] == pytest.approx([r["p_value"] for r in b], nan_ok=True) or a[0]["p_value"] == b[
+        0
+    ]["p_value"]
+    twice = [f"p{i // 2}/{i % 2}" for i in range(100)]
+    assert paired.scalar_rows(x[:, 0], y[:, 0], twice, twice, name="s", margin=0.1, resamples=99)[0]["n"] == 50
+
+
+def test_unequal_prompt_sets_are_listed():
+    x, y, ids = pairs(20)
+    with pytest.raises(
+        ParityError, match="prompt sets differ; only on the first side: p19/0; only on the second side: other/0"
+    ):
+        paired.scalar_rows(x[:, 0], y[:, 0], ids, [*ids[:-1], "other/0"], name="s", margin=0.1)
+
+
+def test_few_prompts_and_equal_sides_are_not_run():
+    x, y, ids = pairs(5)
+    assert (
+        paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)[0]["note"]
+        == "not run: needs n >= 10 prompts"
+    )
+    x, y, ids = pairs(20)
+    assert paired.scalar_rows(x[:, 0], x[:, 0], ids, ids, name="s", margin=0.1)[0]["verdict"] == "not run"
+    assert (
+        paired.fid_row(np.eye(30), np.zeros((20, 30)), np.zeros((20, 30)), ids, ids)["note"]
+        == "not run: needs n >= 31 images"
+    )
+
+
+def test_values_that_cannot_be_compared_are_told():
+    x, y, ids = pairs(20)
+    with pytest.raises(ParityError, match="s: 19 values for 20 images"):
+        paired.scalar_rows(x[:19, 0], y[:, 0], ids, ids, name="s", margin=0.1)
+    x[3, 0] = np.nan
+    with pytest.raises(ParityError, match="s: not finite for image p3/0"):
+        paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)
+    with pytest.raises(ParityError, match="first side: an image id stands twice: p0/0"):
+        paired.scalar_rows(y[:, 0], y[:, 0], [ids[0], *ids[:-1]], ids, name="s", margin=0.1)
