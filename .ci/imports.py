@@ -1,4 +1,6 @@
-"""Whether every job of a finished run imported only what its rule's `code` parameter digests: python .ci/imports.py PROJECT
+"""Whether every job of a finished run imported only what its rule's `code` parameter digests.
+
+    python .ci/imports.py PROJECT
 
 A module that a job imports and its rule does not know would leave yesterday's result standing after an edit.
 """
@@ -26,7 +28,7 @@ def main(project: Path) -> int:
     known, wrong, seen = roots(project / ".snakemake/metadata"), [], 0
     for file in sorted((project / "imported").glob("*.json")):
         said = json.loads(file.read_text())
-        outputs = [a for a in said["arguments"] if a in known and known[a]]
+        outputs = [a for a in said["arguments"] if known.get(a)]
         for output in outputs[:1]:
             seen += 1
             extra = set(said["modules"]) - set(sources.closure(*known[output]))

@@ -1,11 +1,96 @@
 """What an edit runs again: exactly the jobs that import what was edited."""
 
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
+from tests.workflow.conftest import EVERY, jobs
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
+
+PLANS = '''"""The dry run after every edit, one forked process each: snakemake is imported once. Prints a JSON object."""
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from snakemake.cli import main
+
+found = {}
+for file in json.load(sys.stdin):
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = Path(file).read_text()
+        Path(file).write_text(text + "\\nEDITED = 1\\n")
+        os.dup2(into, 1), os.dup2(into, 2)
+        code = 1
+        try:
+            main(sys.argv[1:])
+        except SystemExit as done:
+            code = int(done.code or 0)
+        finally:
+            Path(file).write_text(text)
+            os._exit(code)
+    os.close(into)
+    with os.fdopen(out) as stream:
+        said = stream.read()
+    found[file] = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said]
+print(json.dumps(found))
+'''
+
+
+def changed(said):
+    """Jobs of a dry run that run because their parameters have changed: {first output}."""
+    found, output = set(), ""
+    for line in said.splitlines():
+        words = line.split()
+        output = words[1].rstrip(",") if words[:1] == ["output:"] else output
+        if words[:1] == ["reason:"] and "Params have changed" in line:
+            found.add(output)
+    return found
+
+
+def named(project):
+    """By output file the modules that the parameter of its rule names, as Snakemake recorded it."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / ".ci"))
+    from imports import roots
+
+    return {output: modules for output, modules in roots(project / ".snakemake/metadata").items() if modules}
+
+
+@pytest.mark.slow
+def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, finished):
+    """Every module of these stages in turn; that a job imports nothing else is seen in CI, on jobs that were run."""
+    planned = {output for _, output in finished()}
+    known = {output: set(sources.closure(*modules)) for output, modules in named(project).items() if output in planned}
+    assert len(known) > 50
+    files = {str(project / "src/parity" / p.relative_to(PACKAGE)): p for p in EDITED}
+    arguments = ["--cores", "2", "--resources", "gpu=0", "--configfile", "every.yaml", "-n"]
+    done = subprocess.run(
+        [sys.executable, "-c", PLANS, *arguments],
+        cwd=project, input=json.dumps(list(files)), capture_output=True, text=True, timeout=1500,
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for file, (code, said) in json.loads(done.stdout).items():
+        assert code == 0, said
+        module = ".".join(("parity", *files[file].relative_to(PACKAGE).with_suffix("").parts))
+        assert changed(said) == {output for output, modules in known.items() if module in modules}, module
+
+
+def test_writing_runs_nothing(project, snakemake, finished):
+    """A comment and a docstring in a module that every verdict imports."""
+    finished()
+    file = project / "src/parity/equality/rows.py"
+    file.write_text(file.read_text().replace('"""', '"""Said at length. ', 1) + "\n# a comment\n")
+    assert not jobs(snakemake("-n", config="every.yaml"))
 
 
 def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, snakemake, finished):
