@@ -82,8 +82,7 @@ class Files:
         return [{**self.json(paths.accuracy(*task)), "task_kind": task[0]} for task in asked]
 
     def tested(self, kind: str) -> Iterator[Tested]:
-        """What the tests of a kind's cells say: of its variant on enumerable models, of its layers, of its"
-        " repetition."""
+        """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
             if (small := variant(self.settings, cell)) is not None:

@@ -56,8 +56,7 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
 
 
 def other_figures(g: Gathered, kind: str, rows: pd.DataFrame, shown: set[str]) -> Iterator[Details]:
-    """What metrics measured of these rows that has no column in the tables of the kind; times of separate jobs"
-    " aside."""
+    """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
     taken = {name: said for figures in metrics(kind).values() for name, said in figures.items() if name in rows}
     told = {name: label(*said) for name, said in taken.items() if name not in shown and said[1] != MEASURED}
     if told:
@@ -134,8 +133,7 @@ def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) 
 
 
 def worth_showing(g: Gathered) -> pd.Series:
-    """Published rows that the page shows at once: of the study's tables, or else those with a difference to speak"
-    " of."""
+    """Published rows that the page shows at once: of the study's tables, or else those with a difference."""
     rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
     if figures:
         named = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}

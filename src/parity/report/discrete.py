@@ -56,9 +56,7 @@ COST = [
     Column("Step compression", measured("step_compression"), "tokens per pass, 95% bootstrap interval"),
     Column("Nodes per pass", measured("nodes_per_pass"), "tokens that the target evaluates in a pass"),
     Column("Nodes per token", measured("nodes_per_token"), "tokens evaluated per token kept: 1 is no waste"),
-    Column(
-        "ms per forward", forward, "time in a batch / its passes: median and quartiles over batches of this job alone"
-    ),
+    Column("ms per forward", forward, "time in a batch / its passes: median and quartiles over this job's batches"),
     Column("Batch", batch, "images decoded at once, and the number of batches timed"),
     Column("Device", value("device")),
     Column("Dtype", value("dtype")),
@@ -97,16 +95,15 @@ VERDICTS = (
 )
 QUALITIES = "What the pictures are like, beside what they cost. Grey rows are plain decoding with two seeds."
 COSTS = (
-    "Fewer passes help only while a pass costs the same: compare nodes per pass. Nodes per token is the arithmetic"
-    " spent for each token kept; on a device that is already busy it bounds what a decoder can gain. Speeds do not"
-    " transfer between devices or batch sizes, and times of different jobs do not compare: speed is taken within one."
+    "Fewer passes help only while a pass costs the same: compare nodes per pass. Nodes per token bounds what a decoder"
+    " can gain on a device that is already busy. Speeds do not transfer between devices or batch sizes, and times of"
+    " different jobs do not compare: speed is taken within one."
 )
 CLOUD = (
     "Points with 95% intervals; further right is faster, and the grey band is where another seed of plain decoding"
-    " falls. Inside the band a decoder costs nothing that this many images can show; outside it, the equality tests say"
-    " whether the pictures have changed. Those pair images by prompt and see finer than the eye does here, where bars"
-    " hold the differences between prompts too. On the left speed is counted in passes, on the right it is measured: a"
-    " method that moves right on the left panel but not on the right one pays for its fewer passes with slower ones."
+    " falls. Inside it a decoder costs nothing that this many images can show; the equality tests pair images by prompt"
+    " and see finer. On the left speed is counted in passes, on the right it is measured: a method that moves right on"
+    " the left panel alone pays for its fewer passes with slower ones."
 )
 
 
@@ -142,11 +139,10 @@ def certainty(g: Gathered, look: maps.Look) -> list[Plot | Words]:
 
 
 MAPS = (
-    "How many tokens became final together with the one at each place, in the picture's own layout. Bright regions are"
-    " those the decoder runs through quickly, where the model is sure or drafts come from similar neighbours; dark ones"
-    " cost a pass for nearly every token. Bands along or across the lines betray a dependence on the line itself, as"
-    " with drafts copied from the left or above. A method that gains everywhere alike gains from something other than"
-    " the picture."
+    "How many tokens became final together with the one at each place, in the picture's own layout. A decoder runs"
+    " quickly through bright regions, where the model is sure or drafts come from similar neighbours; dark ones cost a"
+    " pass for nearly every token. Bands along or across the lines betray a dependence on the line itself, as with"
+    " drafts copied from the left or above."
 )
 ECDF = (
     "The share of images at or below a step compression. A steep curve means that all images gain alike; a long right"
@@ -159,14 +155,12 @@ BY_PASS = (
 )
 TOP1 = (
     "The probability of the likeliest token under the law that was sampled, at each place given the tokens before it:"
-    " the mean of plain decoding's images, and the first few with their pictures. Bright places leave nothing to"
-    " choose, and any drafter can guess them; in dark ones no single token is likely, a point draft is nearly always"
-    " rejected, and grouping look-alike tokens has the most to gain."
+    " the mean of plain decoding's images, and the first few with their pictures. Any drafter can guess what stands in"
+    " bright places; in dark ones a point draft is nearly always rejected, and grouping look-alike tokens gains most."
 )
 SHARES = (
-    "How much of a picture is uncertain: the share of tokens whose likeliest candidate has at most this probability. A"
-    " lossless decoder's curve lies on plain decoding's; a curve to the right of it is a decoder that steers into"
-    " places where the target is surer of itself than its own samples would be."
+    "The share of tokens whose likeliest candidate has at most this probability. A lossless decoder's curve lies on"
+    " plain decoding's; one to the right of it steers to where the target is surer than its own samples would be."
 )
 
 
@@ -183,7 +177,7 @@ def picture_columns(g: Gathered) -> tuple[list[thumbnails.Column], list[str]]:
             pixels, cosine = g.files.pixels(cell)[:COMPETE], features["cosine"][:COMPETE]
             columns.append(thumbnails.Column(label, pixels, cosine, base, model))
             captions = features["captions"].tolist()[:COMPETE]
-    lengths = {len(captions), *(len(c.pixels) for c in columns), *(len(c.cosine) for c in columns)}
+    lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
         raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
     return columns, captions

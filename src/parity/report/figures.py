@@ -1,5 +1,4 @@
-"""Plots that every kind of model may need, and what all plots share. A drawing is a figure with the data that it"
-" shows."""
+"""Plots that every kind of model may need, and what all share. A drawing is a figure with the data that it shows."""
 
 import base64
 import io

@@ -120,8 +120,7 @@ def top1_maps(top1: Mapping[str, np.ndarray], pixels: np.ndarray | None, plain: 
 
 
 def top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
-    """Share of tokens whose law has a largest probability of at most x, per cell; in steps of a hundredth of the"
-    " tokens."""
+    """Share of tokens whose law has a largest probability of at most x, per cell, in steps of a hundredth."""
     share = np.linspace(0, 1, 101)
     parts = [
         pd.DataFrame({"label": name, "share": share, "top1": np.quantile(values[~np.isnan(values)], share)})
@@ -191,8 +190,7 @@ def accepted_by_pass(steps: Steps, look: Look) -> Drawing | None:
 
 
 def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 4) -> Drawing | None:
-    """Where drafts are kept, as shares of each cell by rank in the order [L], a mean over 8, and by place of the grid"
-    " [L]."""
+    """Where drafts are kept: shares [L] of each cell by rank in the order, a mean over 8, and by place of the grid."""
     if not shares:
         return None
     drawn = dict(list(shares.items())[:most])

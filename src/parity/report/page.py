@@ -45,8 +45,7 @@ def sections(gathered: Gathered) -> list[Section]:
 
 
 def build(experiment: str, parts: list[Section]) -> tuple[str, dict[str, pd.DataFrame]]:
-    """The page's HTML, and the data of each figure by name. ValueError for two figures, or two sections, of one"
-    " name."""
+    """The page's HTML, and the data of each figure by name. ValueError for two figures or sections of one name."""
     data: dict[str, pd.DataFrame] = {}
     for block in walk([b for section in parts for b in section.body]):
         if isinstance(block, Plot | Grid):

@@ -22,20 +22,9 @@ COLUMNS = ["kind", "paper", "table", "model", "method", "options", "conditions",
 COLUMNS += ["change", "ours", "our_change", "difference", "our_options", "key"]
 # Ratios to plain decoding and shares compare as they are; of other figures the changes from plain decoding do.
 RATIOS = ("step_compression", "speedup", "nfe_per_token", "perplexity_ratio", "acceptance")
-# Seconds are of a machine, counts of a text's length: beside each other, and no more.
-APART = (
-    "seconds_per_image",
-    "seconds_per_row",
-    "seconds_per_pass",
-    "target_seconds",
-    "resampling_seconds",
-    "nfe",
-    "aux",
-)
+APART = ("seconds", "nfe", "aux")  # seconds are of a machine, counts of a text's length: their changes do not compare
 RELEASED = NAMED["as released"]
-OPEN = {
-    "continuous": ("prefill", "gamma", *RELEASED)
-}  # options that a paper's figures leave open where they say nothing
+OPEN = {"continuous": {"prefill", "gamma", *RELEASED}}  # options that are open where a paper says nothing of them
 NEAREST = ("batch",)  # conditions that need not agree: the nearest comes first
 
 
@@ -70,7 +59,7 @@ def stated(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
         if name in given and name not in NEAREST and not any_of(wanted, given[name]):
             return False
     have, said = read(row["options"]), read(paper["options"])
-    free = set(OPEN.get(paper["kind"], ())) - set(said)
+    free = OPEN.get(paper["kind"], set()) - set(said)
     defaults = options(paper["kind"], paper["method"], {}) if paper["method"] else {}
     return all(any_of(wanted, have.get(name)) for name, wanted in (defaults | said).items() if name not in free)
 
@@ -102,15 +91,14 @@ def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[R
 
 
 def changes(paper: Row, row: Row, theirs: float | None, base: Row | None) -> dict[str, Any]:
-    """Both figures' changes from plain decoding, and how ours differs from theirs: of ratios themselves, of others the"
-    " changes."""
+    """Both figures' changes from plain decoding, and ours less theirs: of ratios themselves, else of the changes."""
     metric, value = paper["metric"], row.get(paper["metric"])
     found: dict[str, Any] = dict.fromkeys(("change", "our_change", "difference"))
-    if value is None or missing(value) or metric in APART:
+    if value is None or missing(value):
         return found
     if metric in RATIOS:
         return found | {"difference": value - paper["value"]}
-    if base is None or row is base or missing(base.get(metric)):
+    if base is None or row is base or missing(base.get(metric)) or any(word in metric for word in APART):
         return found
     found["our_change"] = value - base[metric]
     if theirs is not None:

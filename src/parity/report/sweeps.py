@@ -105,8 +105,7 @@ def is_number(value: Any) -> bool:
 
 
 def places(figure: FigureSpec, values: list[Any]) -> list[Any]:
-    """Settings in their order along x: numbers by size, then words as they come; a 0 that stands for all is the"
-    " largest."""
+    """Settings in their order along x: numbers by size (a 0 that stands for all is the largest), then words."""
     distinct = list({json.dumps(v): v for v in values if v is not None}.values())
 
     def size(value: Any) -> float:
@@ -214,8 +213,7 @@ def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, at:
 
 
 def layout(measures: list[str], apart: list[str]) -> tuple[Figure, dict[tuple[str, str], Axes]]:
-    """A figure with a panel for each measure; those `apart` have two halves, ours and the paper's, and stand two a"
-    " row."""
+    """A panel for each measure; those `apart` have two halves, ours and the paper's, and stand two a row."""
     halves, most = (2, 2) if apart else (1, 3)
     across = min(most, len(measures))
     deep = -(-len(measures) // across)
