@@ -23,6 +23,7 @@ if not {"image", "text", "continuous"} & set(config):  # an experiment given wit
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/functions.smk"
 include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/decode.smk"

@@ -1,4 +1,4 @@
-"""Put beside the package of a copy of the project: every command notes which of its modules it imported (.ci/imports.py)."""
+"""Put beside the package of a copy of the project: every command notes which modules it imported (.ci/imports.py)."""
 
 import atexit
 import json

@@ -16,7 +16,7 @@ from tests.workflow.conftest import EVERY, jobs
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
 
-PLANS = '''"""The dry run after every edit, one forked process each: snakemake is imported once. Prints a JSON object."""
+PLANS = '''"""The dry run after every edit, a forked process each: snakemake is imported once. Prints JSON."""
 import io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path

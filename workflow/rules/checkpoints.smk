@@ -7,15 +7,6 @@ The only rule that may use the network, and only for `source: hub`. A pinned com
 """
 
 
-def model_spec(wildcards):
-    """What a model's section of the configuration says of it."""
-    if wildcards.kind == "discrete":
-        return canonical(EXPERIMENT.image.models[wildcards.model].model_dump(exclude_unset=True))
-    if wildcards.kind == "anysubset":
-        return canonical(EXPERIMENT.text.model.model_dump())
-    return canonical({"family": wildcards.model, "weights": EXPERIMENT.continuous.weights})
-
-
 rule checkpoint:
     output:
         "results/checkpoints/{kind}/{model}-{revision}/manifest.json",

@@ -36,12 +36,15 @@ rule exact:
         claim=lambda w: VARIANTS[w.kind, w.key].claim,
         n=lambda w: VARIANTS[w.kind, w.key].n,
         # a decoder coupled to plain decoding by shared noise must also return its very tokens
-        pathwise=lambda w: (
-            "--pathwise" if options.coupled(w.kind, w.method, VARIANTS[w.kind, w.key].options) else ""
-        ),
+        pathwise=lambda w: ("--pathwise" if options.coupled(w.kind, w.method, VARIANTS[w.kind, w.key].options) else ""),
         models=EQUALITY.models,
         seeds=canonical(EQUALITY.seeds[:2]),
-        code=code("parity.equality.__main__", "parity.equality.exact", "parity.equality.targets.{kind}", "parity.decoders.{kind}.{method}"),
+        code=code(
+            "parity.equality.__main__",
+            "parity.equality.exact",
+            "parity.equality.targets.{kind}",
+            "parity.decoders.{kind}.{method}",
+        ),
     shell:
         r"""
         python -m parity.equality exact \
@@ -89,37 +92,6 @@ rule calibration:
         code=code("parity.equality.__main__", "parity.equality.calibration"),
     shell:
         "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} > {log:q} 2>&1"
-
-
-def said(wildcards):
-    """What a layer's module declares."""
-    return LAYERS[wildcards.kind][wildcards.layer.replace("-", "_")]
-
-
-def reads(what, find):
-    """An input of a layer: the files of a cell that it reads, none if it does not."""
-    return lambda w: find(cell(w)) if what in said(w)["READS"] else []
-
-
-def writing(laws):
-    """Names of layers that write laws too, or that do not."""
-    names = {name for of_kind in LAYERS.values() for name, d in of_kind.items() if ("laws" in d["WRITES"]) == laws}
-    return "|".join(sorted(names)).replace("_", "-") or "none"
-
-
-def layer_files(wildcards, input):
-    """What a layer reads, as its command takes it."""
-    of_reference = cell(wildcards) if input.baseline else None
-    folder = [paths.folder(parity_cells.reference_of(of_reference, CELLS))] if of_reference else []
-    found = {name: input[name] for name in ("shards", "inputs", "checkpoint", "reference") if input.get(name)}
-    return " ".join(given(name, [files] if isinstance(files, str) else files) for name, files in (found | {"baseline": folder}).items())
-
-
-def layer_code(wildcards):
-    layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
-    kind, method = wildcards.kind, cell(wildcards).spec["method"]
-    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in said(wildcards)["READS"] else []
-    return told("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
 
 
 rule layer:

@@ -8,7 +8,6 @@ OUTPUTS          results/inputs/discrete/<digest>-<repeats>x<shards>/<k>.json   
 Images of continuous models are numbered, and need no file.
 """
 
-
 if EXPERIMENT.image:
     PROMPT_SET = paths.prompt_set(EXPERIMENT, PROMPTS)
 
@@ -72,12 +71,6 @@ rule captions:
             --out {output:q} \
             >{log:q} 2>&1
         """
-
-
-def task_data(wildcards):
-    """The data file of a task, where it has one."""
-    data = TASKS[wildcards.key]["settings"]["data"]
-    return [data] if data and Path(data).is_file() else []
 
 
 rule task:

@@ -11,25 +11,6 @@ OUTPUTS          results/reference/...npz                                       
 """
 
 
-def pictured(kind):
-    """Whether a kind's tokens are pictures."""
-    return kind != "anysubset"
-
-
-def reference_prompts(wildcards):
-    """The captions that reference pictures are drawn of."""
-    shards = range(EXPERIMENT.image.prompts.shards) if wildcards.kind == "discrete" else []
-    return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
-
-
-def metric_code(wildcards):
-    """Every metric that takes figures of a kind, what reads its samples, and the networks that they ask."""
-    kind, model = wildcards.kind, wildcards.name.partition("/")[0]
-    metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
-    samples = f"parity.metrics.samples.{kind}"
-    return told("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
-
-
 rule render:
     input:
         shard="results/cells/{kind}/{name}/shards/{piece}.npz",
@@ -88,9 +69,7 @@ rule reference:
         folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         device=device,
-        code=lambda w: told(
-            "parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"
-        ),
+        code=lambda w: told("parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"),
     shell:
         r"""
         python -m parity.metrics reference \

@@ -7,40 +7,6 @@ OUTPUTS          results/<experiment>/report.html   one self-contained page, a p
 """
 
 
-def kinds_of(wildcards):
-    """Kinds of model that a page is about: one section's, or all."""
-    section = wildcards.part.rstrip("/")
-    return [kind for kind in KINDS if section in ("", options.KINDS[kind])]
-
-
-def observed(wildcards):
-    """Figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that skip."""
-    of = [c for c in CELLS if c.kind in kinds_of(wildcards) and c.kind == "discrete"]
-    wanted = any(options.rests_on(c.kind, c.spec["method"]) == "drafted_trees" for c in of)
-    plain = [c for c in of if wanted and c.role == "reference"]
-    return [f"results/drafting/{c.name}/{name}.json" for c in plain for name in ("similarity", "staleness")]
-
-
-def measured(wildcards):
-    """What a page of these kinds of model reads."""
-    kinds = kinds_of(wildcards)
-    of = [c for c in CELLS if c.kind in kinds]
-    found = {f"{paths.folder(c)}/{name}" for c in of for name in ("metrics.json", "features.npz", "records.parquet")}
-    found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
-    found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
-    found |= {paths.layer(layer, c) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)}
-    found |= {paths.exact(EXPERIMENT, v) for (kind, _), v in VARIANTS.items() if kind in kinds}
-    found |= {file for name, file in paths.self_tests(EXPERIMENT).items() if name.partition("-")[2] in ("", *kinds)}
-    if "anysubset" in kinds:
-        found |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
-    return sorted(found)
-
-
-def page(name, caption, category):
-    """A file of the page of all sections (`part` is empty) or of one."""
-    return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
-
-
 rule report:
     input:
         measured=measured,

@@ -1,0 +1,191 @@
+"""Functions of the rules: what a job reads, and which code it runs. No rules, no configuration.
+
+Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<key>".
+"""
+
+# Cells
+
+
+def device(wildcards, resources):
+    """Where a job with a `gpu` resource runs: `--resources gpu=0` sends it to the CPU."""
+    return "cuda" if resources.gpu else "cpu"
+
+
+def told(*modules):
+    """What a parameter says of code: the digest of all that `modules` import, and their names."""
+    return " ".join([sources.digest(*modules), *modules])
+
+
+def code(*modules):
+    """A parameter: the code that a job of these modules runs. Wildcards may stand in a name."""
+    return lambda w: told(*(module.format(**w) for module in modules))
+
+
+def cell(wildcards):
+    return CELL[wildcards.kind, wildcards.name]
+
+
+def of_cell(find):
+    """An input that is found by a rule's cell."""
+    return lambda w: find(cell(w))
+
+
+def checkpoint(wildcards):
+    """The manifest of a cell's model; its revision is in its path, so its age says nothing."""
+    return ancient(paths.checkpoint(EXPERIMENT, cell(wildcards)))
+
+
+def family(kind, model):
+    """The modules that load a model: its kind's, and its family."""
+    name = EXPERIMENT.image.models[model].family if kind == "discrete" else model
+    return f"parity.models.{kind}.load", f"parity.models.{kind}.{name}"
+
+
+def decoder(kind, method):
+    return f"parity.decoders.{kind}.{method}"
+
+
+def batch(cell):
+    """Rows decoded at once; part of the specification where speed at several sizes is compared."""
+    return cell.spec["batch"] if "batch" in cell.spec else EXPERIMENT.image.batch
+
+
+def decoding_code(cell):
+    """The modules that a cell's samples depend on, plain decoding's among them, for it is timed beside."""
+    kind, method, model = cell.kind, cell.spec["method"], cell.spec["model"]
+    plain = decoder(kind, options.plain_method(kind))
+    return ["parity.decode.__main__", f"parity.decode.{kind}", decoder(kind, method), plain, *family(kind, model)]
+
+
+def given(flag, files):
+    """`--flag file ...`, or nothing where there is no file."""
+    return f"--{flag} {' '.join(files)}" if files else ""
+
+
+def section_page(section):
+    """The page of one section alone; nothing where the experiment has no such section."""
+    return f"{RESULT}/{section}/report.html" if getattr(EXPERIMENT, section) else []
+
+
+def announce(*pages):
+    """Say where the result is."""
+    for page in pages:
+        if Path(page).exists():
+            print(f"\nReport: {Path(page).resolve()}", file=sys.stderr)
+
+
+# Checkpoints
+
+
+def model_spec(wildcards):
+    """What a model's section of the configuration says of it."""
+    if wildcards.kind == "discrete":
+        return canonical(EXPERIMENT.image.models[wildcards.model].model_dump(exclude_unset=True))
+    if wildcards.kind == "anysubset":
+        return canonical(EXPERIMENT.text.model.model_dump())
+    return canonical({"family": wildcards.model, "weights": EXPERIMENT.continuous.weights})
+
+
+# Inputs
+
+
+def task_data(wildcards):
+    """The data file of a task, where it has one."""
+    data = TASKS[wildcards.key]["settings"]["data"]
+    return [data] if data and Path(data).is_file() else []
+
+
+# Metrics
+
+
+def pictured(kind):
+    """Whether a kind's tokens are pictures."""
+    return kind != "anysubset"
+
+
+def reference_prompts(wildcards):
+    """The captions that reference pictures are drawn of."""
+    shards = range(EXPERIMENT.image.prompts.shards) if wildcards.kind == "discrete" else []
+    return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
+
+
+def metric_code(wildcards):
+    """Every metric that takes figures of a kind, what reads its samples, and the networks that they ask."""
+    kind, model = wildcards.kind, wildcards.name.partition("/")[0]
+    metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
+    samples = f"parity.metrics.samples.{kind}"
+    return told("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
+
+
+# Equality
+
+
+def said(wildcards):
+    """What a layer's module declares."""
+    return LAYERS[wildcards.kind][wildcards.layer.replace("-", "_")]
+
+
+def reads(what, find):
+    """An input of a layer: the files of a cell that it reads, none if it does not."""
+    return lambda w: find(cell(w)) if what in said(w)["READS"] else []
+
+
+def writing(laws):
+    """Names of layers that write laws too, or that do not."""
+    names = {name for of_kind in LAYERS.values() for name, d in of_kind.items() if ("laws" in d["WRITES"]) == laws}
+    return "|".join(sorted(names)).replace("_", "-") or "none"
+
+
+def layer_files(wildcards, input):
+    """What a layer reads, as its command takes it."""
+    of_reference = cell(wildcards) if input.baseline else None
+    folder = [paths.folder(parity_cells.reference_of(of_reference, CELLS))] if of_reference else []
+    found = {name: input[name] for name in ("shards", "inputs", "checkpoint", "reference") if input.get(name)}
+    return " ".join(
+        given(name, [files] if isinstance(files, str) else files)
+        for name, files in (found | {"baseline": folder}).items()
+    )
+
+
+def layer_code(wildcards):
+    layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
+    kind, method = wildcards.kind, cell(wildcards).spec["method"]
+    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in said(wildcards)["READS"] else []
+    return told("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
+
+
+# Report
+
+
+def kinds_of(wildcards):
+    """Kinds of model that a page is about: one section's, or all."""
+    section = wildcards.part.rstrip("/")
+    return [kind for kind in KINDS if section in ("", options.KINDS[kind])]
+
+
+def observed(wildcards):
+    """Figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that skip."""
+    of = [c for c in CELLS if c.kind in kinds_of(wildcards) and c.kind == "discrete"]
+    wanted = any(options.rests_on(c.kind, c.spec["method"]) == "drafted_trees" for c in of)
+    plain = [c for c in of if wanted and c.role == "reference"]
+    return [f"results/drafting/{c.name}/{name}.json" for c in plain for name in ("similarity", "staleness")]
+
+
+def measured(wildcards):
+    """What a page of these kinds of model reads."""
+    kinds = kinds_of(wildcards)
+    of = [c for c in CELLS if c.kind in kinds]
+    found = {f"{paths.folder(c)}/{name}" for c in of for name in ("metrics.json", "features.npz", "records.parquet")}
+    found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
+    found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
+    found |= {paths.layer(layer, c) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)}
+    found |= {paths.exact(EXPERIMENT, v) for (kind, _), v in VARIANTS.items() if kind in kinds}
+    found |= {file for name, file in paths.self_tests(EXPERIMENT).items() if name.partition("-")[2] in ("", *kinds)}
+    if "anysubset" in kinds:
+        found |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
+    return sorted(found)
+
+
+def page(name, caption, category):
+    """A file of the page of all sections (`part` is empty) or of one."""
+    return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
