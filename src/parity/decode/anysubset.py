@@ -74,12 +74,3 @@ def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Fil
     return vars(done) | {
         "order": start.order, "begin": start.begin, "end": start.end, "missing": start.end - start.begin,
     }  # fmt: skip
-
-
-def fill(start: Infilling, steps: Iterator[Fill]) -> Filled:
-    """Former name of `record`."""
-    from types import SimpleNamespace
-
-    done: Any = record(SimpleNamespace(vocab=10**9, mask=-1), start, steps)  # type: ignore[arg-type]
-    done.loop = done.step
-    return done

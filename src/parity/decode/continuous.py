@@ -145,13 +145,3 @@ class Clocked:
 
     def take(self, rows: Tensor) -> "Clocked":
         return Clocked(self.model.take(rows), self.counts)
-
-
-Image = Drawn
-
-
-def run(order: Tensor, dim: int, steps: Iterator[Draw]) -> Drawn:
-    """Former name of `record`."""
-    from types import SimpleNamespace
-
-    return record(Pair(SimpleNamespace(dim=dim)), Start(order), steps)  # type: ignore[arg-type]
