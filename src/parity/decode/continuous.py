@@ -80,7 +80,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
         first, n = int(rows["ids"][0]), len(rows["ids"])
         target, companion = loaded.pair(range(first, first + n), spec["sampling"], draft)
         order = draw_order(noise, n, target.length, target.raster)
-        return Pair(Clocked(target), Clocked(companion) if companion else None), Start(order)
+        return Pair(Clocked(target), None if companion is None else Clocked(companion)), Start(order)
 
     return begin
 
