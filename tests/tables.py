@@ -20,7 +20,7 @@ from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
 from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import TabularMixture, random_mixture
-from parity.models.discrete.sampling import Sampled, Sampling
+from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel, joint, random_table
 
 # --- variants
@@ -85,7 +85,7 @@ def run(
     """Decode `rows` sequences of a tabular model, row b with the noise of number b."""
     model: Any = TabularModel(logits, length, rows, width=width, forced=forced)
     if sampling is not None or forced is not None:
-        model = Sampled(model, sampling or Sampling())
+        model = Sampled(model, sampling or TokenSampling())
     noise, start = noise or counted_noise(seed, range(rows)), torch.zeros(rows, dtype=torch.int64)
     return record(model, start, method(model, start, noise=noise, **given))
 

@@ -13,7 +13,7 @@ from parity.decode.discrete import record
 from parity.decoders.steps import Step
 from parity.decoders.verification import race
 from parity.experiment import options
-from parity.models.discrete.sampling import Sampling
+from parity.models.discrete.sampling import TokenSampling
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import Variant, decoder, keeps_to, run, shortest, table, variants
 
@@ -64,7 +64,14 @@ def stopping_early_is_an_error(method, variant):
 
 def forced_tokens_stand(method, variant):
     done = run(
-        method, table(4, 7, pair=True), 7, 40, width=3, forced=FORCED, sampling=Sampling(2.0, 0.9, 3), **variant.given
+        method,
+        table(4, 7, pair=True),
+        7,
+        40,
+        width=3,
+        forced=FORCED,
+        sampling=TokenSampling(2.0, 0.9, 3),
+        **variant.given,
     )
     assert (done.tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all() and (done.kept.sum(1) <= 7).all()
 
