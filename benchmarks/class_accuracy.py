@@ -1,57 +1,42 @@
-"""Are the continuous models' pictures recognisable? The share whose class the Scenes classifier reads, as a whole, and shape and colour apart.
+"""Are the continuous models' pictures recognisable? The share whose class, colour or shape the Scenes classifier reads.
 
-python benchmarks/class_accuracy.py [--model mar] [--images 120] [--steps 25] [--guidance 3] [--temperature 0.8]
+    python benchmarks/class_accuracy.py [--model mar] [--images 120] [--steps 25] [--guidance 3] [--temperature 0.8]
 
 The classifier reads 100% of held-out pictures as drawn, and 96% of them through the autoencoder (its card).
 """
 
-import argparse
 import math
+from pathlib import Path
 
 import torch
+from common import asked, cell, embedded, numbered
 
-from parity.base.noise import batch_noise
-from parity.decode.continuous import run
-from parity.decoders.continuous.mar import mar
+from parity.decode import loop
+from parity.embedded.classes import CLASSES
 from parity.metrics.networks import classifier
-from parity.models.continuous.load import CLASSES, WEIGHTS, Networks, labels_of
-from parity.models.continuous.protocol import Start, draw_order
-from parity.training.loop import to_pictures
+from parity.training.data import to_pictures
+
+PARTS = {
+    "class": lambda k: CLASSES[k],
+    "colour": lambda k: CLASSES[k].split()[0],
+    "shape": lambda k: CLASSES[k].split()[1],
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=["mar", "xar", "harmon", "gmm"], default="mar")
-    parser.add_argument("--images", type=int, default=120)
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--guidance", type=float, default=3.0)
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    networks, net = Networks(a.model), classifier.load(WEIGHTS / "classifier.safetensors")
-    schedule = "constant" if a.model == "harmon" else "linear"
-    settings = {
-        "steps": a.steps,
-        "guidance": a.guidance,
-        "guidance_schedule": schedule,
-        "temperature": a.temperature,
-        "clip": 4.0,
-    }
-    rows = range(a.images)
-    pair, noise = networks.pair(rows, settings, False), batch_noise(a.seed, [str(i) for i in rows])
-    order = draw_order(noise, a.images, pair.target.length, pair.target.raster)
-    pixels = networks.pictures(run(order, pair.target.dim, mar(pair, Start(order), noise=noise)).tokens)
+    models = ("mar", "xar", "harmon", "gmm")
+    a = asked(__doc__, model=models, images=120, steps=25, guidance=3.0, temperature=0.8, seed=0)
+    manifest = embedded("continuous", a.model)
+    settings = {"steps": a.steps, "guidance": a.guidance, "temperature": a.temperature, "clip": 4.0}
+    settings["guidance_schedule"] = "constant" if a.model == "harmon" else "linear"
+    spec = cell("continuous", "", a.seed, sampling=settings)
+    loaded, net = loop.load("continuous", manifest, spec), classifier.load(Path(manifest["files"]["classifier"]))
+    tokens = loop.decode("continuous", loaded, spec, numbered(a.images), a.images).tokens
     with torch.inference_mode():
-        found = net(to_pictures(pixels)).argmax(1).tolist()
-    wanted = labels_of(rows).tolist()
-    for what, part in (
-        ("class", lambda k: CLASSES[k]),
-        ("colour", lambda k: CLASSES[k].split()[0]),
-        ("shape", lambda k: CLASSES[k].split()[1]),
-    ):
-        share = sum(part(f) == part(w) for f, w in zip(found, wanted, strict=True)) / a.images
+        read = net(to_pictures(loaded.pictures(tokens))).argmax(1).tolist()
+    wanted = loaded.labels(range(a.images)).tolist()
+    for what, part in PARTS.items():
+        share = sum(part(r) == part(w) for r, w in zip(read, wanted, strict=True)) / a.images
         print(f"{what:7s} {100 * share:5.1f}% +- {100 * math.sqrt(share * (1 - share) / a.images):.1f}", flush=True)
 
 

@@ -1,76 +1,57 @@
-"""How much faster is continuous speculative decoding? Ratios of seconds against the target alone, in one alternating run: medians and ranges.
+"""How much faster is continuous speculative decoding than the target alone? Ratios of seconds, their median and range.
 
-python benchmarks/continuous_speed.py [--model mar] [--batch 1 16] [--rounds 5] [--steps 25]
+    python benchmarks/continuous_speed.py [--model mar] [--batch 1 16] [--rounds 5] [--steps 25]
 
-Every round decodes the same images with each method in turn, in a new order, so that a machine's mood touches all alike. An experiment's page
-has seconds too, but of jobs that ran at other times.
+Every round decodes the same images with each method in turn, in a new order, so that a machine's mood touches all
+alike. An experiment's page times the target alone beside the first batches of each job, once.
 """
 
-import argparse
+from typing import Any
 
 import numpy as np
-import torch
+from common import asked, cell, embedded, numbered
 
 from parity.base.noise import batch_noise
-from parity.decode.continuous import run
-from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import mar
-from parity.models.continuous.load import Networks
-from parity.models.continuous.protocol import Start, draw_order
-from parity.report.continuous import RELEASED
-
-CAUSAL = ("xar", "gmm")  # their released options, and methods, are fewer: a causal target cannot judge blindly
+from parity.decode import loop
+from parity.experiment import weights
+from parity.report.settings import NAMED
 
 
-def methods(model: str) -> dict[str, tuple]:
-    """Name to decoder and options; the first is what the others are divided by."""
-    own = {k: v for k, v in RELEASED.items() if not (model in CAUSAL and k in ("verify", "truncate", "give_up"))}
-    own = own if model != "gmm" else {}
-    found: dict[str, tuple] = {"target alone": (mar, {})}
-    if model not in CAUSAL:
-        found |= {f"{n} iterations": (mar, {"iterations": n}) for n in (32, 16)}
-    return found | {
-        f"cspd{' as released' if own else ''}, gamma {g}": (cspd, {"gamma": g, **own}) for g in (4, 8, 16, 32)
-    }
+def methods(model: str) -> dict[str, str]:
+    """Name to variant; the first is what the others are divided by. A causal target cannot judge a draft blindly: its
+    released options are fewer, and it draws one token at a time."""
+    causal = weights.family("continuous", model, "--model")["causal"]
+    own: dict[str, Any] = NAMED["as released"]
+    if causal:
+        own = {k: v for k, v in own.items() if k not in ("verify", "truncate", "give_up")} if model != "gmm" else {}
+    few = () if causal else (32, 16)
+    found = {"target alone": ""} | {f"{n} iterations": f"mar: {{iterations: {n}}}" for n in few}
+    released = "".join(f", {k}: {str(v).lower()}" for k, v in own.items())
+    name = f"cspd{' as released' if own else ''}"
+    return found | {f"{name}, gamma {g}": f"cspd: {{gamma: {g}{released}}}" for g in (4, 8, 16, 32)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=["mar", "xar", "harmon", "gmm"], default="mar")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
-    a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    networks, rng, tried = Networks(a.model, a.device), np.random.default_rng(0), methods(a.model)
+    a = asked(__doc__, model=("mar", "xar", "harmon", "gmm"), batch=[1, 16], rounds=5, steps=25, device="cpu")
+    manifest, rng, tried = embedded("continuous", a.model), np.random.default_rng(0), methods(a.model)
     settings = {"steps": a.steps, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
     settings["guidance_schedule"] = "constant" if a.model == "harmon" else "linear"
+    specs = {name: cell("continuous", variant, 0, sampling=settings) for name, variant in tried.items()}
+    loaded = loop.load("continuous", manifest, specs["target alone"], a.device)
     for batch in a.batch:
-        rows, seconds = range(batch), {name: [] for name in tried}
+        rows, seconds = numbered(batch), {name: [] for name in tried}
         for turn in range(a.rounds + 1):  # the first warms up
             for name in rng.permutation(list(tried)):
-                method, options = tried[name]
-                pair, noise = (
-                    networks.pair(rows, settings, method is cspd),
-                    batch_noise(turn, [str(i) for i in rows], a.device),
-                )
-                order = draw_order(noise, batch, pair.target.length, pair.target.raster)
-                seconds[name].append(
-                    run(order, pair.target.dim, method(pair, Start(order), noise=noise, **options)).seconds
-                )
+                noise = batch_noise(turn, rows["ids"].tolist(), a.device)
+                run = loop.begun("continuous", loaded, specs[name])(rows, noise)
+                seconds[name].append(loop.leaf("continuous").record(*run).seconds)
         base = np.array(seconds["target alone"][1:])
-        print(
-            f"{a.model}, batch {batch}: target alone {np.median(base) / batch:.2f} s an image, {a.rounds} rounds",
-            flush=True,
-        )
+        alone = f"target alone {np.median(base) / batch:.2f} s an image"
+        print(f"{a.model}, batch {batch}: {alone}, {a.rounds} rounds", flush=True)
         for name, spent in seconds.items():
             ratio = base / np.array(spent[1:])
-            print(
-                f"  {name:28s} {np.median(ratio):5.2f} times faster  ({ratio.min():.2f} to {ratio.max():.2f})",
-                flush=True,
-            )
+            span = f"({ratio.min():.2f} to {ratio.max():.2f})"
+            print(f"  {name:28s} {np.median(ratio):5.2f} times faster  {span}", flush=True)
 
 
 if __name__ == "__main__":

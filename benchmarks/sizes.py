@@ -1,29 +1,27 @@
-"""What a picture of 32x32 pixels keeps: CLIP cosine with its caption and error of the tokenizer, ground-truth renderings, beside 64x64.
+"""What a picture of 32x32 pixels keeps beside 64x64: its CLIP cosine with its caption, and the tokenizer's error.
 
 python benchmarks/sizes.py [--images 200] [--threads 1]
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import torch
+from common import asked, embedded
 from PIL import Image
 
 from parity.embedded.scenes import SIZE, ground_truth, reduced
-from parity.experiment.config import ModelSpec
 from parity.metrics.features import cell_features
-from parity.metrics.render import render
-from parity.models import checkpoints
-from parity.models.discrete.vq import VQ
-from parity.training.loop import to_pictures
+from parity.metrics.networks import clip
+from parity.models.discrete import load
+from parity.training.data import to_pictures
 
 
-def rebuilt(vq: VQ, pixels: np.ndarray, batch: int = 32) -> np.ndarray:
+@torch.inference_mode()
+def rebuilt(loaded: load.Loaded, pixels: np.ndarray, batch: int = 32) -> np.ndarray:
     """Pictures through the tokenizer and back."""
-    with torch.inference_mode():
-        tokens = [vq.encode(to_pictures(pixels[i : i + batch])).numpy() for i in range(0, len(pixels), batch)]
-    return render(vq, np.concatenate(tokens), "cpu")
+    parts = to_pictures(pixels).split(batch)
+    return loaded.pictures(torch.cat([loaded.nets["vq"].encode(part) for part in parts]))
 
 
 def bilinear(pixels: np.ndarray) -> np.ndarray:
@@ -31,24 +29,19 @@ def bilinear(pixels: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    manifest = checkpoints.get("scenes", ModelSpec(), Path("results"))
-    vq, clip = checkpoints.load(manifest).vq, checkpoints.load_clip(manifest)
+    a = asked(__doc__, images=200)
+    manifest = embedded("discrete", "scenes")
+    loaded, net = load.load(manifest), clip.load(Path(manifest["files"]["clip"]))
     captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
     names, real = np.array(captions), np.stack([ground_truth(caption, i) for i, caption in enumerate(captions)])
     for side in (64, 32):
         pixels = reduced(real, side)
-        made = rebuilt(vq, pixels)
+        made = rebuilt(loaded, pixels)
         for name, shown in {"as drawn": pixels, "as drawn, bilinear": bilinear(pixels), "tokenizer": made}.items():
-            score = cell_features(names, names, shown, clip)["cosine"].mean()
+            score = cell_features(names, names, shown, net)["cosine"].mean()
             print(f"{side}x{side} {name:18s} cosine {score:.3f}", flush=True)
-        print(
-            f"{side}x{side} tokenizer: mean absolute error {np.abs(made / 255 - pixels / 255).mean():.3f}", flush=True
-        )
+        error = np.abs(made / 255 - pixels / 255).mean()
+        print(f"{side}x{side} tokenizer: mean absolute error {error:.3f}", flush=True)
 
 
 if __name__ == "__main__":

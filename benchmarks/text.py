@@ -1,123 +1,99 @@
 """What any-subset decoding costs on the embedded model: passes per token, and a batch against one row at a time.
 
-    python benchmarks/text.py passes --rows 256        assd and assd_ngram at k = 5 against sequential decoding, 95 % of 128 words hidden
-    python benchmarks/text.py batch --alone 8          64 rows at once against rows one by one, seconds per row, assd at k = 5
-    python benchmarks/text.py cache --rows 4           seconds per pass with keys and values kept, and without
+    python benchmarks/text.py passes --rows 256     assd and assd_ngram at k = 5 against sequential decoding
+    python benchmarks/text.py batch --alone 8       rows at once against rows one by one, seconds per row, assd at k = 5
+    python benchmarks/text.py cache --rows 4        seconds per pass with keys and values kept, and without
 
-One thread, float32. Writes benchmarks/text-<what>.json.
+Of 128 words 95 % are hidden. One thread, float32. Writes benchmarks/text-<what>.json.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import torch
+from common import Rows, asked, cell, embedded
 
 from parity.base.command import provenance
 from parity.base.files import write_json
-from parity.base.noise import batch_noise
-from parity.decode.anysubset import fill
-from parity.decoders.anysubset.assd import assd
-from parity.decoders.anysubset.assd_ngram import assd_ngram
-from parity.decoders.anysubset.sequential import sequential
+from parity.decode import loop
+from parity.decode.records import Shard
 from parity.inputs import tasks
-from parity.metrics import statistics
-from parity.models.anysubset.load import TextModels
-from parity.models.anysubset.protocol import Infilling, infilling
+from parity.metrics.entropy import entropy
+from parity.metrics.perplexity import perplexities
+from parity.metrics.spread import mean_error
+from parity.metrics.statistics import compare
+from parity.models.anysubset.load import Loaded, load
+
+TRIED = {
+    "sequential": ("", 0),
+    "control": ("", 1),
+    "assd": ("assd: {k: 5}", 2),
+    "assd_ngram": ("assd_ngram: {k: 5}", 2),
+}
 
 
-def starts(models: TextModels, rows: int, length: int, masked: float) -> tuple[Infilling, list[str]]:
+def hidden(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
+    """Rows of a task as decoders read them."""
     settings = {"rows": rows, "length": length, "masked": masked, "prompt": "scattered", "data": ""}
     task = tasks.build("infilling", settings, models.words)
-    tokens, known, end = (torch.from_numpy(x) for x in (task.tokens, task.known, task.end))
-    return infilling(tokens, known, models.words.mask, models.words.vocab, end), task.ids
+    return {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
 
-def rows_of(start: Infilling, part: slice) -> Infilling:
-    return Infilling(*(x[part] for x in start))
+def run(models: Loaded, variant: str, seed: int, rows: Rows, batch: int, cache: bool = True) -> Shard:
+    return loop.decode("anysubset", models, cell("anysubset", variant, seed, cache=cache), rows, batch)
 
 
-def passes(models: TextModels, rows: int) -> dict:
-    from parity.metrics.score import perplexities
-
-    start, ids = starts(models, rows, 128, 0.95)
-    model, found, base = models.subset(True), {}, {}
-    for name, decoder, seed in (
-        ("sequential", sequential, 0),
-        ("control", sequential, 1),
-        ("assd", lambda *a, **k: assd(*a, k=5, **k), 2),
-        ("assd_ngram", lambda *a, **k: assd_ngram(*a, k=5, **k), 2),
-    ):
-        done = [
-            fill(
-                rows_of(start, slice(i, i + 64)),
-                decoder(model, rows_of(start, slice(i, i + 64)), noise=batch_noise(seed, ids[i : i + 64])),
-            )
-            for i in range(0, rows, 64)
-        ]
-        tokens, nfe = torch.cat([d.tokens for d in done]), torch.cat([d.nfe for d in done])
-        ppl = perplexities(models.gpt2, tokens, start.end, models.words.mask, models.words.separator)
-        figures = {"perplexity": ppl, "entropy": np.array([statistics.entropy(t) for t in tokens.numpy()])}
+def passes(models: Loaded, rows: int, alone: int) -> dict:
+    found, base = {}, {}
+    task, words = hidden(models, rows), models.words
+    for name, (variant, seed) in TRIED.items():
+        done = run(models, variant, seed, task, 64)
+        tokens, end = torch.from_numpy(done.tokens).long(), torch.from_numpy(done.end)
+        figures = {"perplexity": perplexities(models.gpt2, tokens, end, words.mask, words.separator)}
+        figures["entropy"] = np.array([entropy(t) for t in done.tokens])
         base = base or figures
-        per_token, error = statistics.mean_error((nfe / (start.end - start.begin)).numpy())
-        found[name] = {
-            "nfe_per_token": per_token,
-            "nfe_per_token_se": error,
-            "seconds_per_row": sum(d.seconds for d in done) / rows,
-        }
+        per_token, error = mean_error(done.nfe / done.missing)
+        found[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error}
+        found[name]["seconds_per_row"] = (done.seconds / done.batch).sum() / rows
         for key, values in figures.items():
-            mean, se = statistics.mean_error(values)
-            found[name] |= {key: mean, f"{key}_se": se} | {
-                f"{key}_{k}": v for k, v in statistics.compare(values, base[key]).items()
-            }
+            mean, se = mean_error(values)
+            against = {f"{key}_{k}": v for k, v in compare(values, base[key]).items()}
+            found[name] |= {key: mean, f"{key}_se": se} | against
         print(name, {k: round(v, 4) for k, v in found[name].items()}, flush=True)
     return found
 
 
-def batch(models: TextModels, alone: int) -> dict:
-    start, ids = starts(models, 64, 128, 0.95)
-    noise, model = batch_noise(2, ids), models.subset(True)
-    fill(rows_of(start, slice(1)), assd(model, rows_of(start, slice(1)), noise=batch_noise(2, ids[:1]), k=5))  # warm
-    together = fill(start, assd(model, start, noise=noise, k=5))
-    one_by_one = [
-        fill(
-            rows_of(start, slice(i, i + 1)),
-            assd(model, rows_of(start, slice(i, i + 1)), noise=batch_noise(2, ids[i : i + 1]), k=5),
-        )
-        for i in range(alone)
-    ]
-    same = all(torch.equal(d.tokens[0], together.tokens[i]) for i, d in enumerate(one_by_one))
-    single, many = sum(d.seconds for d in one_by_one) / alone, together.seconds / 64
+def batch(models: Loaded, rows: int, alone: int) -> dict:
+    task = hidden(models, rows)
+    few = {k: v[:alone] for k, v in task.items()}
+    run(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in task.items()}, 1)  # warm
+    together, apart = (run(models, "assd: {k: 5}", 2, some, n) for some, n in ((task, rows), (few, 1)))
+    single, many = float(apart.seconds.mean()), float(together.seconds[0]) / rows
+    same = bool((apart.tokens == together.tokens[:alone]).all())
     return {"seconds_alone": single, "seconds_in_batch": many, "ratio": single / many, "same_tokens": same}
 
 
-def cache(models: TextModels, rows: int) -> dict:
+def cache(models: Loaded, rows: int, alone: int) -> dict:
     found = {}
     for length, masked in ((128, 0.95), (512, 0.25)):
-        start, ids = starts(models, rows, length, masked)
+        task = hidden(models, rows, length, masked)
         for kept in (True, False):
-            done = fill(start, assd(models.subset(kept), start, noise=batch_noise(2, ids), k=5))
-            found[f"length {length}, {'cache' if kept else 'no cache'}"] = done.seconds / int(done.nfe.max())
+            done = run(models, "assd: {k: 5}", 2, task, rows, kept)
+            found[f"length {length}, {'cache' if kept else 'no cache'}"] = float(done.seconds[0]) / int(done.nfe.max())
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["passes", "batch", "cache"])
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--alone", type=int, default=8)
-    a = parser.parse_args()
-    torch.set_num_threads(1)
-    models = TextModels()
-    found = {
-        "passes": lambda: passes(models, a.rows),
-        "batch": lambda: batch(models, a.alone),
-        "cache": lambda: cache(models, a.rows),
-    }[a.what]()
-    print(found)
-    write_json(
-        Path(__file__).parent / f"text-{a.what}.json", {"found": found, "provenance": provenance("cpu", "float32", 1)}
-    )
+    what = {"passes": passes, "batch": batch, "cache": cache}
+    a = asked(__doc__, ["passes"], rows=64, alone=8)
+    if unknown := set(a.variants) - set(what):
+        raise SystemExit(f"{min(unknown)}: allowed: {', '.join(what)}")
+    models = load(embedded("anysubset", "xlnet"))
+    for name in a.variants:
+        found = what[name](models, a.rows, a.alone)
+        print(found)
+        how = provenance("cpu", "float32", a.threads)
+        write_json(Path(__file__).parent / f"text-{name}.json", {"found": found, "provenance": how})
 
 
 if __name__ == "__main__":
