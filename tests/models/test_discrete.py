@@ -91,6 +91,30 @@ def test_published_files_are_verified_and_converted(tmp_path):
         fetch.manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
 
 
+def test_a_specification_that_is_none_is_one_line(tmp_path):
+    with pytest.raises(ParityError, match=r"image\.models\.m\.grid = 12: allowed: 8 or 16"):
+        fetch.manifest("discrete", "m", {"grid": 12}, tmp_path)
+
+
+@pytest.mark.parametrize(("error", "tries"), [("GatedRepoError", 1), ("HfHubHTTPError", 3)])
+def test_a_download_that_fails_is_tried_again_unless_it_is_refused(monkeypatch, capsys, error, tries):
+    import huggingface_hub as hub
+
+    asked = []
+
+    def fails(repo, file, revision):
+        asked.append((repo, file, revision))
+        kind = getattr(hub.errors, error)
+        raise kind.__new__(kind, "no")  # made without the answer of a server
+
+    monkeypatch.setattr(hub, "hf_hub_download", fails)
+    monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
+    with pytest.raises(ParityError, match=f"a/b/c.pt at 0123abcd cannot be had: {error}") as told:
+        fetch.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
+    assert asked == [("a/b", "c.pt", "0123abcd" * 5)] * tries and "\n" not in str(told.value)
+    assert capsys.readouterr().err.count("failed") == (tries if tries > 1 else 0)
+
+
 def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
     _, spec = published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")

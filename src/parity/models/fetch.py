@@ -19,6 +19,7 @@ from parity.base.files import header, publish, sums
 from parity.base.weights import check, listed, sha256, unpickle
 from parity.experiment import weights
 from parity.experiment.schema import ModelSpec
+from parity.experiment.validation import validate
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 OURS = {"t5": "text", "llamagen": "transformer"}  # embedded files to the parts that they are
@@ -32,7 +33,9 @@ def manifest(kind: str, name: str, spec: dict[str, Any], folder: Path) -> dict[s
 
 def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """given: a model of the section `image`, as its schema says."""
-    what, spec = f"image.models.{name}", ModelSpec.model_validate(given)
+    what = f"image.models.{name}"
+    spec = validate(ModelSpec, given, what)
+    assert isinstance(spec, ModelSpec)
     said = {"family": spec.family, "source": spec.source, "network": dict(spec.network)}
     if spec.source == "embedded":
         known = sums(weights.EMBEDDED)

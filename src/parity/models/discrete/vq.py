@@ -4,6 +4,7 @@ Source: Sun et al. 2024 (LlamaGen), sec. 3.1; the parameter names are those of t
 The embedded tokenizer is the same module with fewer channels and two down-samplings in place of four.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def _mid(c: VQConfig, n: int) -> nn.ModuleList:
     return nn.ModuleList([ResnetBlock(c, n, n), AttnBlock(c, n), ResnetBlock(c, n, n)])
 
 
+def _through(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
+    for module in modules:
+        x = module(x)
+    return x
+
+
 class Encoder(nn.Module):
     def __init__(self, c: VQConfig):
         super().__init__()
@@ -112,9 +119,7 @@ class Encoder(nn.Module):
         self.norm_out, self.conv_out = _norm(widths[-1], c), nn.Conv2d(widths[-1], c.z_channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.conv_in(x)
-        for block in (*self.conv_blocks, *self.mid):
-            h = block(h)
+        h = _through((self.conv_in, *self.conv_blocks, *self.mid), x)
         return self.conv_out(F.silu(self.norm_out(h)))
 
 
@@ -131,9 +136,7 @@ class Decoder(nn.Module):
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, z: Tensor) -> Tensor:
-        h = self.conv_in(z)
-        for block in (*self.mid, *self.conv_blocks):
-            h = block(h)
+        h = _through((self.conv_in, *self.mid, *self.conv_blocks), z)
         return self.conv_out(F.silu(self.norm_out(h)))
 
 
