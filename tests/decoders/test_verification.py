@@ -28,7 +28,8 @@ NO = torch.zeros(1, 2, dtype=torch.bool)
             [0, 2],
             2,
         ),
-        # first draft impossible under p: rejected even at u = 0, corrected from the residual (token 2 alone), the rest fresh
+        # first draft impossible under p: rejected even at u = 0, corrected from the residual (token 2 alone), the rest
+        # fresh
         (laws([0.0, 0.0, 1.0], [0.1, 0.8, 0.1]), laws([1.0, 0.0, 0.0], [0.1, 0.8, 0.1]), [0, 0], [0.0, 0.0], [2, 1], 1),
         # ratio 0.25 / 0.5 = 0.5: u just below accepts, then a rejection at the second slot
         (

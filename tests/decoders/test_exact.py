@@ -1,0 +1,138 @@
+"""Decoders on an enumerable model: what is claimed lossless draws from its law, what is not is told from it."""
+
+import pytest
+import torch
+
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.gsd import gsd
+from parity.decoders.discrete.lantern import lantern
+from parity.decoders.discrete.lantern_pp import lantern_pp
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.sjd_coupled import sjd_coupled
+from parity.decoders.discrete.sjd_pac import sjd_pac
+from parity.decoders.discrete.spec import spec
+from parity.decoders.discrete.vvs import vvs
+from parity.decoders.discrete.zipar import zipar
+from parity.decoders.verification import finish, race, residual
+from parity.equality.faults import altered
+from parity.experiment import options
+from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.models.discrete.tabular import TabularModel, joint
+from tests.tables import counts, decoder, law, p_value, run, table, variants
+
+V, L, N = 3, 5, 20_000
+LOGITS = table(V, L)
+LAW = law(LOGITS, V, L)
+FORCED = torch.tensor([-1, 2, -1, -1, 0])
+LOSSLESS = [v for v in variants("discrete") if options.claim("discrete", v.method, v.given) == "lossless"]
+CASES = [
+    pytest.param(decoder("discrete", v.method), v.given, id=v.name)
+    for v in LOSSLESS
+    if not options.coupled("discrete", v.method, v.given)  # whose tokens are plain decoding's: see the contracts
+]
+CASES += [
+    (sjd, {"window": 3, "init": "sample_above", "refine": False}),
+    (sjd_coupled, {"window": 4, "init": "random", "coupling": "maximal"}),
+    (sjd_coupled, {"window": 4, "init": "repeat_left", "coupling": "maximal", "warm": True}),
+    (sjd_coupled, {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
+    (gsd, {"window": 3, "group": 2, "resample": "group"}),
+    (gsd, {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
+    (sjd_pac, {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
+    (spec, {"gamma": 9}),
+    (lantern_pp, {"relax": 0.0}),
+    (lantern_pp, {"relax": 0.0, "breadth": 1, "depth": 3}),
+]
+SMALL = {"depth": 2, "total": 12}
+LOSSY = [
+    (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
+    (gsd, {"window": 3, "group": 3, "delta": 1.0}),
+    (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+    (lantern, SMALL),
+    (lantern, {**SMALL, "reject": "all"}),
+    (lantern_pp, {"relax": 1.0}),
+    (vvs, {**SMALL, "delta": 0.0, "interval": 2}),
+    (vvs, {**SMALL, "delta": 0.0, "interval": 2, "select": "confidence", "truncate": False}),
+    (vvs, {**SMALL, "delta": 0.0, "schedule": "dynamic"}),
+    (vvs, {**SMALL, "delta": 0.0, "schedule": "off", "replace": 1.0}),
+    (zipar, {"ahead": 1}),
+]
+
+
+@pytest.mark.parametrize(("method", "given"), CASES)
+def test_a_lossless_decoder_draws_from_the_law(method, given):
+    assert p_value(counts(run(method, LOGITS, L, N, **given).tokens, V), LAW) > 1e-4
+
+
+@pytest.mark.parametrize(("method", "given"), CASES)
+def test_guidance_top_k_and_grammar_reach_the_decoder(method, given):
+    """Nothing is drawn outside the law's support, which p_value says is impossible."""
+    logits, sampling = table(V, L, pair=True), TokenSampling(guidance=2.0, temperature=0.9, top_k=2)
+    exact = joint(Sampled(TabularModel(logits, L, V**L, forced=FORCED), sampling), V, L)
+    assert (exact > 0).sum() <= 2**3
+    tokens = run(method, logits, L, N // 2, forced=FORCED, sampling=sampling, **given).tokens
+    assert p_value(counts(tokens, V), exact) > 1e-4
+
+
+@pytest.mark.parametrize("variant", LOSSLESS, ids=lambda v: v.name)
+def test_greedy_decoding_is_greedy_plain_decoding(variant):
+    logits, greedy = table(5, 6), TokenSampling(top_k=1)
+    plain = run(ar, logits, 6, 20, sampling=greedy).tokens
+    own = run(decoder("discrete", variant.method), logits, 6, 20, sampling=greedy, **variant.given).tokens
+    assert (
+        torch.equal(own, plain) and (plain == plain[0]).all()
+    )  # the likeliest token at each place, whatever the noise
+
+
+@pytest.mark.parametrize(("method", "given"), LOSSY)
+def test_what_is_lossy_is_rejected(method, given):
+    assert p_value(counts(run(method, LOGITS, L, N, **given).tokens, V), LAW) < 1e-6
+
+
+@pytest.mark.parametrize(("method", "given"), [c for c in LOSSY if c[0] not in (vvs, zipar)])
+def test_a_lossy_decoder_that_verifies_every_token_leaves_what_is_forced(method, given):
+    tokens = run(
+        method, table(V, L, pair=True), L, 500, forced=FORCED, sampling=TokenSampling(guidance=2.0), **given
+    ).tokens
+    assert (tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all()
+
+
+def corrected_from_p(p, q, draft, point, u, exponential, tolerance):
+    """SJD whose correction is not of the residual."""
+    own_p, own_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))
+    accepted = torch.where(point, False, u * own_q < own_p)
+    return finish(p, torch.zeros_like(q), draft, point, accepted, race(p, exponential), exponential)
+
+
+def each_as_the_first(p, q, candidates, valid, point, u, exponential):
+    """Siblings of a tree, each tested as if it were the first draw from q."""
+    drawn, rank = race(p, exponential), torch.full_like(candidates[:, 0], -1)
+    for k in range(candidates.shape[1]):
+        v = candidates[:, k : k + 1]
+        accepted = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
+        rank = torch.where(accepted & valid[:, k] & ~point & (rank < 0), k, rank)
+    chosen = candidates.gather(1, rank.clamp(min=0)[:, None])[:, 0]
+    token = torch.where(rank < 0, race(residual(p, q), exponential), chosen)
+    return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
+
+
+def correction_of_p(p, q, draft, point, accepted, fresh, exponential):
+    return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, exponential)
+
+
+def bonus_from_q(p, q, draft, point, accepted, fresh, exponential):
+    q = torch.cat([q[:, :1], q[:, :-1]], 1)  # the law of the slot before
+    return finish(p, q, draft, point, accepted, torch.where(point, race(q, exponential), fresh), exponential)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "given"),
+    [
+        ("sjd", {"verify": corrected_from_p}, {"window": 3}),
+        ("sjd_pac", {"verify_siblings": each_as_the_first}, {"window": 4, "init": "sample_above"}),
+        ("spec", {"finish": correction_of_p}, {"gamma": 2}),
+        ("spec", {"finish": bonus_from_q}, {"gamma": 2}),
+    ],
+)
+def test_a_planted_fault_is_noticed(method, fault, given):
+    module = altered(f"parity.decoders.discrete.{method}", **fault)
+    assert p_value(counts(run(getattr(module, method), LOGITS, L, N, **given).tokens, V), LAW) < 1e-8

@@ -1,0 +1,187 @@
+"""Any-subset decoders: laws on enumerable models, the paper's theorem and lemma, its order, bad prompts."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from parity.base.errors import ParityError
+from parity.base.noise import counted_noise
+from parity.decode.anysubset import record
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_ngram import assd_ngram, bigram_laws
+from parity.decoders.anysubset.diffusion import diffusion
+from parity.decoders.anysubset.gpt2 import gpt2
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.decoders.ranks import ranks
+from parity.models.anysubset.protocol import Infilling, infilling, lattice, write
+from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
+from tests.tables import p_value, prompts, row, texts
+
+
+class Recorder:
+    """A model that remembers what it was asked."""
+
+    def __init__(self, model):
+        self.model, self.vocab, self.mask, self.calls = model, model.vocab, model.mask, []
+
+    def laws(self, tokens, order, begin, asked, seen):
+        p = self.model.laws(tokens, order, begin, asked, seen)
+        self.calls.append((tokens, asked, seen, p))
+        return p
+
+
+# --- the order
+
+
+def test_order_is_prompt_then_the_rest_from_left_to_right():
+    known = torch.tensor([[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]).bool()
+    order, begin, end = lattice(known, torch.tensor([6, 4]))
+    assert order.tolist() == [[1, 4, 0, 2, 3, 5], [0, 3, 1, 2, 4, 5]]
+    assert begin.tolist() == [2, 2] and end.tolist() == [6, 4]
+    here = ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
+    assert here.rank.tolist() == [[3, 4], [3, 4]] and here.position.tolist() == [[2, 3], [2, 4]]
+    assert here.open.tolist() == [[True, True], [True, False]] and here.asked.tolist() == [[3, 4], [3, 6]]
+
+
+def test_write_leaves_slots_past_the_end_alone():
+    """A slot past a row's end repeats the last position; only the slot that is final may write there."""
+    values = torch.tensor([[7, 8, 9]])
+    positions, new = torch.tensor([[2, 2, 2]]), torch.tensor([[5, 0, 1]])
+    assert write(values, positions, new, torch.tensor([[True, False, False]])).tolist() == [[7, 8, 5]]
+    assert values.tolist() == [[7, 8, 9]]
+
+
+# --- laws
+
+
+def p_of(method, n=20_000, consistent=False, **given):
+    """p-value of a decoder's texts of five tokens, three of them missing in two places."""
+    table = consistent_table(3, 5, torch.Generator().manual_seed(1))
+    model = TabularAnySubset(table) if consistent else texts(3, 5, 1)
+    known = torch.tensor([[False, True, False, True, False]]).expand(n, -1)
+    start = infilling(torch.tensor([[0, 2, 0, 1, 0]]).expand(n, -1), known, model.mask, model.vocab)
+    done = record(model, start, method(model, start, noise=counted_noise(2, range(n)), **given))
+    observed = torch.bincount(torch.from_numpy(codes(model, start, done.tokens)), minlength=27).double()
+    return p_value(observed, torch.from_numpy(joint_law(model, start)))
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [(sequential, {}), (assd, {"k": 2}), (assd, {"k": 3}), (assd, {"k": 5}), (assd_ngram, {"k": 3})],
+)
+def test_a_lossless_decoder_draws_from_the_law(method, given):
+    assert p_of(method, **given) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("method", "given"), [(assd, {"k": 3, "tolerance": 0.1}), (sigma_gpt, {"orders": 4}), (diffusion, {"steps": 2})]
+)
+def test_what_is_lossy_is_rejected(method, given):
+    assert p_of(method, **given) < 1e-6
+
+
+def backwards(model, start, *, noise):
+    """Sequential decoding of the missing tokens from right to left."""
+    rank = torch.arange(start.order.shape[1])
+    missing = (rank >= start.begin[:, None]) & (rank < start.end[:, None])
+    turned = torch.where(missing, start.begin[:, None] + start.end[:, None] - 1 - rank, rank)
+    return sequential(model, start._replace(order=start.order.gather(1, turned)), noise=noise)
+
+
+def test_another_order_is_another_law():
+    """Of an inconsistent network: what the lattice order rules out (Eq. 3)."""
+    assert p_of(backwards) < 1e-6 and p_of(backwards, consistent=True) > 1e-4
+
+
+# --- Theorem 1 and Lemma 1
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_assd_never_needs_more_passes_than_tokens(k):
+    """10,000 rows of random models, prompts, lengths."""
+    for seed, scale in enumerate((0.3, 1.5, 4.0, 1.5)):
+        model = texts(3, 6, seed, scale)
+        start = prompts(model, 2500, seed)
+        done = record(model, start, assd(model, start, noise=counted_noise(seed, range(2500)), k=k))
+        tokens = start.end - start.begin
+        assert (done.nfe <= tokens).all()
+        assert (done.nfe[tokens == 1] == 1).all()  # line 9: one token left needs no verification
+        assert k > 2 or (done.nfe == tokens).all()  # and 2 can never win
+    assert k == 2 or (done.nfe < tokens).any()
+
+
+def test_the_controls_break_the_theorem():
+    model = texts(3, 6, 1)
+    start, noise = prompts(model, 2000), counted_noise(0, range(2000))
+    tokens = start.end - start.begin
+    assert (record(model, start, sigma_gpt(model, start, noise=noise, orders=2)).nfe > tokens).any()
+    done = record(model, start, assd_ngram(model, start, noise=noise, k=3))
+    assert (done.nfe <= tokens).all() and (done.nfe + done.aux > tokens).any() and (done.aux == done.nfe).all()
+
+
+def test_more_orders_cost_more_evaluations():
+    model = Recorder(texts(3, 6, 1))
+    one = row(prompts(model.model, 20, 7), 0)
+    done = record(model, one, sigma_gpt(model, one, noise=counted_noise(0, range(1)), orders=3))
+    assert int(done.nfe[0]) == 4 * int(done.loops[0]) == 2 * len(model.calls)  # not the two batches of a loop
+
+
+def test_first_draft_is_always_accepted():
+    """Lemma 1: its draft law is the law it would be verified against; and it stands in the result as it was drawn."""
+    model = Recorder(texts(3, 6, 2))
+    start, noise = prompts(model.model, 2000, 1), counted_noise(0, range(2000))
+    accepted = 0
+    for step in assd(model, start, noise=noise, k=4):
+        line, asked, _, p = next(c for c in reversed(model.calls) if c[1].shape[1] == 4)
+        alive, first = asked[:, 0] < start.order.shape[1], asked[:, :1].clamp(max=5)
+        again = model.model.laws(line, start.order, start.begin, asked[:, :1], first)  # its joint-density term
+        assert torch.equal(again[alive, 0], p[alive, 0])
+        own, joint = (law.gather(-1, step.tokens[:, :1]) for law in (p[:, 0], again[:, 0]))
+        assert (noise.uniform("accept", asked[:, :1]) * own < joint)[alive].all() and step.final[alive, 0].all()
+        accepted += int(alive.sum())
+    assert accepted > 2000
+
+
+def test_first_bigram_draft_is_not_always_accepted():
+    model = texts(3, 6, 2)
+    start = prompts(model, 2000, 1)
+    alone = [s.final.sum(1) == 1 for s in assd_ngram(model, start, noise=counted_noise(0, range(2000)), k=4)]
+    assert sum(int((a & (start.end - start.begin > 1)).sum()) for a in alone) > 0
+
+
+def test_bigrams_are_counted_from_neighbouring_known_tokens():
+    M = 9
+    tokens, laws = torch.tensor([[1, 2, 1, 3, 1, 2, M, 4]]), partial(bigram_laws, mask=M, vocab=10, dtype=torch.float64)
+    law = laws(tokens, torch.tensor([1]))[0]
+    assert law[2] == pytest.approx(2 / 3) and law[3] == pytest.approx(1 / 3)
+    law = laws(tokens, torch.tensor([4]))[0]  # nothing follows 4: single tokens
+    assert law[1] == pytest.approx(3 / 7) and law[M] == 0
+    law = laws(torch.full((1, 4), M), torch.tensor([M]))[0]
+    assert law[M] == 0 and law[0] == pytest.approx(1 / 9)
+
+
+# --- bad prompts
+
+
+@pytest.mark.parametrize(
+    ("tokens", "known", "message"),
+    [
+        ([[1, 2, 0]], [[1, 1, 1]], "row 0: no masked position among 3"),
+        ([[1, 2, 0]], [[0, 0, 0]], "row 0: all 3 positions are masked"),
+        ([[1, 2, 0], [1, 7, 0]], [[1, 0, 0], [0, 1, 0]], "row 1, position 1: known token 7; allowed: 0 to 3"),
+        ([[1, -1, 0]], [[0, 1, 0]], "row 0, position 1: known token -1"),
+        ([[1, 3, 0]], [[0, 1, 0]], r"row 0, position 1: known token 3 \(the mask\)"),
+    ],
+)
+def test_bad_prompts_are_named(tokens, known, message):
+    with pytest.raises(ParityError, match=message):
+        infilling(torch.tensor(tokens), torch.tensor(known).bool(), mask=3, vocab=4)
+
+
+def test_gpt2_takes_a_prefix_alone():
+    model = texts(3, 4)
+    start = infilling(torch.tensor([[1, 0, 2, 0]]), torch.tensor([[True, False, True, False]]), 3, 4)
+    with pytest.raises(ParityError, match="row 0: known tokens behind masked ones"):
+        gpt2(model, start, noise=counted_noise(0, range(1)))

@@ -1,0 +1,125 @@
+"""Jacobi-type decoders: their window, what makes them fast, GSD's groups."""
+
+import pytest
+import torch
+
+from parity.base.noise import counted_noise
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.gsd import groups
+from parity.decoders.discrete.mtj import mtj
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.sjd_coupled import sjd_coupled
+from parity.decoders.verification import race, verify
+from parity.decoders.window import Window
+from parity.models.discrete.tabular import TabularModel, nodes
+from tests.tables import run, table
+
+
+def opened(init, kept, forced=None, **given):
+    """A window of four over rows of two by five, after a pass that drew tokens 1, 2, 3, 4 and kept some."""
+    model = TabularModel(table(5, 5), 5, 2, width=2, forced=forced)
+    slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **given)
+    assert slots.open()
+    p = slots.law(slots.drafts().tokens)
+    step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(kept), p)
+    assert slots.open()
+    return slots, p, step
+
+
+def test_what_is_not_final_is_carried_with_its_law_and_the_window_shrinks_at_the_end():
+    slots, p, step = opened("random", [1, 3])
+    assert step.kept.tolist() == [1, 3] and step.positions.tolist() == [0, 0]
+    draft, q, point = slots.drafts()
+    assert draft.shape == (2, 4) and slots.where.tolist() == [[1, 2, 3, 4], [3, 4, 5, 6]]
+    assert draft[0, :3].tolist() == [2, 3, 4] and draft[1, 0] == 4
+    assert torch.equal(q[0, :3], p[0, 1:]) and torch.equal(q[1, 0], p[1, 3])
+    assert point.tolist() == [[False, False, False, True], [False, True, True, True]]
+    slots.advance(draft, torch.tensor([4, 1]), q)
+    assert slots.open() and slots.where.tolist() == [[5], [4]]  # one open position at most
+    assert slots.advance(torch.zeros(2, 1, dtype=torch.int64), torch.tensor([1, 1]), q[:, :1]).kept.tolist() == [0, 1]
+    assert not slots.open()
+
+
+@pytest.mark.parametrize(("init", "new"), [("repeat_left", [4, 4]), ("repeat_above", [3, 3])])
+def test_a_new_slot_repeats_the_nearest_token_written_there(init, new):
+    """Of positions 0 to 3, which hold 1, 2, 3, 4: to the left of 4 stands 3, above it 2."""
+    slots, _, _ = opened(init, [1, 3])
+    draft, _, point = slots.drafts()
+    assert [draft[0, 3].item(), draft[1, 1].item()] == new and point[0, 3] and point[1, 1]
+
+
+@pytest.mark.parametrize(("init", "source"), [("sample_left", 3), ("sample_above", 2)])
+def test_a_new_slot_draws_from_the_law_predicted_there(init, source):
+    slots, p, _ = opened(init, [1, 3])
+    draft, q, point = slots.drafts()
+    assert torch.equal(q[0, 3], p[0, source]) and torch.equal(q[1, 1], p[1, source]) and not point[0, 3]
+    e = slots.noise.exponential("draft", slots.index, 5)
+    assert draft[0, 3] == race(p[0, source], e[0, 3])
+    shared, p, _ = opened(init, [1, 3], shared=True)
+    assert shared.drafts().tokens[0, 3] == race(p[0, source], shared.races()[0, 3])
+
+
+def test_a_warm_window_draws_every_slot_from_the_frontier_and_what_is_forced_is_given():
+    slots, p, _ = opened("random", [1, 3], torch.tensor([-1, -1, -1, 2, -1]), warm=True)
+    draft, q, point = slots.drafts()
+    assert torch.equal(q[0], p[0, :1].expand(4, -1)) and torch.equal(q[1], p[1, 2:3].expand(4, -1))
+    assert draft[0, 2] == 2 and draft[1, 0] == 2 and point.sum() == 2 and point[0, 2] and point[1, 0]
+
+
+def test_refinement_is_what_accelerates():
+    """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the
+    past."""
+    V, L = 4, 6
+    weak = table(V, 1, seed=3, scale=2.0)[:1].expand(nodes(V, L), -1) + 0.2 * table(V, L)
+    with_it, without = (run(sjd, weak, L, 2000, window=6, refine=r).nfe.float().mean() for r in (True, False))
+    assert with_it < without - 0.5
+
+
+def test_forced_tokens_cost_plain_sampling_no_pass():
+    forced = torch.tensor([2, -1, 2, 2, -1, 0])
+    done = run(ar, table(3, 6), 6, 50, forced=forced)
+    assert (done.nfe == 2).all() and (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
+
+
+def test_branches_lower_the_passes():
+    """On a table whose law changes with every token no draft fits for long: here the alternatives are what helps."""
+    logits = table(4, 6)
+    chain, bare, tree = (
+        run(d, logits, 6, 3000, window=4, **o)
+        for d, o in ((sjd_coupled, {"warm": True}), (mtj, {"branches": 0}), (mtj, {"branches": 8}))
+    )
+    assert tree.nfe.float().mean() < min(chain.nfe.float().mean(), bare.nfe.float().mean()) - 0.3
+    assert (tree.nodes > bare.nodes).float().mean() > 0.9
+
+
+def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variation():
+    """GSD supplement, Proposition 1, to Monte-Carlo accuracy."""
+    n, V = 200_000, 6
+    p, q = torch.rand(2, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p, q = p / p.sum(), q / q.sum()
+    noise, one = counted_noise(0, range(n)), torch.zeros(n, 1, dtype=torch.int64)
+    draft = race(q, noise.exponential("draft", one, V))
+    laws, point = (law.expand(n, 1, V) for law in (p, q)), torch.zeros(n, 1, dtype=torch.bool)
+    done = verify(*laws, draft, point, noise.uniform("accept", one), noise.exponential("sample", one, V))
+    rate, expected = (done.tokens == draft).double().mean().item(), 1 - 0.5 * (p - q).abs().sum().item()
+    assert abs(rate - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
+
+
+@pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])
+def test_groups_are_those_of_the_papers_loop(G, border):
+    """GSD supplement, Alg. 2, lines 2 to 11, written out."""
+    generator = torch.Generator().manual_seed(G)
+    V, delta, d = 12, 0.08, 0.9
+    p = torch.rand(3, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
+    draft = torch.randint(V, (3, 4), generator=generator)
+    vectors = torch.rand(V, 2, generator=generator, dtype=torch.float64)
+    members, counts = groups(p, draft, G, delta, d, vectors, border)
+    for b in range(3):
+        for w in range(4):
+            x, law = int(draft[b, w]), p[b, w]
+            order = law.argsort().tolist()
+            place = order.index(x)
+            low, high = place - G // 2, place - G // 2 + G
+            near = order[max(low, 0) : high] if border == "clip" or low >= 0 else [x]
+            expected = {c for c in near if abs(law[c] - law[x]) <= delta and (vectors[c] - vectors[x]).norm() <= d}
+            assert set(members[b, w][counts[b, w]].tolist()) == expected and int(counts[b, w].sum()) == len(expected)

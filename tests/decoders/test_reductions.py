@@ -1,0 +1,101 @@
+"""Methods of one family are the same decoder where their options say so: token for token, under the same noise."""
+
+import pytest
+import torch
+
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.eagle import eagle
+from parity.decoders.discrete.gsd import gsd
+from parity.decoders.discrete.jacobi import jacobi
+from parity.decoders.discrete.lantern import lantern
+from parity.decoders.discrete.mtj import mtj
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.sjd_coupled import sjd_coupled
+from parity.decoders.discrete.sjd_pac import sjd_pac
+from parity.decoders.discrete.vvs import vvs
+from tests.tables import run, table
+
+INITS = ("random", "repeat_left", "repeat_above", "sample_left", "sample_above")
+TREES = [{"total": 20, "depth": 4}, {"total": 5, "depth": 2, "top_k": 2}, {"total": 9, "depth": 3, "top_k": 3}]
+CHAINS = [
+    {"window": 3, "branches": 2, "depth": 2},
+    {"window": 4, "branches": 5, "depth": 1},
+    {"window": 2, "branches": 2},
+    {"window": 1},
+]
+LOGITS = table(4, 6)
+
+
+def tokens(method, **given):
+    return run(method, LOGITS, 6, 500, **given).tokens
+
+
+PLAIN = tokens(ar)
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_a_window_of_one_is_plain_decoding(init):
+    done = run(sjd, LOGITS, 6, 500, window=1, init=init)
+    assert (done.nfe == 6).all() and (init != "random" or torch.equal(done.tokens, PLAIN))
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 9])
+def test_jacobi_with_shared_noise_is_plain_decoding_in_fewer_passes(window):
+    done = run(jacobi, LOGITS, 6, 500, window=window, coupling="shared")
+    assert torch.equal(done.tokens, PLAIN)
+    assert (done.nfe <= 6).all() and (window == 1) == (done.nfe == 6).all().item()
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_groups_of_one_are_single_tokens(init):
+    base = tokens(sjd, window=3, init=init)
+    for resample in ("token", "group"):
+        assert torch.equal(base, tokens(gsd, window=3, init=init, group=1, resample=resample))
+    assert not torch.equal(base, tokens(gsd, window=3, init=init, group=3, delta=1.0, distance=9.0))
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_one_race_a_position_is_plain_decoding_wherever_drafts_come_from(init, warm):
+    assert torch.equal(PLAIN, tokens(sjd_coupled, window=4, init=init, warm=warm))
+
+
+def test_coupled_windows_of_random_drafts_are_jacobis():
+    own, coupled = (
+        run(d, LOGITS, 6, 500, window=3, **o)
+        for d, o in ((jacobi, {"coupling": "shared"}), (sjd_coupled, {"init": "random"}))
+    )
+    assert torch.equal(own.tokens, coupled.tokens) and torch.equal(own.nfe, coupled.nfe)
+    assert torch.equal(PLAIN, tokens(sjd_coupled, window=1, coupling="maximal", init="random"))
+
+
+@pytest.mark.parametrize(("init", "warm"), [("random", False), ("sample_above", True), ("repeat_left", True)])
+def test_one_branch_is_a_chain(init, warm):
+    chain = tokens(sjd_coupled, window=4, init=init, warm=warm, coupling="maximal")
+    assert torch.equal(chain, tokens(sjd_pac, window=4, branches=1, init=init, warm=warm))
+
+
+def test_no_branches_are_a_coupled_chain():
+    chain, bare = (
+        run(d, LOGITS, 6, 500, window=4, warm=True, **o) for d, o in ((sjd_coupled, {}), (mtj, {"branches": 0}))
+    )
+    assert torch.equal(chain.tokens, bare.tokens)
+
+
+@pytest.mark.parametrize("tree", CHAINS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_whatever_is_evaluated_beside_the_chain_the_tokens_are_plain_decodings(tree, warm):
+    assert torch.equal(PLAIN, tokens(mtj, **tree, warm=warm))
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips_vvs_is_lantern(tree):
+    assert torch.equal(PLAIN, tokens(eagle, **tree)) and torch.equal(PLAIN, tokens(lantern, delta=0.0, **tree))
+    assert torch.equal(PLAIN, tokens(eagle, rank="race", **tree))
+    for delta in (0.0, 0.3):
+        assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
+
+
+def test_older_features_make_worse_drafts_not_other_tokens_and_a_skip_makes_other_tokens():
+    assert torch.equal(PLAIN, tokens(vvs, delta=0.0, schedule="off", s1=2))
+    assert not torch.equal(tokens(vvs, schedule="off"), tokens(vvs, interval=2))

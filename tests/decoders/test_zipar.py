@@ -1,0 +1,55 @@
+"""ZipAR: rows side by side, in order within a row, and what stands in for a token that is not there yet."""
+
+import pytest
+import torch
+
+from parity.base.noise import counted_noise
+from parity.decode.discrete import record
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.zipar import zipar
+from parity.models.discrete.tabular import TabularModel
+from tests.tables import run, table
+
+
+@pytest.mark.parametrize(("L", "width"), [(6, 2), (6, 3), (7, 3), (5, 4), (6, 6)])  # the last row may be short
+def test_zipar_waits_for_whole_rows_and_is_plain_decoding_or_starts_early_and_takes_fewer_passes(L, width):
+    logits, rows = table(3, L), -(-L // width)
+    a = run(ar, logits, L, 500, width=width)
+    for ahead in range(1, width + 2):
+        z = run(zipar, logits, L, 500, width=width, ahead=ahead)
+        if ahead >= width:
+            assert all(torch.equal(getattr(a, x), getattr(z, x)) for x in ("tokens", "step", "nfe", "nodes", "kept"))
+            continue
+        assert torch.equal(a.tokens, z.tokens) == (rows == 1)
+        start = torch.arange(L) // width * ahead
+        assert (z.step == 1 + start + torch.arange(L) % width).all()
+        assert (z.nfe == max(width + (rows - 2) * ahead, L - (rows - 1) * width + (rows - 1) * ahead)).all()
+        assert L % width or (z.nfe == width + (rows - 1) * ahead).all()
+
+
+def test_zipar_fills_what_the_grammar_forces():
+    """A separator at the end of each row stands there before the row is done; with whole rows the tokens are still
+    plain decoding's."""
+    forced, logits = torch.tensor([2, -1, 0, -1, 1, 0, -1, -1, 0]), table(3, 9)
+    a, z = (run(d, logits, 9, 300, width=3, forced=forced, **o) for d, o in ((ar, {}), (zipar, {"ahead": 3})))
+    assert torch.equal(a.tokens, z.tokens) and torch.equal(a.nfe, z.nfe)
+    z = run(zipar, logits, 9, 300, width=3, forced=forced, ahead=1)
+    assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all() and (z.nfe == 3).all() and (a.nfe == 4).all()
+
+
+class Watched(TabularModel):
+    """Keeps what it was fed: a dictionary of position to tokens [B], pass by pass."""
+
+    def logits(self, tokens, positions):
+        fed = dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True))
+        self.seen = [*getattr(self, "seen", []), fed]
+        return super().logits(tokens, positions)
+
+
+def test_zipar_lets_the_last_token_above_stand_in_until_the_true_one_is_there():
+    model, start = Watched(table(4, 9), 9, 50, width=3), torch.zeros(50, dtype=torch.int64)
+    done = record(model, start, zipar(model, start, noise=counted_noise(0, range(50)), ahead=1))
+    assert [sorted(fed) for fed in model.seen] == [[-1], [0, 2], [1, 3, 5], [2, 4, 6], [5, 7]]
+    assert torch.equal(model.seen[1][2], done.tokens[:, 0]) and torch.equal(model.seen[2][5], done.tokens[:, 3])
+    assert all(torch.equal(fed[i], done.tokens[:, i]) for fed in model.seen[3:] for i in fed)
+    assert torch.equal(done.nodes, torch.full((50,), 11))
