@@ -123,18 +123,20 @@ def swept(values, **more):
 
 def test_a_setting_is_swept_by_itself_where_one_method_takes_three_values():
     windows = {"window": (["fid", "recall"], "P, Table 9")}
-    figure = sweeps.automatic(swept((4, 8, 16)), windows, set())[0]
+    ((figure, rows),) = sweeps.automatic(swept((4, 8, 16)), windows, set())
     assert (figure.x, figure.y, figure.paper) == ("window", ["fid"], "P, Table 9")  # of recall there is nothing
-    assert not sweeps.automatic(swept((4, 8)), windows, set())
-    assert not sweeps.automatic(swept((4, 8, 16)), windows, {"window"})  # the study shows it
+    assert set(rows["method"]) == {"sjd"}
+    assert not list(sweeps.automatic(swept((4, 8)), windows, set()))
+    assert not list(sweeps.automatic(swept((4, 8, 16)), windows, {"window"}))  # the study shows it
 
 
-def test_a_sweep_has_a_line_for_each_combination_of_the_other_settings():
-    rows = pd.concat([swept((4, 8, 16), init=i).assign(key=lambda d, i=i: d["key"] + i) for i in ("random", "copy")])
+def test_a_sweep_has_a_line_for_each_combination_of_the_settings_that_tell_its_cells_apart():
+    rows = pd.concat([swept((4, 8, 16), init=i, refine=i == "copy") for i in ("random", "copy")])
     rows = rows.drop_duplicates(["method", "options"])
-    figure = sweeps.automatic(rows, {"window": (["fid"], "")}, set())[0]
-    drawn = sweeps.study(figure, rows, papers()[:0], KNOWN)
-    assert drawn is not None and {"sjd init=random", "sjd init=copy"} <= set(drawn[1]["label"])
+    ((figure, own),) = sweeps.automatic(rows, {"window": (["fid"], "")}, set())
+    assert figure.by == ["method", "init"]  # refine says no more
+    drawn = sweeps.study(figure, own, papers()[:0], KNOWN)
+    assert drawn is not None and {"sjd init=random", "sjd init=copy"} == set(drawn[1]["label"])
 
 
 @pytest.mark.parametrize(

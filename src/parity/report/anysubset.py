@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
-
 from parity.report import common, tables
 from parity.report.blocks import Details, Section, Table, Terms, Words
 from parity.report.collect import Gathered
 from parity.report.format import Entry, missing, plain, plus_minus
-from parity.report.settings import read, records
+from parity.report.settings import read
 from parity.report.tables import NONE, Column, mark, measured, show, two_p, value
 
 KIND = "anysubset"
@@ -67,15 +65,12 @@ def tasks(g: Gathered) -> Iterator[Any]:
         not_run = own["code_not_run"].dropna().unique() if "code_not_run" in own else ()
         yield from (f"pass@1 not run: {why}." for why in not_run)
         of_task = [] if len(not_run) else OF_TASK.get(str(task), [])
+        rows, first = common.relabelled(own), g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
         columns = [tables.METHOD, *tables.COST, *of_task, *COLUMNS]
-        yield show(records(own), columns, told(str(task), read(given)), mark)
-        yield from common.other_figures(g, KIND, own, SHOWN)
-        yield Details("What the methods wrote for the first row", [Terms(examples(g, own))])
-
-
-def examples(g: Gathered, rows: pd.DataFrame) -> list[tuple[str, str]]:
-    first = g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
-    return [(row["label"], first[row["key"]]) for row in records(rows[rows["role"] != "control"])]
+        yield show(rows, columns, told(str(task), read(given)), mark)
+        yield from common.other_figures(KIND, rows, SHOWN)
+        wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])
+        yield Details("What the methods wrote for the first row", [wrote])
 
 
 def accuracy_table(accuracy: list[dict[str, Any]]) -> Table:

@@ -15,7 +15,7 @@ from parity.report.collect import Gathered
 from parity.report.extras import draw
 from parity.report.figures import data_uri, p_value_qq, plot
 from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, plain, times, words
-from parity.report.settings import read, records
+from parity.report.settings import labels, read, records
 from parity.report.tables import NONE, Column, mark, measured, mismatch, show, text, value
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
@@ -55,13 +55,20 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
     return show(rows, tables.VERDICT, caption, mark) if rows else Words("no equality test.", "empty")
 
 
-def other_figures(g: Gathered, kind: str, rows: pd.DataFrame, shown: set[str]) -> Iterator[Details]:
+def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of one table, named by what differs among them: the rest is said above it."""
+    every = records(rows)
+    return [row | {"label": name} for row, name in zip(every, labels(every), strict=True)]
+
+
+def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
-    taken = {name: said for figures in metrics(kind).values() for name, said in figures.items() if name in rows}
-    told = {name: label(*said) for name, said in taken.items() if name not in shown and said[1] != MEASURED}
+    taken = {name: said for figures in metrics(kind).values() for name, said in figures.items()}
+    here = {n for row in rows for n in row if not missing(row[n])} - shown
+    told = {name: label(*said) for name, said in taken.items() if name in here and said[1] != MEASURED}
     if told:
         columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in told.items())]
-        yield Details("Other figures", [show(records(rows), columns, "What else was measured.", mark)])
+        yield Details("Other figures", [show(rows, columns, "What else was measured.", mark)])
 
 
 # --- study
@@ -69,15 +76,15 @@ def other_figures(g: Gathered, kind: str, rows: pd.DataFrame, shown: set[str]) -
 
 def study(g: Gathered) -> Section:
     """The figures that the experiment ends in, and those whose data were made elsewhere."""
-    body: list[Any] = [study_plot(g, kind, figure) for kind in g.kinds for figure in g.studies(kind)]
+    body: list[Any] = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
     body += [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
     return Section("study", "Study", *(body or [Words("this experiment names no figure of its own.", "empty")]))
 
 
-def study_plot(g: Gathered, kind: str, figure: FigureSpec, prefix: str = "study") -> Plot | Words:
-    """A study figure of one kind, drawn over its cells, with the published numbers of its paper."""
+def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
+    """A study figure over cells of one kind, with the published numbers of its paper."""
     known = g.known(kind)
-    drawn = sweeps.study(figure, g.rows(kind), g.papers[g.papers["kind"] == kind], known)
+    drawn = sweeps.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
     theirs = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
@@ -98,9 +105,8 @@ BOTH = (
 
 def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Figures over settings of a kind that take three values or more, but for those that the study shows."""
-    asked = {figure.x for figure in g.studies(kind)}
-    figures = sweeps.automatic(g.rows(kind), swept, asked)
-    return [study_plot(g, kind, figure, f"sweep-{kind}") for figure in figures]
+    figures = sweeps.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
+    return [study_plot(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 
 # --- published figures
@@ -191,8 +197,8 @@ STRONGEST = (
 def labelled(g: Gathered) -> pd.DataFrame:
     """The tests of decoders with the label of what they judge; those that test the tests are not among them."""
     rows = g.equality[~g.equality["self_test"].astype(bool)]
-    labels = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
-    return rows.assign(label=[labels[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
+    known = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
+    return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
 
 def planted_faults(tests: pd.DataFrame) -> pd.DataFrame:

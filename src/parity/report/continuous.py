@@ -12,7 +12,7 @@ from parity.report.blocks import Section, Strip, Words
 from parity.report.collect import Gathered
 from parity.report.figures import plot
 from parity.report.format import pairs
-from parity.report.settings import read, records
+from parity.report.settings import read
 from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, value
 from parity.report.thumbnails import thumbnail
 
@@ -77,15 +77,15 @@ def sections(g: Gathered) -> Iterator[Section]:
 
 def groups(g: Gathered) -> Iterator[Any]:
     """A table, pictures and the places of kept drafts for each model, settings and batch."""
-    cells, every = g.cells(KIND), g.rows(KIND)
+    cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
-        rows = records(own)
+        rows = common.relabelled(own)
         yield show(rows, COLUMNS, told(rows[0]), mark)
-        yield from common.other_figures(g, KIND, own, SHOWN)
+        yield from common.other_figures(KIND, rows, SHOWN)
         for row in rows:
-            uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["label"]])[:PICTURES]]
+            uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]])[:PICTURES]]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)
-        kept = {row["label"]: g.files.features(cells[row["label"]]) for row in rows if row.get("drafted")}
+        kept = {row["label"]: g.files.features(cells[row["key"]]) for row in rows if row.get("drafted")}
         drawn = maps.draft_maps({label: (share["by_place"], share["by_cell"]) for label, share in kept.items()})
         if drawn is not None:
             yield plot(f"drafts-{number}", "Share of drafts accepted, by place", drawn, PLACES)

@@ -11,7 +11,7 @@ from parity.report.blocks import Grid, Plot, Section, Sides, Words
 from parity.report.collect import Gathered
 from parity.report.figures import is_plain, plot, speed_quality, styles
 from parity.report.format import Entry, missing, number, pairs, plain
-from parity.report.settings import read, records
+from parity.report.settings import read
 from parity.report.tables import Column, mark, measured, show, value
 
 KIND = "discrete"
@@ -71,9 +71,10 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
     for (model, sampling), own in every:
         if len(every) > 1:
             yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
-        yield show(records(own), columns, caption, mark)
+        rows = common.relabelled(own)
+        yield show(rows, columns, caption, mark)
         if others:
-            yield from common.other_figures(g, KIND, own, IN_TABLES)
+            yield from common.other_figures(KIND, rows, IN_TABLES)
 
 
 def sections(g: Gathered) -> Iterator[Section]:

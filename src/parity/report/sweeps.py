@@ -264,17 +264,35 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
     return drawn, data
 
 
-def automatic(rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], drawn: set[str]) -> list[FigureSpec]:
+def automatic(
+    rows: pd.DataFrame, swept: Mapping[str, tuple[list[str], str]], drawn: set[str]
+) -> Iterator[tuple[FigureSpec, pd.DataFrame]]:
     """Figures over every setting in `swept` (to its measures and the paper's tables) that takes three values or more
-    with one method, but for those in `drawn`."""
-    specs, found = [spec_of(r) for r in records(rows[rows["role"] == "method"])], []
+    with one method, but for those in `drawn`; and the rows that each is of."""
+    every = [spec_of(r) for r in records(rows)]
     for name, (measures, paper) in swept.items():
-        over = [s for s in specs if setting(s, name) is not None]
-        values = {s["method"]: {setting(o, name) for o in over if o["method"] == s["method"]} for s in over}
-        y = [m for m in measures if m in rows and rows[m].notna().any()]
-        if name not in drawn and y and max(map(len, values.values()), default=0) > 2:
-            flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in over]
-            others = [n for n in varying(flat) if n not in (name, "options", "sampling", "method")]
-            title = f"By {name.removeprefix('sampling.')}"
-            found.append(FigureSpec(title=title, x=name, y=y, by=["method", *others], paper=paper))
-    return found
+        values: dict[str, set[Any]] = {}
+        for spec in every:
+            values.setdefault(spec["method"], set()).add(setting(spec, name))
+        chosen = [
+            len(values[s["method"]] - {None}) > 2 and r != "control" for s, r in zip(every, rows["role"], strict=True)
+        ]
+        own, specs = rows[chosen], [s for s, c in zip(every, chosen, strict=True) if c]
+        y = [m for m in measures if m in own and own[m].notna().any()]
+        if name not in drawn and y:
+            by = ["method", *apart(specs, name)]
+            yield FigureSpec(title=f"By {name.removeprefix('sampling.')}", x=name, y=y, by=by, paper=paper), own
+
+
+def apart(specs: list[dict[str, Any]], x: str) -> list[str]:
+    """Settings that tell apart what stands at one place along x, as few as do."""
+
+    def places(by: list[str]) -> int:
+        return len({json.dumps([setting(s, n) for n in (x, "method", *by)]) for s in specs})
+
+    flat = [{**s["options"], **{f"sampling.{k}": v for k, v in s["sampling"].items()}, **s} for s in specs]
+    by: list[str] = []
+    for name in varying(flat):
+        if name not in ("options", "sampling") and places([*by, name]) > places(by):
+            by.append(name)
+    return by
