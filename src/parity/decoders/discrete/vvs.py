@@ -20,6 +20,7 @@ from parity.models.discrete.protocol import DraftedModel, Drafter
 
 CLAIM = "lossy"
 NEEDS = "drafter"
+RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how features age
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
