@@ -181,9 +181,6 @@ class HeadSampling:
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
-Sampling = HeadSampling  # its former name, until every import site has the new one
-
-
 @dataclass(frozen=True)
 class Steps:
     """The Gaussians of N tokens' steps under a head. With guidance [N] and the condition without class, `unconditional`

@@ -25,9 +25,6 @@ class TokenSampling:
     top_p: float = 1.0
 
 
-Sampling = TokenSampling  # its former name, until every import site has the new one
-
-
 def top_k_filter(logits: Tensor, k: int) -> Tensor:
     """All but the k largest of the last dimension to -inf; ties with the k-th are kept."""
     return logits.masked_fill(logits < logits.topk(min(k, logits.shape[-1])).values[..., -1:], float("-inf"))
