@@ -15,9 +15,9 @@ NAMED = [(kind, name) for kind in (discrete, anysubset, continuous) for name in 
 @pytest.mark.parametrize(("kind", "name"), NAMED, ids=[f"{k.__name__.rsplit('.', 1)[1]} {n}" for k, n in NAMED])
 def test_faults_are_found_and_correct_decoders_are_not(kind, name):
     """A fault on one seed; one that shows in more sequences is required where the layer looks for it with more, too."""
-    n, seed, more = (10_000, 1, {"n_tv": 20_000}) if kind is discrete else (20_000, 0, {})
+    n, seed = (10_000, 1) if kind is discrete else (20_000, 0)
     seeds = [0, 1] if kind.VARIANTS[name][1] == "none" else [seed]
-    found = planted(kind.trials(n, seeds, draws=999, names=[name], **more), seeds)
+    found = planted((t for t in kind.trials(n, seeds, draws=999) if t.method == name), seeds)
     required = [r["as_required"] for r in found if r["test"] == "all four"]
     assert False not in required and True in required, required
 
@@ -28,7 +28,8 @@ def test_at_least_ten_faults_are_planted_in_discrete_decoders():
 
 def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each_time():
     def trial(fault, ps, enough=True):
-        return Trial(fault, lambda seed, repeat: [row("mutants", "all four", 9, p_value=ps[repeat], seed=seed)], enough)
+        values = iter(ps)
+        return Trial("it", fault, lambda seed: [row("mutants", "all four", 9, p_value=next(values))], enough)
 
     def required(*trials):
         return [r["as_required"] for r in planted(trials, [5, 6])]
@@ -36,7 +37,11 @@ def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each
     assert required(trial("none", (0.01, 0.4))) == [True, True] and required(trial("none", (0.01, 0.02))) == [False] * 2
     assert required(trial("stale", (0.01, 0.02))) == [True] * 2 and required(trial("stale", (0.01, 0.4))) == [False] * 2
     assert required(trial("stale", (0.01, 0.4), enough=False)) == [None] * 2
-    assert [r["seed"] for r in planted([trial("none", (1, 1))], [5, 6])] == [5, 6]
+    found = planted([trial("stale", (1, 1))], [5, 6])
+    assert [(r["method"], r["key"], r["seed"], r["repeat"]) for r in found] == [
+        ("it", "stale", 5, 0),
+        ("it", "stale", 6, 1),
+    ]
 
 
 def test_an_altered_copy_leaves_the_decoder_as_it_is():
@@ -48,9 +53,9 @@ def test_an_altered_copy_leaves_the_decoder_as_it_is():
 
 
 TOY = """
+from functools import partial
+
 from parity.decoders.discrete.ar import ar
-from parity.decoders.steps import Step
-from parity.equality.exact import exact
 from parity.equality.faults import Trial
 from parity.equality.targets.discrete import targets
 
@@ -61,12 +66,13 @@ def zeros(model, start, *, noise):
 
 
 def trials(n, seeds, draws=1999, threads=1):
-    def sample(decoder, seed, repeat):
-        found = exact(decoder, targets("small")[:1], n=n, seeds=[seed], draws=draws)
-        return [r | {"layer": "mutants", "repeat": repeat} for r in found]
+    target = targets("small")[0]
 
-    yield Trial("zeros", lambda *at: sample(zeros, *at))
-    yield Trial("none", lambda *at: sample(ar, *at))
+    def sample(decoder, seed):
+        return target.rows_of(target.draw(decoder, n, seed, {}), "mutants", seed, draws)
+
+    yield Trial("zeros", "always zero", partial(sample, zeros))
+    yield Trial("ar", "none", partial(sample, ar))
 """
 
 
@@ -75,4 +81,7 @@ def test_a_file_of_faults_suffices(tmp_path, monkeypatch):
     monkeypatch.setattr(faults, "__path__", [*faults.__path__, str(tmp_path)])
     trials = command.leaf("parity.equality.faults.toy").trials(2000, [0, 1], draws=199)
     found = [r for r in planted(trials) if r["test"] == "all four"]
-    assert [r["as_required"] for r in found] == [True] * 4 and [r["verdict"] for r in found[:2]] == ["rejected"] * 2
+    assert [r["as_required"] for r in found] == [True] * 4 and [r["key"] for r in found] == ["always zero"] * 2 + [
+        "none"
+    ] * 2
+    assert [r["verdict"] for r in found[:2]] == ["rejected"] * 2

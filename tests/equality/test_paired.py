@@ -14,63 +14,62 @@ def pairs(n=300, d=4, shift=0.0, seed=0):
     return prompt + rng.standard_normal((n, d)) + shift, prompt + rng.standard_normal((n, d)), ids
 
 
+def features(x, y, ids):
+    return paired.matched("features", x, y, ids, ids)
+
+
+def scores(x, y, ids, others=None):
+    return paired.matched("s", x[:, 0], y[:, 0], ids, others or ids)
+
+
 def test_paired_rows_find_a_shift_and_no_shift():
     for shift, found in ((0.0, False), (0.4, True)):
         x, y, ids = pairs(shift=shift)
-        t, boot, tost = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="clip", margin=0.3, resamples=499)
+        t, boot, tost = paired.scalar_rows(scores(x, y, ids), margin=0.3, resamples=499)
         assert (t["p_value"] <= 0.05) == found and t["low"] < t["effect"] < t["high"]
         assert boot["verdict"] == f"interval {'excludes' if found else 'holds'} 0"
         assert tost["verdict"].startswith("equivalent") == (not found)
-        assert (paired.mmd_row(x, y, ids, ids, swaps=199)["p_value"] <= 0.05) == found
+        assert (paired.mmd_row(features(x, y, ids), swaps=199)["p_value"] <= 0.05) == found
 
 
 def test_fid_swap_finds_loss_of_diversity():
     x, y, ids = pairs()
     real = 2 * np.random.default_rng(1).standard_normal((500, 4))
-    assert paired.fid_row(real, x, y, ids, ids)["p_value"] > 0.05
-    assert paired.fid_row(real, 0.8 * x, y, ids, ids)["p_value"] <= 0.05
+    assert paired.fid_row(real, features(x, y, ids))["p_value"] > 0.05
+    assert paired.fid_row(real, features(0.8 * x, y, ids))["p_value"] <= 0.05
 
 
-def test_order_of_images_does_not_matter_and_repeats_are_averaged():
+def test_the_order_of_images_does_not_matter_and_repeats_are_averaged():
     x, y, ids = pairs(100)
     turn = np.random.default_rng(0).permutation(100)
-    a = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1, resamples=99)
-    b = paired.scalar_rows(x[turn, 0], y[:, 0], [ids[i] for i in turn], ids, name="s", margin=0.1, resamples=99)
-    assert [r["p_value"] for r in a] == pytest.approx([r["p_value"] for r in b], nan_ok=True) or a[0]["p_value"] == b[
-        0
-    ]["p_value"]
+    turned = paired.matched("s", x[turn, 0], y[:, 0], [ids[i] for i in turn], ids)
+    both = [paired.scalar_rows(sides, margin=0.1, resamples=99) for sides in (scores(x, y, ids), turned)]
+    assert both[0] == both[1]
     twice = [f"p{i // 2}/{i % 2}" for i in range(100)]
-    assert paired.scalar_rows(x[:, 0], y[:, 0], twice, twice, name="s", margin=0.1, resamples=99)[0]["n"] == 50
+    assert paired.scalar_rows(scores(x, y, twice), margin=0.1, resamples=99)[0]["n"] == 50
 
 
-def test_unequal_prompt_sets_are_listed():
+def test_sides_that_cannot_be_compared_are_told():
     x, y, ids = pairs(20)
     with pytest.raises(
         ParityError, match="prompt sets differ; only on the first side: p19/0; only on the second side: other/0"
     ):
-        paired.scalar_rows(x[:, 0], y[:, 0], ids, [*ids[:-1], "other/0"], name="s", margin=0.1)
+        scores(x, y, ids, [*ids[:-1], "other/0"])
+    with pytest.raises(ParityError, match="s: 19 values for 20 images"):
+        scores(x[:19], y, ids)
+    with pytest.raises(ParityError, match="second side: an image id stands twice: p0/0"):
+        scores(x, y, ids, [ids[0], *ids[:-1]])
+    x[3, 0] = np.nan
+    with pytest.raises(ParityError, match="s: not finite for image p3/0"):
+        scores(x, y, ids)
 
 
 def test_few_prompts_and_equal_sides_are_not_run():
     x, y, ids = pairs(5)
-    assert (
-        paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)[0]["note"]
-        == "not run: needs n >= 10 prompts"
-    )
+    few = paired.scalar_rows(scores(x, y, ids), margin=0.1)
+    assert {r["note"] for r in few} == {"not run: needs n >= 10 prompts"}
     x, y, ids = pairs(20)
-    assert paired.scalar_rows(x[:, 0], x[:, 0], ids, ids, name="s", margin=0.1)[0]["verdict"] == "not run"
-    assert (
-        paired.fid_row(np.eye(30), np.zeros((20, 30)), np.zeros((20, 30)), ids, ids)["note"]
-        == "not run: needs n >= 31 images"
-    )
-
-
-def test_values_that_cannot_be_compared_are_told():
-    x, y, ids = pairs(20)
-    with pytest.raises(ParityError, match="s: 19 values for 20 images"):
-        paired.scalar_rows(x[:19, 0], y[:, 0], ids, ids, name="s", margin=0.1)
-    x[3, 0] = np.nan
-    with pytest.raises(ParityError, match="s: not finite for image p3/0"):
-        paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="s", margin=0.1)
-    with pytest.raises(ParityError, match="first side: an image id stands twice: p0/0"):
-        paired.scalar_rows(y[:, 0], y[:, 0], [ids[0], *ids[:-1]], ids, name="s", margin=0.1)
+    equal = paired.scalar_rows(scores(x, x, ids), margin=0.1)
+    assert {r["verdict"] for r in equal} == {"not run"} and equal[0]["effect"] == 0
+    wide = np.zeros((20, 30))
+    assert paired.fid_row(np.eye(30), features(wide, wide, ids))["note"] == "not run: needs n >= 31 images"

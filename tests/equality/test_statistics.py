@@ -107,7 +107,7 @@ def test_a_fault_that_marginals_cannot_see_is_rejected(law):
 
 
 def test_too_few_samples_are_said_so_and_give_no_number(law):
-    found = counts.code_rows("exact", np.zeros(100, int), law, 3, 5, seed=0, draws=99, model="m")
+    found = counts.code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
     four = next(r for r in found if r["test"] == "all four")
     assert four["p_value"] is None and four["statistic"] is None and four["note"] == "not run: needs n >= 243"
 
@@ -116,7 +116,7 @@ def test_a_certain_law_has_nothing_to_test_but_what_it_excludes():
     law = np.array([0.0, 1.0, 0.0, 0.0])
     for wrong in (0, 3):
         codes = np.array([1] * 50 + [2] * wrong)
-        four = counts.code_rows("exact", codes, law, 2, 2, seed=0, draws=99, model="m")[4]
+        four = counts.code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
         assert (four["verdict"] == "rejected") == bool(wrong)
         assert four["note"] == (
             "3 of 53 sequences have probability zero" if wrong else "not run: needs more than one possible sequence"

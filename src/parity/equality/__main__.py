@@ -97,7 +97,7 @@ def layer(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def faults(a: argparse.Namespace) -> dict[str, Any]:
-    trials = leaf(f"parity.equality.faults.{a.kind}").trials(a.n, a.seeds, draws=a.draws or 1999, threads=a.threads)
+    trials = leaf(f"parity.equality.faults.{a.kind}").trials(a.n, a.seeds, a.draws or 1999, a.threads)
     return {"rows": leaf("parity.equality.faults").planted(trials, a.seeds)}
 
 

@@ -57,15 +57,13 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     found: P = defaultdict(list)
     for r in range(replicates):
         own = slice(r * images, (r + 1) * images)
-        battery = teacher_forced.battery(
-            tokens[own].numpy(), teacher_forced.stored(p[own]), 2, rng=rng, groups=np.arange(8) % 2
-        )
-        for row in battery:
-            if row["p_value"] is not None and ", row" not in row["test"]:
+        law = teacher_forced.stored(p[own])
+        battery = teacher_forced.battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
+        run = [row for row in battery if row["p_value"] is not None]
+        for row in run:
+            if ", row" not in row["test"]:
                 found[f"teacher-forced: {row['test']}"].append(row["p_value"])
-        found["teacher-forced: battery (Holm)"].append(
-            min(row["p_holm"] for row in battery if row["p_holm"] is not None)
-        )
+        found["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in run))
     return found
 
 
@@ -80,14 +78,13 @@ def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int 
         x, y = prompt + rng.standard_normal((n, d)), prompt + rng.standard_normal((n, d))
         if half is None:
             half = paired.fid.reference_half(2 * rng.standard_normal((500, d)))
-        t, boot, _ = paired.scalar_rows(x[:, 0], y[:, 0], ids, ids, name="score", margin=1.0, seed=r, resamples=999)
+        score, features = (paired.matched("it", *sides, ids, ids) for sides in ((x[:, 0], y[:, 0]), (x, y)))
+        t, boot, _ = paired.scalar_rows(score, margin=1.0, seed=r, resamples=999)
         found["paired: t"].append(t["p_value"])
         found["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
         found["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
-        found["paired: MMD, swaps"].append(paired.mmd_row(x, y, ids, ids, seed=r, swaps=swaps)["p_value"])
-        found["paired: FID difference, swaps"].append(
-            paired.fid_row(half, x, y, ids, ids, seed=r, swaps=swaps)["p_value"]
-        )
+        found["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=swaps)["p_value"])
+        found["paired: FID difference, swaps"].append(paired.fid_row(half, features, seed=r, swaps=swaps)["p_value"])
     return found
 
 
@@ -114,33 +111,31 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int =
     return found
 
 
+def size_row(test: str, ps: list[float], seed: int) -> Row:
+    """The rate of p <= .05 among null p-values, and whether it is what the test promises."""
+    hits, n = int((np.array(ps) <= R.ALPHA).sum()), len(ps)
+    low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    at_most = "Holm" in test or "e-value" in test
+    floor = 0.0 if at_most else NOMINAL[0]
+    verdict = "size off" if high < floor or low > NOMINAL[1] else "size unclear"
+    if floor <= hits / n <= NOMINAL[1]:
+        verdict = "size ok"
+    note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)"
+    note += "; at most .05 by design" if at_most else ""
+    values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
+    return R.row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high}
+
+
 def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
     """Rows and null p-values of every test; five times the replicates for the exact statistics, which cost least."""
     streams = iter(np.random.default_rng(seed).spawn(5))
-    found: P = exact_p(5 * replicates, next(streams), draws, 10_000) | exact_p(
-        5 * replicates, next(streams), draws, 1_000_000
-    )
+    found: P = {}
+    for n in (10_000, 1_000_000):
+        found |= exact_p(5 * replicates, next(streams), draws, n)
     found |= teacher_forced_p(replicates, next(streams), seed)
     found |= paired_p(replicates, next(streams))
     found |= continuous_p(replicates, next(streams), draws)
-    rows = []
-    for test, ps in found.items():
-        hits, n = int((np.array(ps) <= R.ALPHA).sum()), len(ps)
-        low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
-        at_most = "Holm" in test or "e-value" in test
-        floor = 0.0 if at_most else NOMINAL[0]
-        verdict = (
-            "size ok"
-            if floor <= hits / n <= NOMINAL[1]
-            else "size off"
-            if high < floor or low > NOMINAL[1]
-            else "size unclear"
-        )
-        note = f"size {hits / n:.3f} at nominal .05 ({low:.3f} to {high:.3f}, {n} replicates)" + (
-            "; at most .05 by design" if at_most else ""
-        )
-        values: Row = {"effect": hits / n, "verdict": verdict, "seed": seed, "note": note, "decides": False}
-        rows.append(R.row("calibration", test, n, model="null", method="null", **values) | {"low": low, "high": high})
     law = next(t.law for t in targets() if t.name == "random-0 3x4")
+    rows = [size_row(test, ps, seed) for test, ps in found.items()]
     rows += sequential.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
     return rows, {k: [float(p) for p in v] for k, v in found.items()}

@@ -29,10 +29,8 @@ class Certificate:
             cells = " ".join(f"{'not run' if p is None else format(p, '.2g'):>8}" for p in ps)
             last = own["TV certificate"]
             note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], last["note"]) if n))
-            bound, again = (
-                last["verdict"].removesuffix(" (95 %)"),
-                f"   (repeat, seed {seed})" if last["repeat"] else "",
-            )
+            bound = last["verdict"].removesuffix(" (95 %)")
+            again = f"   (repeat, seed {seed})" if last["repeat"] else ""
             lines.append(f"  {model:<14} {last['n']:>8} {cells}  {bound}{again}   {note}".rstrip())
         return "\n".join(lines)
 

@@ -127,9 +127,8 @@ def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     """
     draws = len(null)
     ordered = np.sort(null, 0)
-    rank = np.stack(
-        [draws - np.searchsorted(o, column) for o, column in zip(ordered.T, null.T, strict=True)], 1
-    )  # [B, 4] null >= null_b
+    columns = zip(ordered.T, null.T, strict=True)
+    rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null >= null_b
     found = np.empty((len(observed), 5))
     for r, one in enumerate(observed):
         p = (1 + (null >= one).sum(0)) / (1 + draws)
@@ -221,14 +220,15 @@ def joint_rows(
 
 
 def code_rows(
-    layer: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int, **place: Any
+    layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
 ) -> list[Row]:
-    """The rows of drawn sequences, codes [n] of the target place["model"]; its name and the seed make the null's draws.
+    """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws.
 
     The note counts sequences of probability zero.
     """
     counts = np.bincount(codes, minlength=len(law))
     outside = int(counts[law == 0].sum())
     note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
-    rng = np.random.default_rng([seed, row_key(seed, place["model"]) % 2**32])
-    return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, seed=seed, note=note, **place)
+    values = {"model": model, "seed": seed, "note": note}
+    rng = np.random.default_rng([seed, row_key(seed, model) % 2**32])
+    return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)

@@ -48,12 +48,13 @@ def exact(
     family   what Holm's correction runs over: see parity.equality.targets
     """
 
-    def run(family_of: Sequence[Target], repeat: int) -> list[Row]:
+    about = {"method": method or name_of(decoder)}
+
+    def run(some: Sequence[Target], repeat: int) -> list[Row]:
         found, seed = [], seeds[repeat]
-        for target in family_of:
-            drawn = target.draw(decoder, n, seed, options or {}, threads=threads, strict=claim == "lossless")
-            place = {"model": target.name, "method": method or name_of(decoder), "repeat": repeat}
-            found += target.rows_of(drawn, "exact", seed=seed, draws=draws, **place)
+        for target in some:
+            drawn = target.draw(decoder, n, seed, options or {}, threads, strict=claim == "lossless")
+            found += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, "exact", seed, draws)]
         return over_targets(found) if family == "targets" else found
 
     found = []

@@ -42,9 +42,8 @@ class OnePlace:
         if isinstance(one, Tensor):
             return one.expand(n, -1)
         model = self.model.take(torch.zeros(n, dtype=torch.int64, device=order.device))
-        return model.conditions(
-            self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at.expand(n, 1), at.expand(n, 1)
-        )
+        at = at.expand(n, 1)
+        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at, at)
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         return self.model.law(condition, path)
@@ -75,9 +74,8 @@ def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
     tokens, here = image[0], torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device)
     both = (model for model in placed(pair, image, len(here)) if model is not None)
     target, draft = (model.conditions(tokens, here, here, here) for model in both)
-    return diffusion.single_path_log_ratio(
-        target, draft, path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
-    )
+    path = path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
+    return diffusion.single_path_log_ratio(target, draft, path)
 
 
 def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:

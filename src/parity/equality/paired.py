@@ -1,19 +1,20 @@
 """Layer 4, paired by prompt: two decoders on the same prompts with independent seeds.
 
-    scalar_rows(a, b, ids_a, ids_b, name="clip", margin=0.05, seed=0, ...) -> rows    per-image scores a, b [n]
-    mmd_row(x, y, ids_x, ids_y, seed=0, swaps=999, ...) -> row                        features [n, d]
-    fid_row(real, x, y, ids_x, ids_y, seed=0, swaps=99, ...) -> row                   features [m, d] of real; [n, d]
+    both = matched(name, x, y, ids_x, ids_y)      scores [n] or features [n, d] of the images of two decoders
+    scalar_rows(both, margin=0.05, seed=0, ...) -> rows
+    mmd_row(both, seed=0, swaps=999, ...) -> row
+    fid_row(real, both, seed=0, swaps=99, ...) -> row      real: features [m, d]
 
-ids are "<prompt>/<repeat>"; both sides must hold the same ones (else ParityError, with the difference), in any order.
-Column `method` is side a / x, the baseline is side b / y; differences are method minus baseline.
+ids are "<prompt>/<repeat>"; both sides must hold the same ones, in any order. Column `method` is side x, the baseline
+side y; differences are method minus baseline.
 
 Given the prompt, the two images are exchangeable under the null if their seeds are independent, so the null of MMD
 and FID swaps them within the pair. Free permutation over prompts is not offered: prompts differ by far more than
 decoders, and its size and power are 0.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import spatial, stats
@@ -27,36 +28,37 @@ BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the Gaussian kernels, times the me
 LEAST = 10  # prompts
 
 
-def align(ids_a: Sequence[str], ids_b: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Orders that bring both sides to the same sequence of ids; ParityError that lists what only one side has."""
-    a, b = [str(i) for i in ids_a], [str(i) for i in ids_b]
-    for side, ids in (("first", a), ("second", b)):
+class Matched(NamedTuple):
+    """Two sides in one order: finite x and y [n, ...], float64, of the same images, ids [n]."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    ids: list[str]
+
+    @property
+    def prompts(self) -> np.ndarray:
+        """Prompt of each image: its id without the repeat, as numbers [n]."""
+        return np.unique([i.rsplit("/", 1)[0] for i in self.ids], return_inverse=True)[1]
+
+
+def matched(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
+    """Both sides in the order of their ids; ParityError for ids that differ or repeat, and for what is not finite."""
+    a, b = [str(i) for i in ids_x], [str(i) for i in ids_y]
+    for side, ids, values in (("first", a, x), ("second", b, y)):
         if len(set(ids)) < len(ids):
             raise ParityError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
+        if len(values) != len(ids):
+            raise ParityError(f"{name}: {len(values)} values for {len(ids)} images")
+        bad = ~np.isfinite(values).reshape(len(ids), -1).all(1)
+        if bad.any():
+            raise ParityError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
     if set(a) != set(b):
-        only = [
-            f"only on the {side} side: {', '.join(sorted(d))}"
-            for side, d in (("first", {*a} - {*b}), ("second", {*b} - {*a}))
-            if d
-        ]
+        sides = (("first", {*a} - {*b}), ("second", {*b} - {*a}))
+        only = [f"only on the {side} side: {', '.join(sorted(ids))}" for side, ids in sides if ids]
         raise ParityError(f"prompt sets differ; {'; '.join(only)}")
-    return np.argsort(a), np.argsort(b)
-
-
-def prompts(ids: Sequence[str], order: np.ndarray) -> np.ndarray:
-    """Prompt of each image in the given order: its id without the repeat, as numbers [n]."""
-    return np.unique([str(ids[i]).rsplit("/", 1)[0] for i in order], return_inverse=True)[1]
-
-
-def finite(name: str, values: np.ndarray, ids: Sequence[str]) -> np.ndarray:
-    """float64 copy; ParityError that names the first image whose value is not finite."""
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) != len(ids):
-        raise ParityError(f"{name}: {len(x)} values for {len(ids)} images")
-    bad = ~np.isfinite(x).reshape(len(x), -1).all(1)
-    if bad.any():
-        raise ParityError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
-    return x
+    order_x, order_y = np.argsort(a), np.argsort(b)
+    return Matched(name, np.asarray(x, float)[order_x], np.asarray(y, float)[order_y], [a[i] for i in order_x])
 
 
 def tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
@@ -66,18 +68,11 @@ def tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
     return float(max(above, stats.ttest_1samp(difference, margin, alternative="less").pvalue))
 
 
-def scalar_rows(
-    a: np.ndarray,
-    b: np.ndarray,
-    ids_a: Sequence[str],
-    ids_b: Sequence[str],
-    *,
-    name: str,
-    margin: float,
-    seed: int = 0,
-    resamples: int = 1999,
-    **place: Any,
-) -> list[Row]:
+def mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    return (x - y).mean(axis)
+
+
+def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **place: Any) -> list[Row]:
     """Paired t, bootstrap interval and TOST of the per-prompt mean difference (repeats of a prompt are averaged: they
     are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval are the mean
     difference; the t row decides.
@@ -85,41 +80,28 @@ def scalar_rows(
     TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent ...", never a
     rejection.
     """
-    order_a, order_b = align(ids_a, ids_b)
-    x, y = finite(name, a, ids_a)[order_a], finite(name, b, ids_b)[order_b]
-    prompt = prompts(ids_a, order_a)
+    prompt = both.prompts
     size = np.bincount(prompt)
-    x, y = np.bincount(prompt, x) / size, np.bincount(prompt, y) / size
-    n, common = len(size), {"model": ""} | place | {"seed": seed}
-    tests = [f"{name}: paired t", f"{name}: bootstrap", f"{name}: TOST"]
+    x, y = np.bincount(prompt, both.x) / size, np.bincount(prompt, both.y) / size
+    n, common = len(size), {**place, "seed": seed}
+    tests = [f"{both.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
     if n < LEAST:
         return [R.not_run("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
     d = x - y
     if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
         common |= {"effect": float(d[0])}
         return [R.not_run("paired", test, n, "prompts whose differences differ", **common) for test in tests]
-    error, effect = float(d.std(ddof=1) / n**0.5), float(d.mean())
-    values = common | {"effect": effect, "minimum_detectable_effect": R.detectable_z(error)}
+    error = float(d.std(ddof=1) / n**0.5)
+    values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.detectable_z(error)}
     t = stats.ttest_rel(x, y)
-    low, high = t.confidence_interval(1 - R.ALPHA)
-    t_row = R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values) | {
-        "low": float(low),
-        "high": float(high),
-    }
-    rng = np.random.default_rng(seed)
-
-    def mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
-        return (x - y).mean(axis)
-
-    boot = stats.bootstrap(
-        (x, y), mean_difference, paired=True, vectorized=True, n_resamples=resamples, rng=rng, method="BCa", batch=200
-    )
+    low, high = (float(v) for v in t.confidence_interval(1 - R.ALPHA))
+    t_row = R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values) | {"low": low, "high": high}
+    settings = {"paired": True, "vectorized": True, "method": "BCa", "batch": 200, "n_resamples": resamples}
+    boot = stats.bootstrap((x, y), mean_difference, rng=np.random.default_rng(seed), **settings)
     low, high = (float(v) for v in boot.confidence_interval)
     verdict = "interval holds 0" if low <= 0 <= high else "interval excludes 0"
-    boot_row = R.row("paired", tests[1], n, **values | {"verdict": verdict, "decides": False}) | {
-        "low": low,
-        "high": high,
-    }
+    boot_row = R.row("paired", tests[1], n, **values | {"verdict": verdict, "decides": False})
+    boot_row |= {"low": low, "high": high}
     p = tost_p(x, y, margin)
     reach = 2.93 * float(d.std(ddof=1)) / n**0.5  # margin that TOST reaches with power .8 at no difference: z.95 + z.90
     verdict = f"equivalent within {margin:g}" if p <= R.ALPHA else f"not shown equivalent within {margin:g}"
@@ -149,69 +131,41 @@ def mmd_statistics(
     return np.stack(found)
 
 
-def mmd_row(
-    x: np.ndarray,
-    y: np.ndarray,
-    ids_x: Sequence[str],
-    ids_y: Sequence[str],
-    *,
-    seed: int = 0,
-    swaps: int = 999,
-    name: str = "features",
-    **place,
-) -> Row:
+def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> Row:
     """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
     kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample and for every swap
     alike. Effect: the plain MMD at the median."""
-    order_x, order_y = align(ids_x, ids_y)
-    x, y = finite(name, x, ids_x)[order_x], finite(name, y, ids_y)[order_y]
-    n, test, common = len(x), f"{name}: MMD", {"model": ""} | place | {"seed": seed}
+    n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
     if n < LEAST:
         return R.not_run("paired", test, n, f"n >= {LEAST} images", **common)
-    found = mmd_statistics(x, y, swap_signs(n, swaps, np.random.default_rng(seed)))
+    found = mmd_statistics(both.x, both.y, swap_signs(n, swaps, np.random.default_rng(seed)))
     sd = found.std(1, keepdims=True)
     scaled = ((found - found.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
     middle = found[BANDWIDTHS.index(1.0)]
-    # excess MMD at the null's .95 quantile
-    smallest = float(max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5)
+    smallest = float(
+        max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5
+    )  # excess at the null's .95 quantile
     effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
-    p = R.monte_carlo_p(scaled[0], scaled[1:])
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
-    return R.row("paired", test, n, p_value=p, **values)
+    return R.row("paired", test, n, p_value=R.monte_carlo_p(scaled[0], scaled[1:]), **values)
 
 
-def fid_row(
-    real: np.ndarray | fid.Reference,
-    x: np.ndarray,
-    y: np.ndarray,
-    ids_x: Sequence[str],
-    ids_y: Sequence[str],
-    *,
-    seed: int = 0,
-    swaps: int = 99,
-    name: str = "FID",
-    **place: Any,
-) -> Row:
+def fid_row(real: np.ndarray | fid.Reference, both: Matched, *, seed: int = 0, swaps: int = 99, **place: Any) -> Row:
     """FID(x) - FID(y) against the same real features, with within-prompt swaps, two-sided. One swap costs two Frechet
     distances.
 
     Minimum detectable effect: (z.975 + z.80) standard deviations of the swap distribution.
     """
-    order_x, order_y = align(ids_x, ids_y)
-    x, y = finite(name, x, ids_x)[order_x], finite(name, y, ids_y)[order_y]
-    n, d, common = len(x), x.shape[1], {"model": ""} | place | {"seed": seed}
+    x, y, test, common = both.x, both.y, "FID difference", {**place, "seed": seed}
+    n, d = x.shape
     if n <= d:  # a singular covariance: the distance is mostly bias
-        return R.not_run("paired", f"{name} difference", n, f"n >= {d + 1} images", **common)
-    half = real if isinstance(real, fid.Reference) else fid.reference_half(real)
-    found = []
+        return R.not_run("paired", test, n, f"n >= {d + 1} images", **common)
+    half, found = real if isinstance(real, fid.Reference) else fid.reference_half(real), []
     for sign in swap_signs(n, swaps, np.random.default_rng(seed)):
         stay = (sign > 0)[:, None]
         found.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
     difference, null = found[0], np.array(found[1:])
     sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
-    values = common | {
-        "statistic": difference / sd if sd > 0 else 0.0,
-        "effect": difference,
-        "minimum_detectable_effect": R.detectable_z(sd),
-    }
-    return R.row("paired", f"{name} difference", n, p_value=R.monte_carlo_p(abs(difference), abs(null)), **values)
+    values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}
+    values |= {"minimum_detectable_effect": R.detectable_z(sd)}
+    return R.row("paired", test, n, p_value=R.monte_carlo_p(abs(difference), abs(null)), **common | values)

@@ -53,7 +53,7 @@ def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same to
         "decides": exact,
         "verdict": "identical" if not differs.any() else "rejected" if exact else "differs by rounding",
     }
-    found = R.row("pathwise", test, n, **{"model": ""} | place | values)
+    found = R.row("pathwise", test, n, **place | values)
     if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest there is
         found["p_value"] = found["p_holm"] = R.SMALLEST if differs.any() else 1.0
     return found

@@ -28,12 +28,8 @@ def e_rows(shards: np.ndarray, law: np.ndarray, **place: Any) -> list[Row]:
     found = []
     for s, counts in enumerate(running):
         n, p = int(counts.sum()), math.exp(-min(max(best[s], 0.0), 690.0))
-        values = {
-            "statistic": logs[s],
-            "effect": float(total_variation(counts, law)),
-            "decides": s == len(running) - 1,
-        }
-        found.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **{"model": ""} | place | values))
+        values = {"statistic": logs[s], "effect": float(total_variation(counts, law)), "decides": s == len(running) - 1}
+        found.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **place | values))
     return found
 
 
@@ -58,9 +54,8 @@ def false_alarms(
         group = pool((k + 1) * shard * law)
         fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
         expected = ((k + 1) * shard * law) @ fold
-        plain[:, k] = stats.chisquare(
-            running[:, k] @ fold, expected * ((k + 1) * shard / expected.sum()), axis=1
-        ).pvalue
+        expected = expected * ((k + 1) * shard / expected.sum())
+        plain[:, k] = stats.chisquare(running[:, k] @ fold, expected, axis=1).pvalue
     kind = "false alarms" if alternative is None else "power"
     rejected = {
         f"{kind}: e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),
@@ -71,13 +66,6 @@ def false_alarms(
     for test, hit in rejected.items():
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
-        values: Row = {
-            "model": model,
-            "effect": float(hit.mean()),
-            "seed": seed,
-            "note": note,
-            "verdict": "measured",
-            "decides": False,
-        }
-        found.append(R.row("sequential", test, looks * shard, **values))
+        values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
+        found.append(R.row("sequential", test, looks * shard, effect=float(hit.mean()), **values))
     return found

@@ -73,8 +73,7 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
     own = p.gather(-1, at)[..., 0]
     log_p = torch.where(p > 0, p, 1).log_()
     mean = (p * log_p).sum(-1)
-    names = ["log p"]
-    d = [own.log() - mean]
+    names, d = ["log p"], [own.log() - mean]
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
 
     def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | None = None) -> None:
@@ -108,9 +107,8 @@ def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
 def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
     """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
     if tokens == 0 or var <= 1e-12:
-        return R.not_run(
-            "teacher-forced", test, tokens, "a token that is not certain (all variances are zero)", **place
-        )
+        needs = "a token that is not certain (all variances are zero)"
+        return R.not_run("teacher-forced", test, tokens, needs, **place)
     short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
     if short > 1:
         return R.not_run("teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place)
@@ -136,11 +134,8 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
     found = stats.chisquare(bins)
-    values = {
-        "statistic": found.statistic,
-        "effect": (found.statistic / n) ** 0.5,
-        "minimum_detectable_effect": detectable_w() / n**0.5,
-    }
+    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5}
+    values |= {"minimum_detectable_effect": detectable_w() / n**0.5}
     return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
 
 
@@ -198,7 +193,7 @@ def battery(
     its own (row "support").
     """
     tokens = np.asarray(tokens)
-    (n, L), place = tokens.shape, {"model": "", **place}
+    n, L = tokens.shape
     strata = [Stratum("", np.zeros((n, L), int))]
     if width < L:
         strata.append(Stratum("row", np.tile(np.arange(L) // width, (n, 1))))
@@ -210,7 +205,7 @@ def battery(
         b = min(a + chunk, n)
         p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
-        impossible = check(p, x, a, place["model"], strict)
+        impossible = check(p, x, a, place.get("model", ""), strict)
         outside += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
         names, d, var = centred(p, x, width, torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype))

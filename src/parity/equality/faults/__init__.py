@@ -1,5 +1,4 @@
-"""Layer 2, planted faults: decoders that are wrong in one place, which the tests must reject, and their correct
-originals.
+"""Layer 2, planted faults: decoders wrong in one place, which the tests must reject, and their correct originals.
 
 A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder says of its kind
 
@@ -17,8 +16,9 @@ from parity.equality.rows import Row
 class Trial(NamedTuple):
     """A decoder on a target."""
 
+    method: str
     fault: str  # "none" for a correct one
-    sample: Callable[[int, int], list[Row]]  # (seed, repeat) -> rows of a fresh sample
+    sample: Callable[[int], list[Row]]  # rows of the sample of a seed
     enough: bool = True  # whether the sample is large enough for the fault to show
     outcome: tuple[str, ...] = ("all four",)  # tests whose rows say `as_required`
 
@@ -29,24 +29,24 @@ def hit(rows: Iterable[Row]) -> bool:
 
 
 def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]:
-    """Rows of every trial on every seed.
+    """Rows of every trial on every seed; their key is the fault.
 
     as_required  whether a trial goes as it must: a fault is found on every seed (None if its sample is too small); a
                  correct decoder is not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
     """
     found = []
     for trial in trials:
-        samples = [trial.sample(seed, repeat) for repeat, seed in enumerate(seeds)]
+        samples = [trial.sample(seed) for seed in seeds]
         hits = all(hit(rows) for rows in samples)
         required = not hits if trial.fault == "none" else hits if trial.enough else None
-        said = {"as_required": required}
-        found += [r | said if r["test"] in trial.outcome else r for rows in samples for r in rows]
+        for repeat, (seed, rows) in enumerate(zip(seeds, samples, strict=True)):
+            about = {"method": trial.method, "key": trial.fault, "seed": seed, "repeat": repeat}
+            found += [r | about | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
     return found
 
 
 def altered(module: str, **names: Any) -> ModuleType:
-    """A second copy of a decoder's module with something else under some of the names it reads; the first stays as it
-    is.
+    """A second copy of a decoder's module with something else under some of the names it reads.
 
     AttributeError for a name that the module does not have: the fault would be planted nowhere.
     """

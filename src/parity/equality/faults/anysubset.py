@@ -1,5 +1,6 @@
 """Faults planted in the shipped any-subset decoder: its verification, its noise or its model is exchanged."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
 from parity.equality.faults import Trial, altered
 from parity.equality.rows import Row
+from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, targets
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
@@ -56,7 +58,7 @@ def no_resampling(
     return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
 
 
-def with_verify(faulty: Callable[..., Verified]) -> Callable[..., Iterator[Fill]]:
+def with_verify(faulty: Callable[..., Verified]) -> Decoder:
     return altered("parity.decoders.anysubset.assd", verify=faulty).assd
 
 
@@ -68,7 +70,7 @@ def with_sight(model: AnySubsetModel, start: Infilling, *, noise: Noise, **optio
     return assd(SeesAll(model), start, noise=noise, **options)
 
 
-VARIANTS: dict[str, tuple[Callable[..., Iterator[Fill]], str]] = {  # the decoder, and its fault
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "sequential": (sequential, "none"),
     "assd": (partial(assd, k=3), "none"),
     "assd: accept +0.05": (partial(assd, k=3, tolerance=0.05), "accept +0.05"),
@@ -81,18 +83,13 @@ VARIANTS: dict[str, tuple[Callable[..., Iterator[Fill]], str]] = {  # the decode
 }
 
 
-def trials(
-    n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999, threads: int = 1, names: Sequence[str] = ()
-) -> Iterator[Trial]:
-    """Every variant, or those of these names, on an inconsistent and on a consistent target."""
+def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
+    """Every variant on an inconsistent and on a consistent target."""
 
-    def sample(method: str, target: Target, seed: int, repeat: int) -> list[Row]:
-        decoder, fault = VARIANTS[method]
-        place = {"model": target.name, "method": method, "key": fault, "repeat": repeat}
-        drawn = target.draw(decoder, n, seed, {})
-        return over_targets(target.rows_of(drawn, "any-order", seed=seed, draws=draws, **place))
+    def sample(decoder: Decoder, target: Target, seed: int) -> list[Row]:
+        drawn = target.draw(decoder, n, seed, {}, threads)
+        return over_targets(target.rows_of(drawn, "any-order", seed, draws))
 
     chosen = [t for t in targets() if t.name in ON]
-    for method, (_, fault) in VARIANTS.items():
-        for target in chosen if not names or method in names else []:
-            yield Trial(fault, partial(sample, method, target))
+    for (method, (decoder, fault)), target in itertools.product(VARIANTS.items(), chosen):
+        yield Trial(method, fault, partial(sample, decoder, target))

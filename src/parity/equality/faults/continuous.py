@@ -1,8 +1,9 @@
 """A correct speculative sampler of Gaussian mixtures, and its faults."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -58,19 +59,13 @@ VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, a
 }
 
 
-def trials(
-    n: int = 20_000, seeds: Sequence[int] = (0, 1), draws: int = 1999, threads: int = 1, names: Sequence[str] = ()
-) -> Iterator[Trial]:
-    """Every variant, or those of these names, on a mixture of three tokens of one number, and of two."""
+def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
+    """Every variant on a mixture of three tokens of one number, and of two."""
 
-    def sample(method: str, D: int, bins: int, seed: int, repeat: int) -> list[Row]:
+    def sample(decoder: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
         model, rng = random_mixture(np.random.default_rng(0), 3, 3, D), np.random.default_rng([seed, D])
-        decoder, fault = VARIANTS[method]
-        place: dict[str, Any] = {"method": method, "key": fault, "seed": seed, "repeat": repeat}
-        place |= {"model_name": f"mixture 3 x {D}-D", "bins": bins, "draws": draws}
-        return continuous_rows(decoder(model, n, rng), model, rng=rng, **place)
+        drawn, name = decoder(model, n, rng), f"mixture 3 x {D}-D"
+        return continuous_rows(drawn, model, rng=rng, model_name=name, bins=bins, draws=draws)
 
-    for D, bins in ((1, 4), (2, 2)):
-        for method, (_, fault) in VARIANTS.items():
-            if not names or method in names:
-                yield Trial(fault, partial(sample, method, D, bins))
+    for (D, bins), (method, (decoder, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
+        yield Trial(method, fault, partial(sample, decoder, D, bins))

@@ -3,10 +3,10 @@ et al. 2023), and `jacobi`, speculative Jacobi with a coupled transport of draft
 must pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from itertools import count
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from parity.decoders.verification import race, residual
 from parity.equality.counts import TESTS, joint_rows, total_variation, tv_interval
 from parity.equality.faults import Trial, hit
 from parity.equality.rows import Row
+from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.tabular import TabularModel, random_table
@@ -149,10 +150,11 @@ def jacobi(
         q = torch.where(new[..., None], 1 / V, stored.gather(1, source[..., None].expand(-1, -1, V)))
 
 
-VARIANTS: dict[str, tuple[Callable[..., Iterator[Step]], str]] = {  # the decoder, and its fault
+VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     **{f"classical: {f}": (partial(classical, fault=f), f) for f in get_args(ClassicalFault)},
     **{f"jacobi: {f}": (partial(jacobi, fault=f), f) for f in get_args(JacobiFault)},
 }
+OUTCOME = (*TESTS, "all four")
 NEEDED = {
     "accept +0.01": 100_000
 }  # sequences in which a fault must show; an acceptance .01 too large is a TV of about .01
@@ -163,38 +165,30 @@ def target() -> Target:
     return Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5)
 
 
-def trials(
-    n: int = 10_000,
-    seeds: Sequence[int] = (0, 1),
-    draws: int = 1999,
-    threads: int = 1,
-    names: Sequence[str] = (),
-    n_tv: int = 0,
-) -> Iterator[Trial]:
-    """Every variant at n, and a fault that needs more at 10 n as well: a row a test, and the joint TV from n_tv (3 n)
-    draws.
+def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
+    """Every variant at n, and a fault that needs more at 10 n as well: a row a test.
 
-    effect    TVhat from n_tv draws, whose expectation for a perfect sampler is `floor`
+    effect    TVhat from 3 n more draws, whose expectation for a perfect sampler is `floor`
     detected  whether the combined test rejects on the row's seed
     """
-    T, many = target(), n_tv or 3 * n
+    T, many = target(), 3 * n
     floor = float(0.5 * np.sqrt(2 / np.pi * T.law * (1 - T.law) / many).sum())  # E|N(0, s^2)| = s sqrt(2 / pi)
 
-    def counted(name: str, size: int, seed: int) -> np.ndarray:
-        return np.bincount(T.draw(VARIANTS[name][0], size, seed, {}, threads=threads), minlength=len(T.law))
+    def counted(decoder: Decoder, size: int, seed: int) -> np.ndarray:
+        return np.bincount(T.draw(decoder, size, seed, {}, threads), minlength=len(T.law))
 
-    def sample(name: str, size: int, moved: dict[str, Any], seed: int, repeat: int) -> list[Row]:
-        rng, fault = np.random.default_rng([seed, size]), VARIANTS[name][1]
-        place = {"model": T.name, "method": name, "key": fault, "seed": seed, "repeat": repeat}
-        rows = joint_rows("mutants", counted(name, size, seed), T.law, T.vocab, T.length, rng=rng, draws=draws, **place)
-        return [r | moved | {"detected": hit(rows)} for r in rows if r["test"] in (*TESTS, "all four")]
-
-    for name, (_, fault) in VARIANTS.items():
-        if names and name not in names:
-            continue
-        counts = counted(name, many, seeds[0] + 10_000)
+    @cache
+    def moved(decoder: Decoder) -> dict[str, float]:
+        counts = counted(decoder, many, seeds[0] + 10_000)
         low, high = tv_interval(counts, T.law)
-        moved = {"effect": float(total_variation(counts, T.law)), "tv_low": low, "tv_high": high, "floor": floor}
+        return {"effect": float(total_variation(counts, T.law)), "tv_low": low, "tv_high": high, "floor": floor}
+
+    def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
+        rng, counts = np.random.default_rng([seed, size]), counted(decoder, size, seed)
+        rows = joint_rows("mutants", counts, T.law, T.vocab, T.length, rng=rng, draws=draws, model=T.name)
+        said = moved(decoder) | {"detected": hit(rows)}
+        return [r | said for r in rows if r["test"] in OUTCOME]
+
+    for method, (decoder, fault) in VARIANTS.items():
         for size in (n, 10 * n) if fault in NEEDED else (n,):
-            enough = size >= NEEDED.get(fault, 10_000)
-            yield Trial(fault, partial(sample, name, size, moved), enough, (*TESTS, "all four"))
+            yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000), OUTCOME)

@@ -42,8 +42,8 @@ class Target(Protocol):
         none; `strict`, for decoders that claim to be lossless, makes one of probability zero an error as well."""
         ...
 
-    def rows_of(self, drawn: Any, layer: str, *, seed: int, draws: int, **place: Any) -> list[Row]:
-        """What `draw` returned against the law, place["model"] the target's name."""
+    def rows_of(self, drawn: Any, layer: str, seed: int, draws: int) -> list[Row]:
+        """What `draw` returned under a seed against the law: rows of its name."""
         ...
 
 

@@ -57,9 +57,9 @@ class Target:
 
         return in_chunks(self.name, one, n, threads)
 
-    def rows_of(self, drawn: np.ndarray, layer: str, *, seed: int, draws: int, **place: Any) -> list[Row]:
+    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
         missing = self.model.length - len(self.prompt)
-        return code_rows(layer, drawn, self.law, self.model.words, missing, seed=seed, draws=draws, **place)
+        return code_rows(layer, self.name, drawn, self.law, self.model.words, missing, seed=seed, draws=draws)
 
 
 def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:

@@ -43,11 +43,11 @@ class Target:
         except ParityError as error:
             raise ParityError(f"model {self.name}, {error}") from error
 
-    def rows_of(self, drawn: Drawn, layer: str, *, seed: int, draws: int, model: str, **place: Any) -> list[Row]:
+    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         """The last row also says how many drafts were accepted, and how often the residual sampler gave up."""
-        rng, said = np.random.default_rng([seed, self.dim]), {"model_name": model, "seed": seed, **place}
-        samples = drawn.tokens.numpy()
-        found = continuous_rows(samples, self.law, rng=rng, bins=self.bins, layer=layer, draws=draws, **said)
+        settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
+        settings |= {"model_name": self.name, "rng": np.random.default_rng([seed, self.dim])}
+        found = continuous_rows(drawn.tokens.numpy(), self.law, **settings)
         drafts = int((drawn.accepted >= 0).sum())
         found[-1]["acceptance"] = int((drawn.accepted == 1).sum()) / drafts if drafts else None
         found[-1]["gave_up"] = int(drawn.gave_up.sum())

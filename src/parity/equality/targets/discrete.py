@@ -97,8 +97,8 @@ class Target:
             what = f"token {tokens[position]} of probability zero was sampled"
             raise ParityError(f"row {bad[0]}, position {position}: {what}")
 
-    def rows_of(self, drawn: np.ndarray, layer: str, *, seed: int, draws: int, **place: Any) -> list[Row]:
-        return code_rows(layer, drawn, self.law, self.vocab, self.length, seed=seed, draws=draws, **place)
+    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
+        return code_rows(layer, self.name, drawn, self.law, self.vocab, self.length, seed=seed, draws=draws)
 
 
 Table = Callable[[int, int, torch.Generator], Tensor]  # V, L -> logits

@@ -3,7 +3,7 @@
 import numpy as np
 
 from parity.equality.cell import CellFiles
-from parity.equality.paired import fid_row, mmd_row, scalar_rows
+from parity.equality.paired import fid_row, matched, mmd_row, scalar_rows
 from parity.equality.rows import Row
 
 ROLES = ("control", "method", "again")
@@ -21,14 +21,14 @@ def mean_logp(logp: np.ndarray) -> np.ndarray:
 def rows(cell: CellFiles) -> list[Row]:
     """Differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
     settings, mine, theirs = cell.settings, cell.features, cell.baseline.features
-    x, y = (side["ids"].astype(str).tolist() for side in (mine, theirs))
+    ids = mine["ids"], theirs["ids"]
     place = {**cell.place, "seed": settings["seeds"][0]}
-    mean, baseline = (mean_logp(side["logp"]) for side in (mine, theirs))
-    found = scalar_rows(mean, baseline, x, y, name="log p", margin=settings["margin_logp"], **place)
+    logp = matched("log p", mean_logp(mine["logp"]), mean_logp(theirs["logp"]), *ids)
+    found = scalar_rows(logp, margin=settings["margin_logp"], **place)
     if "features" in mine:
-        a, b = mine["features"], theirs["features"]
-        margin, swaps, real = settings["margin_clip"], settings["swaps"], cell.reference["features"]
-        found += scalar_rows(mine["cosine"], theirs["cosine"], x, y, name="CLIP", margin=margin, **place)
-        found.append(mmd_row(a, b, x, y, swaps=swaps, name="CLIP features", **place))
-        found.append(fid_row(real, a, b, x, y, swaps=min(swaps, 199), **place))
+        features = matched("CLIP features", mine["features"], theirs["features"], *ids)
+        cosine, swaps = matched("CLIP", mine["cosine"], theirs["cosine"], *ids), settings["swaps"]
+        found += scalar_rows(cosine, margin=settings["margin_clip"], **place)
+        found.append(mmd_row(features, swaps=swaps, **place))
+        found.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
     return found
