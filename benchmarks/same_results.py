@@ -257,16 +257,18 @@ def figure_differences(old: Results, new: Results) -> Iterator[str]:
 
 
 def row_differences(old: list[Row], new: list[Row]) -> list[str]:
-    """What rows say differently, those of one test, target and seed beside each other."""
-    one, other = (Counter(canonical(stripped(r)) for r in rows) for rows in (old, new))
+    """What rows say differently in OLD's columns, those of one test, target and seed beside each other."""
+    columns = {k for row in old for k in row}
+    kept = ([{k: v for k, v in stripped(r).items() if k in columns} for r in rows] for rows in (old, new))
+    one, other = (Counter(map(canonical, rows)) for rows in kept)
     left, right = ([json.loads(r) for r in more.elements()] for more in (one - other, other - one))
     lines = []
     for row in left:
         same = [r for r in right if all(r.get(k) == row.get(k) for k in ("test", "model", "method", "seed", "repeat"))]
         if same:
             right.remove(same[0])
-            columns = [k for k in {**row, **same[0]} if row.get(k) != same[0].get(k)]
-            said = ", ".join(f"{k} {row.get(k)} and {same[0].get(k)}" for k in columns)
+            differ = [k for k in {**row, **same[0]} if row.get(k) != same[0].get(k)]
+            said = ", ".join(f"{k} {row.get(k)} and {same[0].get(k)}" for k in differ)
             lines.append(f"{row.get('test')}, {row.get('model')}, seed {row.get('seed')}: {said}")
         else:
             lines.append(f"{row.get('test')}, {row.get('model')}, seed {row.get('seed')}: only in OLD")
