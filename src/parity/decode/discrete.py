@@ -67,8 +67,3 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
 def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:
     """What a shard keeps of a batch."""
     return vars(done) | {"tokens": done.tokens.int(), "captions": rows["captions"]}
-
-
-def decode(model: TokenModel, steps: Iterator[Step], rows: int) -> Decoded:
-    """Former name of `record`."""
-    return record(model, torch.zeros(rows, dtype=torch.int64, device=model.forced.device), steps)
