@@ -4,7 +4,8 @@
     python -m parity.equality certify docs/example_decoders.py:hasty
 
 Both draft two tokens at a time uniformly at random, and verify them in one pass of the target. `hasty` differs in one
-expression: it replaces a rejected draft by a draw from p, where the law must be what p has more of than q: max(0, p - q).
+expression: it replaces a rejected draft by a draw from p, where the law must be what p has more of than q,
+max(0, p - q).
 """
 
 from collections.abc import Iterator
