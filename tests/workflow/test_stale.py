@@ -17,10 +17,17 @@ STAGES = ("equality", "metrics", "report", "decode", "decoders")
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
 
 PLANS = '''"""The dry run after every edit, a forked process each: snakemake is imported once. Prints JSON."""
-import io, json, os, sys
-from contextlib import redirect_stderr, redirect_stdout
+import json, os, sys
 from pathlib import Path
+from parity.experiment import checks, layers, paths, sources, study
+from parity.inputs import readers
 from snakemake.cli import main
+
+def name(file):
+    return ".".join(file.relative_to(sources.ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+every = [name(file) for file in sources.PACKAGE.rglob("*.py")]
+known = {module: sources.own_digest(module) for module in every}  # a child reads its edited module alone
 
 found = {}
 for file in json.load(sys.stdin):
