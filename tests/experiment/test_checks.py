@@ -158,6 +158,31 @@ SECTIONS = {  # a wrong text or continuous section, and what the line holds
         {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"length": 8, "masked": 0.01}]}}},
         ["text.tasks.infilling.0", "hides no position"],
     ),
+    "text: everything hidden": (
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": [{"length": 8, "masked": 0.99}]}}},
+        ["text.tasks.infilling.0", "hides every position"],
+    ),
+    "text: two sentences missing": (
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"stories": [{"missing": 2}]}}},
+        ["text.tasks.stories.0.missing = 2", "allowed: 1 or 3"],
+    ),
+    "text: cache twice": (
+        {"text": {"methods": {"sequential": [{}]}, "cache": [True, True]}},
+        ["text.cache = [True, True]", "twice"],
+    ),
+    "text: unknown key": ({"text": {"methods": {"sequential": [{}]}, "taks": {}}}, ["text.taks = {}", "unknown key"]),
+    "text: too short a draft": (
+        {"text": {"methods": {"sequential": [{}], "assd": [{"k": 1}]}}},
+        ["text.methods.assd.0.k = 1", "greater than or equal to 2"],
+    ),
+    "text: no variant": (
+        {"text": {"methods": {"sequential": [{}], "assd": []}}},
+        ["text.methods.assd = []", "no variant"],
+    ),
+    "text: same variant twice": (
+        {"text": {"methods": {"sequential": [{}], "assd": [{}, {"k": 5}]}}},
+        ["text.methods.assd.1 = {'k': 5}", "same variant as text.methods.assd.0"],
+    ),
     "text: one of two folders": (
         {"text": {"methods": {"sequential": [{}]}, "model": {"xlnet": "x"}}},
         ["text.model.judge = ''", "both folders, or neither"],

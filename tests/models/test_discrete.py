@@ -64,8 +64,8 @@ def test_groups_part_the_codes_in_halves(all_weights, tmp_path):
 
 def test_a_caption_that_does_not_fit_is_one_line(all_weights, tmp_path):
     encode = models.encoder(fetch.manifest("discrete", "m", {}, tmp_path))
-    with pytest.raises(ParityError, match="has 30 words; allowed: at most 23"):
-        encode(["red " * 30])
+    with pytest.raises(ParityError, match="is 31 tokens long; allowed: at most 24"):
+        encode(["a red circle", "red " * 30])
 
 
 def published(tmp_path, **more):

@@ -21,12 +21,16 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
     """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as transformers' are."""
-    ended = [c + " </s>" for c in captions]
-    batch = tokenizer()(ended, padding="max_length", max_length=max_length, return_tensors="pt")
-    if batch["input_ids"].shape[1] > max_length:
-        n, caption = max((len(c.split()), c) for c in captions)
-        raise ParityError(f"caption: {caption[:60]!r} has {n} words; allowed: at most {max_length - 1}")
-    return dict(batch)
+    read, ended = tokenizer(), [c + " </s>" for c in captions]
+    check_lengths(read(ended)["input_ids"], captions, max_length)
+    return dict(read(ended, padding="max_length", max_length=max_length, return_tensors="pt"))
+
+
+def check_lengths(rows: list[list[int]], captions: list[str], most: int) -> None:
+    """ParityError for the first caption that is more tokens long than a prefix holds."""
+    for row, caption in zip(rows, captions, strict=True):
+        if len(row) > most:
+            raise ParityError(f"caption: {caption[:60]!r} is {len(row)} tokens long; allowed: at most {most}")
 
 
 def token_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, T5Config, T5EncoderModel
 
-from parity.base.errors import ParityError
 from parity.base.weights import load_weights
-from parity.embedded.tokenizer import VOCAB, encode
+from parity.embedded.tokenizer import VOCAB, check_lengths, encode
 
 Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model is conditioned on, a row each
 
@@ -45,11 +44,10 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
 
     @torch.inference_mode()
     def encoded(captions: list[str]) -> dict[str, Tensor]:
+        if path.is_dir():
+            check_lengths(tokenizer(captions)["input_ids"], captions, length)  # type: ignore[arg-type]
         words = tokenizer(captions, padding="max_length", max_length=length, return_tensors="pt")
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
-        if ids.shape[1] > length:
-            long = max(captions, key=lambda c: len(c.split()))
-            raise ParityError(f"prompts: {long[:40]!r}... is {ids.shape[1]} tokens long; allowed: at most {length}")
         hidden, mask = left_pad(net(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
         return {"embeddings": hidden.float(), "valid": mask}
 
