@@ -5,7 +5,6 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,9 +104,3 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise
     except Exception as error:  # a damaged zip raises a dozen kinds (zlib, struct, zipfile, numpy, unicode ...)
         raise ParityError(f"{path}: damaged ({error}); delete it and run again") from error
-
-
-def join(paths: Iterable[Path]) -> dict[str, np.ndarray]:
-    """Arrays of several .npz files, end to end."""
-    parts = [read_arrays(p) for p in paths]
-    return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}

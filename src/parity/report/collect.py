@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from parity.base.command import provenance
-from parity.base.files import canonical, join, read_arrays, read_json
+from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
 from parity.equality.rows import Row
 from parity.experiment import checks, layers, paths, weights
@@ -64,7 +64,8 @@ class Files:
 
     def pixels(self, cell: Cell) -> np.ndarray:
         """A cell's pictures, uint8 [n, H, W, 3]."""
-        return join(self.root / p for p in paths.pieces(self.settings, cell, "pictures"))["pixels"]
+        pieces = paths.pieces(self.settings, cell, "pictures")
+        return np.concatenate([read_arrays(self.root / p)["pixels"] for p in pieces])
 
     def features(self, cell: Cell) -> dict[str, np.ndarray]:
         return read_arrays(self.root / paths.folder(cell) / "features.npz")
