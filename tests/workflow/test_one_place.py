@@ -70,6 +70,11 @@ def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):
     raw = EVERY.replace("image:", "image:\n  models: {scenes: {family: other}}")
     (project / "toy.yaml").write_text(raw)
     assert "checkpoint" in {rule for rule, _ in jobs(snakemake("-n", config="toy.yaml"))}
+    file = project / "src/parity/models/discrete/other.py"
+    file.write_text(own.replace('"network"', '"net"', 1))
+    wrong = snakemake("-n", config="toy.yaml")
+    assert "models/discrete/other.py: FAMILY has no 'network'" in wrong.stderr
+    file.write_text(own)
     (project / "toy.yaml").write_text(raw.replace("other", "another"))
     wrong = snakemake("-n", config="toy.yaml")
     assert "image.models.scenes.family = 'another'" in wrong.stderr and "llamagen, other" in wrong.stderr

@@ -6,13 +6,18 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
-from parity.experiment.declared import PACKAGE, constant, modules, require
+from parity.experiment.declared import PACKAGE, constant, modules
 from parity.experiment.options import needs
 from parity.experiment.schema import ContinuousSection, ModelSpec, TextModel
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
+SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
+    "discrete": ("files", "embedded", "network"),
+    "anysubset": ("files",),
+    "continuous": ("condition", "causal", "single_path", "samplers", "schedules", "reads"),
+}
 
 
 def families(kind: str) -> tuple[str, ...]:
@@ -24,7 +29,12 @@ def family(kind: str, name: str, where: str) -> dict[str, Any]:
     """What a family declares of itself; ConfigError for one that is not there."""
     if name not in families(kind):
         raise ConfigError(f"{where} = {name!r}: unknown family; allowed: {', '.join(families(kind))}")
-    return require(f"models/{kind}", name, ("FAMILY",))["FAMILY"]
+    said = constant(f"models/{kind}", name, "FAMILY")
+    if lacks := [key for key in SAYS[kind] if key not in said]:
+        raise ConfigError(
+            f"src/parity/models/{kind}/{name}.py: FAMILY has no {lacks[0]!r}; needed: {', '.join(SAYS[kind])}"
+        )
+    return said
 
 
 def embedded_files(spec: ModelSpec) -> dict[str, str]:
