@@ -17,17 +17,18 @@ class Killed(Exception):
 
 
 def line(stop=None, hidden="^0.weight$", **settings):
-    """A small regression; a run of it is killed before step `stop`."""
+    """A small regression, weighed by a memory of its steps; a run of it is killed before step `stop`."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    net, memory = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.ones(2)
 
     def loss(step, rng):
         if step == stop:
             raise Killed
         x = torch.from_numpy(rng.standard_normal((64, 4), "float32"))
-        return (net(x) - x[:, :2]).square().mean(), {"first": float(x[0, 0])}
+        memory.mul_(torch.tensor([1.02, 0.97]))
+        return ((net(x) - x[:, :2]) * memory).square().mean(), {"first": float(x[0, 0])}
 
-    given = {"peak": 0.05, "warmup": 2, "every": 2, "average": 0.5} | settings
+    given = {"peak": 0.05, "warmup": 2, "every": 2, "average": 0.5, "memory": (memory,)} | settings
     return Recipe(net, loss, lambda: ({"done": 1.0}, {"sizes": [4, 8, 2]}), stream=(1,), hidden=hidden, **given)
 
 
@@ -45,7 +46,7 @@ def same(one, other):
 
 
 def test_a_killed_training_goes_on_as_if_it_had_not_been(job):
-    """Both optimisers' states, the mean of the weights, the log and the schedule come back from the checkpoint."""
+    """Both optimisers, the mean of the weights, the memory, the log and the schedule come back from the checkpoint."""
     whole, killed, rest = line(), line(stop=7), line()
     log = fit(whole, replace(job, name="whole"))
     with pytest.raises(Killed):
@@ -54,6 +55,11 @@ def test_a_killed_training_goes_on_as_if_it_had_not_been(job):
     resumed = fit(rest, job, saved_every=0)
     assert [r["step"] for r in resumed] == [2, 4, 6, 8] and log[-1]["loss"] < log[0]["loss"]
     assert same(weights(rest), weights(whole))
+    with pytest.raises(Killed):
+        fit(line(stop=7, memory=()), replace(job, name="forgetful"), saved_every=0)
+    forgetful = line(memory=())
+    fit(forgetful, replace(job, name="forgetful"))
+    assert not same(weights(forgetful), weights(whole))  # what the recipe does not name is lost
     assert [r["first"] for r in resumed] == [r["first"] for r in log] and len({r["first"] for r in log}) == 4
 
 

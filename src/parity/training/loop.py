@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.base import files
 from parity.base.errors import ParityError
-from parity.training.recipe import Figures, Job, Recipe
+from parity.training.recipe import Job, Recipe
 
 BETAS = (0.9, 0.95)
 FLOOR = 0.02  # of the peak rate, where it ends
@@ -58,10 +58,10 @@ def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 
 class Training:
-    """What a killed run goes on from: the net, its optimisers, the mean of its weights, the log."""
+    """What a killed run goes on from: the net, its optimisers, the mean of its weights, what it remembers, the log."""
 
     def __init__(self, recipe: Recipe):
-        self.net, self.optimisers = recipe.net, optimisers_of(recipe)
+        self.net, self.optimisers, self.memory = recipe.net, optimisers_of(recipe), recipe.memory
         self.parameters = [p for p in recipe.net.parameters() if p.requires_grad]
         self.mean = [p.detach().clone() for p in self.parameters] if recipe.average else []
         self.step, self.seconds, self.log = 0, 0.0, list[dict[str, float]]()
@@ -70,6 +70,7 @@ class Training:
         """Replace the checkpoint, whole."""
         state = {"asked": asked, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
         state |= {"optimisers": [o.state_dict() for o in self.optimisers], "net": self.net.state_dict()}
+        state |= {"memory": list(self.memory)}
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         torch.save(state, part)
@@ -87,6 +88,8 @@ class Training:
         for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(kept)
         self.net.load_state_dict(state["net"])
+        for tensor, remembered in zip(self.memory, state["memory"], strict=True):
+            tensor.copy_(remembered)
 
     def learn(self, value: torch.Tensor, rate: float, average: float) -> None:
         """One step along the gradient of `value`."""
@@ -151,7 +154,6 @@ def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
     """Train, write the weights and the log beside them, and let the checkpoint go; the log."""
     log = fit(recipe, job)
     with torch.inference_mode():
-        figures: Figures
         figures, config = recipe.finish()
     if figures:
         print(figures, flush=True)

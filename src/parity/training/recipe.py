@@ -55,6 +55,7 @@ class Recipe:
     held_out  a figure for the log, every `held_out_every` steps
     every     steps between two rows of the log
     published the part of `net` whose weights are written; None for all of it
+    memory    tensors outside the net that a run which was killed must find as they were
     """
 
     net: nn.Module
@@ -71,3 +72,4 @@ class Recipe:
     held_out_every: int = 500
     every: int = 50
     published: nn.Module | None = None
+    memory: tuple[Tensor, ...] = ()

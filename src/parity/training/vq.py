@@ -59,4 +59,4 @@ def recipe(job: Job) -> Recipe:
                 codebook[dead] = recent[0][rows].to(codebook.dtype)
             used[dead] = used.mean()
 
-    return Recipe(vq, loss, lambda: ({}, asdict(CONFIG)), stream=(), peak=3e-3, after=revive, every=100)
+    return Recipe(vq, loss, lambda: ({}, asdict(CONFIG)), (), peak=3e-3, after=revive, every=100, memory=(used,))
