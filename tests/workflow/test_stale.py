@@ -19,6 +19,7 @@ EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") i
 PLANS = '''"""The dry run after every edit, a forked process each: snakemake is imported once. Prints JSON."""
 import json, os, sys
 from pathlib import Path
+import yaml
 from parity.experiment import checks, layers, paths, sources, study
 from parity.inputs import readers
 from snakemake.cli import main
@@ -26,6 +27,9 @@ from snakemake.cli import main
 def name(file):
     return ".".join(file.relative_to(sources.ROOT).with_suffix("").parts).removesuffix(".__init__")
 
+config = checks.load(yaml.safe_load(Path("every.yaml").read_text()))  # what was parsed here is not parsed again
+for kind in ("discrete", "anysubset", "continuous"):
+    layers.declared(kind), study.metrics(kind)
 every = [name(file) for file in sources.PACKAGE.rglob("*.py")]
 known = {module: sources.own_digest(module) for module in every}  # a child reads its edited module alone
 
