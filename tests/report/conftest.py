@@ -1,5 +1,7 @@
 """A results folder that is made up once, and what the report gathers from it."""
 
+import copy
+
 import pytest
 
 from parity.report.collect import Gathered, gather
@@ -14,8 +16,13 @@ def results(tmp_path_factory):
     return root, settings, made.papers(root / "papers.csv")
 
 
-@pytest.fixture
-def gathered(results) -> Gathered:
-    """Fresh for each test, which may spoil it."""
+@pytest.fixture(scope="session")
+def once(results) -> Gathered:
     root, settings, papers = results
     return gather(settings, [papers], root=root)
+
+
+@pytest.fixture
+def gathered(once) -> Gathered:
+    """A copy for each test, which may spoil it."""
+    return copy.deepcopy(once)

@@ -11,7 +11,7 @@ import pytest
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, page
+from parity.report import blocks, common, page
 from parity.report.blocks import Section
 from parity.report.collect import gather
 from parity.report.extras import Extra
@@ -64,9 +64,8 @@ def shown(gathered):
 
 
 @pytest.fixture(scope="module")
-def built(results):
-    root, settings, papers = results
-    return shown(gather(settings, [papers], root=root))
+def built(once):
+    return shown(once)
 
 
 def test_every_section_stands_in_the_contents_in_its_order_the_verdicts_first(built):
@@ -227,10 +226,10 @@ def test_settings_of_the_page_are_those_given(gathered):
     """The configuration on the page can be run again: it is read back as what was asked for."""
     import yaml
 
-    code = next(b for b in page.sections(gathered)[-1].body if getattr(b, "form", "") == "code")
+    code = next(b for b in common.environment(gathered).body if getattr(b, "form", "") == "code")
     assert load(yaml.safe_load(code.text)) == gathered.settings
 
 
 def test_a_cell_without_speed_says_so(gathered):
     g = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
-    assert "speed: not run" in shown(g)[0]
+    assert "speed: not run" in page.build("t", [common.verdicts(g)])[0]
