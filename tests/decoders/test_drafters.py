@@ -1,6 +1,7 @@
 """Decoders with a drafter or a draft model: their trees, their acceptance, what a good one saves."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -68,11 +69,12 @@ def test_sequences_of_a_tree_are_the_paths_to_its_leaves():
 def test_the_static_tree_is_the_products_of_ranks():
     """LANTERN++, as we have it: written out for width 4 and depth 3."""
     tree = harmonic(4, 3)
-    paths = [(r,) for r in range(1, 5)]
-    paths += [p for d in (2, 3) for p in itertools.product(range(1, 5), repeat=d) if torch.tensor(p).prod() <= 4]
-    ranks = {c: r for own in tree.children.values() for r, c in enumerate(own, 1)}
-    assert sorted(tuple(ranks[n] for n in up(tree.parents, node)) for node in range(len(tree.parents))) == sorted(paths)
-    assert tree.depth == [len(up(tree.parents, node)) for node in range(len(tree.parents))]
+    paths = [p for d in (1, 2, 3) for p in itertools.product(range(1, 5), repeat=d) if math.prod(p) <= 4]
+    ranks = {c: r for own in tree.children for r, c in enumerate(own, 1)}
+    drawn = [tuple(ranks[n] for n in up(tree.parents, node)[1:]) for node in range(1, len(paths) + 1)]
+    assert sorted(drawn) == sorted(paths)
+    assert tree.depth == [len(up(tree.parents, node)) - 1 for node in range(len(paths) + 1)]
+    assert tree.depth == sorted(tree.depth) and tree.parents[0] == -1
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from parity.base.noise import counted_noise
-from parity.decoders.verification import match, race, residual, slide, verify
+from parity.decoders.verification import race, residual, slide, verify
 
 
 def laws(*rows):
@@ -85,7 +85,7 @@ def test_point_draft_is_plain_sampling():
     e = counted_noise(3, range(500)).exponential("sample", torch.zeros(1, 1, dtype=torch.int64), 5)
     draft = torch.randint(0, 5, (500, 1), generator=g)
     out = verify(p, p, draft, torch.ones(500, 1, dtype=torch.bool), torch.zeros(500, 1, dtype=torch.float64), e)
-    assert torch.equal(out.tokens, race(p, e)) and torch.equal(match(p, draft, e).tokens, out.tokens)
+    assert torch.equal(out.tokens, race(p, e))
 
 
 @pytest.mark.parametrize("point", [False, True])

@@ -93,43 +93,33 @@ class Raced:
 
 
 class Shape(NamedTuple):
-    """A tree that is the same for every row and pass."""
+    """A tree that is the same for every row and pass: its nodes level by level, node 0 the last final token."""
 
-    parents: list[int]  # -1 for the last final token
-    depth: list[int]  # from 1
-    children: dict[int, list[int]]  # of a node, or of -1, in order of rank; only of those that have any
+    parents: list[int]  # -1 for node 0
+    depth: list[int]
+    children: list[list[int]]  # of each node, in order of rank
 
 
 def harmonic(width: int, depth: int) -> Shape:
     """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
-    tree, products, level = Shape([], [], {}), {-1: 1}, [-1]
-    for d in range(1, depth + 1):
-        below = []
-        for node in level:
-            for rank in range(width // products[node]):
-                child = len(tree.parents)
-                tree.parents.append(node)
-                tree.depth.append(d)
-                tree.children.setdefault(node, []).append(child)
-                products[child] = products[node] * (rank + 1)
-                below.append(child)
-        level = below
+    tree, products, node = Shape([-1], [0], [[]]), [1], 0
+    while node < len(products):
+        for rank in range(1, width // products[node] + 1 if tree.depth[node] < depth else 1):
+            tree.children[node].append(len(products))
+            products.append(products[node] * rank)
+            tree.parents.append(node)
+            tree.depth.append(tree.depth[node] + 1)
+            tree.children.append([])
+        node += 1
     return tree
 
 
 class Drawn(NamedTuple):
     """Candidates of a static tree, drawn from the drafter."""
 
-    tokens: Tensor  # [B, T]
-    valid: Tensor  # [B, T] bool: the law had a token left for the node
-    laws: Tensor  # [B, I, V] q that the children of each of `Shape.children` were drawn from, in its order
-
-
-def nothing_drawn(shape: Shape, rows: int, vocab: int, dtype: torch.dtype, device: torch.device) -> Drawn:
-    """What stands there before there is a feature to draft from."""
-    tokens = torch.zeros(rows, len(shape.parents), dtype=torch.int64, device=device)
-    laws = torch.zeros(rows, len(shape.children), vocab, dtype=dtype, device=device)
-    return Drawn(tokens, torch.zeros_like(tokens, dtype=torch.bool), laws)
+    tokens: Tensor  # [B, S], of node 0 none
+    valid: Tensor  # [B, S] bool: the law had a token left for the node
+    laws: Tensor  # [B, I, V] q that the children of each node that has some were drawn from
 
 
 def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: Noise, step: int) -> Drawn:
@@ -137,19 +127,18 @@ def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: N
 
     logits [B, V]: the drafter's law after the last final token, at position `last` [B]; step numbers the pass.
     """
-    B, V, T, device = *logits.shape, len(shape.parents), logits.device
-    tokens = torch.zeros(B, T, dtype=torch.int64, device=device)
+    (B, V), S, device = logits.shape, len(shape.parents), logits.device
+    tokens = torch.zeros(B, S, dtype=torch.int64, device=device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
-    laws, level, shown = {-1: logits.softmax(-1)}, [-1], {-1: -1}
+    laws, level, shown = {0: logits.softmax(-1)}, [0], {0: -1}
     while level:
-        index = step * (T + 1) + 1 + torch.tensor(level, device=device)
-        exponential = noise.exponential("draft", index.expand(B, -1), V)
+        exponential = noise.exponential("draft", step * S + torch.tensor(level, device=device).expand(B, -1), V)
         most = min(max(len(shape.children[node]) for node in level), V)
         best = (torch.stack([laws[node] for node in level], 1) / exponential).topk(most)
         place = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:most])]
         column, which, rank = torch.tensor(place, device=device).T
         tokens[:, column], valid[:, column] = best.indices[:, which, rank], best.values[:, which, rank] > 0
-        level = [c for node in level for c in shape.children[node] if c in shape.children]
+        level = [c for node in level for c in shape.children[node] if shape.children[c]]
         if level:
             above = torch.tensor([shown[shape.parents[c]] for c in level], device=device).expand(B, -1)
             positions = (last + shape.depth[level[0]])[:, None].expand(-1, len(level))
@@ -157,4 +146,4 @@ def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: N
             first = len(shown) - 1
             shown |= {c: first + i for i, c in enumerate(level)}
             laws |= {c: law[:, i] for i, c in enumerate(level)}
-    return Drawn(tokens, valid, torch.stack([laws[node] for node in shape.children], 1))
+    return Drawn(tokens, valid, torch.stack(list(laws.values()), 1))

@@ -30,6 +30,11 @@ def probability(law: Tensor, tokens: Tensor) -> Tensor:
     return law.gather(-1, tokens[..., None])[..., 0]
 
 
+def run(holds: Tensor) -> Tensor:
+    """[B] how many of [B, W] bool hold before the first that does not."""
+    return holds.long().cumprod(-1).sum(-1)
+
+
 def residual(p: Tensor, q: Tensor) -> Tensor:
     """max(0, p - q), unnormalised [..., V] (Leviathan et al. 2023, Alg. 1); p itself where rounding left nothing of
     it."""
@@ -67,7 +72,7 @@ def finish(
 ) -> Verified:
     """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is
     not, then `fresh`."""
-    n = accepted.long().cumprod(-1).sum(-1)  # [B] length of the accepted run
+    n = run(accepted)
     i = torch.arange(draft.shape[1], device=draft.device)
     first = n.clamp(max=draft.shape[1] - 1)[:, None]  # the first rejected slot (any slot, unused, if there is none)
     rows = first[..., None].expand(-1, -1, p.shape[-1])
@@ -81,19 +86,10 @@ def transport(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Every draft moved from its law q to p, those behind a rejection too (maximal coupling, as in MC-SJD): tokens and
-    which stay, both [...].
-
-    p, q, exponential [..., V], the others [...], as in `verify`. A draft stays with probability min(1, p / q) and is
-    else drawn from the residual; a point draft is replaced by a draw from p.
-    """
+    which stay. Shapes as in `verify`, with or without a slot. A point draft is replaced by a draw from p."""
     stays = ~point & (u * probability(q, draft) < probability(p, draft))
     drawn = torch.where(point, race(p, exponential), race(residual(p, q), exponential))
     return torch.where(stays, draft, drawn), stays
-
-
-def run(tokens: Tensor, draft: Tensor) -> Tensor:
-    """[B] how many tokens [B, W] came out as they were drafted before the first that did not."""
-    return (tokens == draft).long().cumprod(-1).sum(-1)
 
 
 def normal(weights: Tensor) -> Tensor:
@@ -104,12 +100,8 @@ def look_alikes(vectors: Tensor, k: int) -> Tensor:
     """The k other tokens nearest to each, nearest first: vectors [V, D] to [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
     rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
-    return torch.cat(
-        [
-            torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf).topk(k, largest=False).indices
-            for r in rows
-        ]
-    )
+    far = (torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf) for r in rows)
+    return torch.cat([x.topk(k, largest=False).indices for x in far])
 
 
 def relaxed(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -224,13 +216,6 @@ def descend(
         running, node = running & held, torch.where(held, below, node)
         path.append(torch.where(running, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(found, 1))
-
-
-def match(p: Tensor, draft: Tensor, exponential: Tensor) -> Verified:
-    """Deterministic matching (Song et al. 2021): a draft is final if it equals the draw made from p, whatever it came
-    from."""
-    fresh = race(p, exponential)
-    return Verified(fresh, (run(fresh, draft) + 1).clamp(max=draft.shape[1]))
 
 
 def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:

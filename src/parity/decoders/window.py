@@ -87,23 +87,23 @@ class Window:
         """What the last pass drew behind its correction, and fresh drafts in the slots that are new."""
         if self.tokens is None:
             return self.fresh()
-        if self.warm and self.line.step == 1:
-            return self._warm()
-        W, fresh = self.where.shape[1], self.fresh()
-        carried, new = slide(self.kept, W, self.tokens)
+        W = self.where.shape[1]
+        if self.warm and self.line.step == 1 and self.stored is not None:  # the laws behind the frontier were of noise
+            frontier = (self.kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.model.vocab)
+            q = self.stored.gather(1, frontier).expand(-1, W, -1)
+            return self._given(race(q, self._draft_races()), q, torch.zeros_like(self.where, dtype=torch.bool))
+        fresh, (carried, new) = self.fresh(), slide(self.kept, W, self.tokens)
         if not self.refine:
             new = torch.ones_like(new)
-        q = fresh.q
-        if self.stored is not None:
-            q = slide(self.kept, W, self.stored)[0]
-            q = q if self.laws is None else torch.where(new[..., None], fresh.q, q)
+        q = fresh.q if self.stored is None else slide(self.kept, W, self.stored)[0]
+        q = q if self.laws is None else torch.where(new[..., None], fresh.q, q)
         return Drafts(torch.where(new, fresh.tokens, carried), q, new & fresh.point)
 
     def fresh(self) -> Drafts:
         """Drafts that `init` makes (sec. 4.2): random tokens; or the token of the nearest position written to the left
         or above, or a draw from the law predicted there. Random where there is none, and where the grammar forces a
         token that one."""
-        V, forced = self.model.vocab, self._forced()
+        V = self.model.vocab
         tokens = (self.noise.uniform("draft", self.index) * V).long().clamp(max=V - 1)
         point = torch.ones_like(self.where, dtype=torch.bool)
         q = torch.zeros((), dtype=self.noise.dtype, device=self.where.device).expand(*self.where.shape, V)
@@ -117,41 +117,26 @@ class Window:
             elif self.laws is not None:
                 q = self.laws[self.rows, source]
                 tokens, point = torch.where(exists, race(q, self._draft_races()), tokens), ~exists
+        return self._given(tokens, q, point)
+
+    def _given(self, tokens: Tensor, q: Tensor, point: Tensor) -> Drafts:
+        """The tokens, but the forced ones where the grammar leaves no choice."""
+        forced = self.model.forced[self.where.clamp(max=self.model.length - 1)]
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
-
-    def _warm(self) -> Drafts:
-        """Draws from the frontier's law in every slot: the first pass computed the laws behind it on noise."""
-        assert self.stored is not None
-        V, forced = self.model.vocab, self._forced()
-        frontier = self.stored.gather(1, (self.kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, V))
-        q = frontier.expand(-1, self.where.shape[1], -1)
-        return Drafts(torch.where(forced >= 0, forced, race(q, self._draft_races())), q, forced >= 0)
-
-    def _forced(self) -> Tensor:
-        return self.model.forced[self.where.clamp(max=self.model.length - 1)]
 
     def _draft_races(self) -> Tensor:
         return self.races() if self.shared else self.noise.exponential("draft", self.index, self.model.vocab)
 
-    def advance(
-        self,
-        tokens: Tensor,
-        kept: Tensor,
-        p: Tensor | None = None,
-        stored: Tensor | None = None,
-        nodes: Tensor | None = None,
-    ) -> Step:
+    def advance(self, tokens: Tensor, kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:
         """The pass's tokens [B, W], the first kept [B] of which are final, and the window moved on behind them.
 
-        p [B, W, V]: their laws, remembered where drafts are verified against theirs; stored: the law remembered
-        instead, if not p; nodes [B]: tokens evaluated, if not W.
+        p [B, W, V]: their laws, needed where drafts are verified against theirs; stored: what is remembered instead.
         """
         if p is not None and self.init.startswith("sample"):
             if self.laws is None:
                 self.laws = p.new_zeros(len(p), self.model.length + self.size, p.shape[-1])
             self.laws[self.rows, self.where] = p
         self.tokens, self.stored = tokens, p if stored is None else stored
-        step = self.line.advance(tokens, kept.clamp(max=tokens.shape[1]), nodes)
-        self.kept = step.kept
-        self.end = step.positions + tokens.shape[1] if self.refine else self.line.at
+        step = self.line.advance(tokens, kept.clamp(max=tokens.shape[1]))
+        self.kept, self.end = step.kept, (step.positions + tokens.shape[1] if self.refine else self.line.at)
         return step

@@ -11,7 +11,7 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.decoders.ranks import Ranks, ranks
 from parity.decoders.steps import Fill
-from parity.decoders.verification import probability, race
+from parity.decoders.verification import probability, race, run
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
 
 CLAIM = "lossless"
@@ -45,7 +45,7 @@ def accepted_runs(
     where = order.gather(1, rows(here.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
     own_q = probability(q, line.gather(1, where))
     accepted = (rows(u).gather(1, where) * rows(own_p).gather(1, where) < own_q) & rows(here.open)
-    return where.view(B, orders, -1), accepted.long().cumprod(1).sum(1).view(B, orders)
+    return where.view(B, orders, -1), run(accepted).view(B, orders)
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ sampling. On a diffusion head it is the paper's surrogate, a ratio of two trajec
 
 from collections.abc import Iterator
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -22,6 +22,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import mar, write
 from parity.decoders.steps import Draw
+from parity.decoders.verification import run
 from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, path_noise
 
 CLAIM = "lossless"
@@ -34,24 +35,20 @@ def propose(
     draft: ContinuousModel, tokens: Tensor, order: Tensor, places: Tensor, noise: Noise, use: str
 ) -> tuple[Tensor, list[Law]]:
     """Draw the places [N, W] one by one from the draft model: tokens [N, W, D] and their laws, W of N each."""
-    found, laws = [], []
+    drafts, laws = [], []
     for where in places.split(1, 1):
         path = path_noise(noise, use, where, draft.steps, draft.dim)
         laws.append(draft.law(draft.conditions(tokens, order, where, where), path))
-        found.append(laws[-1].sample(path)[:, None])
-        tokens = write(tokens, order.gather(1, where), found[-1])
-    return torch.cat(found, 1), laws
+        drafts.append(laws[-1].sample(path)[:, None])
+        tokens = write(tokens, order.gather(1, where), drafts[-1])
+    return torch.cat(drafts, 1), laws
 
 
 def residual(
     p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at `places`
-    [N].
-
-    Returns tokens [N, D] (the last proposal where none was accepted, a draw of p), draws made [N], and whether none was
-    accepted [N].
-    """
+    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at places [N]:
+    tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted [N]."""
     done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
     for k in range(tries):
@@ -61,9 +58,8 @@ def residual(
             return noise.normal("retry", 2 * index + i, dim)[:, 0]
 
         x = p.propose(path)
-        threshold = (
-            1 - (q.log_density(x, inner) - p.log_density(x, inner) - log_sigma).exp()
-        )  # alpha_s; below 0 where p < q
+        ratio = q.log_density(x, inner) - p.log_density(x, inner) - log_sigma
+        threshold = 1 - ratio.exp()  # alpha_s; below 0 where p < q
         tokens, made = torch.where(done[:, None], tokens, x), made + ~done
         done = done | (noise.uniform("retry", -1 - index)[:, 0] < threshold)
         if bool(done.all()):
@@ -83,39 +79,32 @@ def judge(
     return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
 
 
-def ratios(p: list[Law], q: list[Law], drafts: Tensor, inverted: bool, inner: float) -> tuple[Tensor, Tensor]:
-    """log Sigma [N, W] (eq. 8) and, with it, log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
-    log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p, q, strict=True)], 1)
-    log_sigma = -log_sigma if inverted else log_sigma
-    each = zip(p, q, drafts.unbind(1), strict=True)
-    ratio = [pj.log_density(x, inner) - qj.log_density(x, inner) for pj, qj, x in each]
-    return log_sigma, torch.stack(ratio, 1) + log_sigma
+class Laws(NamedTuple):
+    """Of W drafts of each of N rows."""
+
+    p: list[Law]  # W of N each: the target's
+    q: list[Law]  # likewise: the draft model's
+    log_sigma: Tensor  # [N, W] eq. 8
+
+    def log_ratio(self, drafts: Tensor, inner: float) -> Tensor:
+        """log p(Y_p) / q(Y_q) [N, W] of the drafts [N, W, D] (eq. 9)."""
+        each = zip(self.p, self.q, drafts.unbind(1), strict=True)
+        return torch.stack([p.log_density(x, inner) - q.log_density(x, inner) for p, q, x in each], 1) + self.log_sigma
 
 
 def correct(
-    new: Tensor,
-    rejected: Tensor,
-    p: list[Law],
-    q: list[Law],
-    log_sigma: Tensor,
-    noise: Noise,
-    places: Tensor,
-    tries: int,
-    inner: float,
-    give_up: str,
+    new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, places: Tensor, tries: int, inner: float, give_up: str
 ) -> tuple[Tensor, Tensor]:
     """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws made [N], and
     times [N] that none was accepted."""
     made, failed = torch.zeros_like(places[:, 0]), torch.zeros_like(places[:, 0])
     for j in rejected.any(0).nonzero().flatten().tolist():
         r = rejected[:, j].nonzero().flatten()
-        laws, place = (p[j].rows(r), q[j].rows(r), log_sigma[r, j]), places[r, j]
-        x, draws, none = residual(*laws, noise.take(r), place, new.shape[2], tries, inner)
+        of, place = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), places[r, j]
+        x, draws, none = residual(*of, noise.take(r), place, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
-            raise ParityError(
-                f"place {int(place[none][0])}: none of {tries} draws was accepted; "
-                "allowed: more tries, or give_up: target"
-            )
+            what = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
+            raise ParityError(f"place {int(place[none][0])}: {what}")
         new[r, j] = torch.where(none[:, None], 0, x) if give_up == "zero" else x
         made[r], failed[r] = made[r] + draws, failed[r] + none
     return made, failed
@@ -128,9 +117,8 @@ def check(models: Pair, gamma: int) -> ContinuousModel:
         raise ParityError("cspd: the model has no draft; allowed: a pair of target and draft")
     own, other = ((m.length, m.dim, m.steps) for m in (target, draft))
     if own != other:
-        raise ParityError(
-            f"cspd: target and draft have (tokens, numbers a token, steps) {own} and {other}; allowed: the same"
-        )
+        what = f"target and draft have (tokens, numbers a token, steps) {own} and {other}"
+        raise ParityError(f"cspd: {what}; allowed: the same")
     if gamma > target.length:
         raise ParityError(f"gamma {gamma}: allowed: at most the {target.length} tokens of an image")
     return draft
@@ -158,13 +146,11 @@ def cspd(
     gamma              tokens drafted per step
     prefill            share of the image that the target draws alone at first (sec. 3.2)
     align              target and draft walk their trajectories with the same noise (Theorem 1)
-    verify             each: the target judges a draft given every draft before it (Alg. 1), for attention in both
-                       directions one evaluation a draft; blind: one evaluation that sees no draft, as released
+    verify             each: the target judges a draft given every draft before it (Alg. 1); blind: none, as released
     sigma              of eq. 8, or its inverse, as released
     inner_temperature  divides the residuals in the acceptance ratio; 42 as released
     resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
-    truncate           a rejected draft takes those behind it along; false: each is kept or replaced by itself, as
-                       released
+    truncate           a rejected draft takes those behind it along; false, as released: each stands or falls by itself
     tries, give_up     draws of the residual sampler, and what stands in when none was accepted: a draw of the target
                        (counted, and shown), a zero vector, as released, or an error
     """
@@ -185,13 +171,15 @@ def cspd(
         asked = places if truncate else places[:, :W]
         seen = asked if verify == "each" else here_at.expand_as(asked)
         own, p = judge(target.take(rows), known, drafts, order, asked, seen, here)
-        log_sigma, log_ratio = ratios(p[:W], q, drafts, sigma == "inverted", inner_temperature)
+        log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p[:W], q, strict=True)], 1)
+        laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
+        log_ratio = laws.log_ratio(drafts, inner_temperature)
         accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real
-        stand = accepted.long().cumprod(1).sum(1) if truncate else real.sum(1)  # [N] drafts that stand
+        stand = run(accepted) if truncate else real.sum(1)  # [N] drafts that stand
         verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
         new = torch.cat([drafts, own[:, -1:]], 1)
         inner = inner_temperature if resample == "same" else 1.0
-        made, failed = correct(new, verified & ~accepted, p, q, log_sigma, here, places, tries, inner, give_up)
+        made, failed = correct(new, verified & ~accepted, laws, here, places, tries, inner, give_up)
         kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
         far = ((drafts - own[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(known, order, places, new, kept)

@@ -85,7 +85,7 @@ def verify_two_level(
     some = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
     fresh, corrected = race(p, exponential), race(torch.where(some, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
-    n, i = run(tokens, draft), torch.arange(draft.shape[1], device=draft.device)
+    n, i = run(tokens == draft), torch.arange(draft.shape[1], device=draft.device)
     return Verified(torch.where(i <= n[:, None], tokens, fresh), (n + 1).clamp(max=draft.shape[1]))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import match
+from parity.decoders.verification import race, run
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -37,5 +37,5 @@ def jacobi(
     slots = Window(model, start, noise, window, shared=coupling == "shared")
     while slots.open():
         draft = slots.drafts().tokens
-        tokens, kept = match(slots.law(draft), draft, slots.races())
-        yield slots.advance(tokens, kept)
+        tokens = race(slots.law(draft), slots.races())
+        yield slots.advance(tokens, run(tokens == draft) + 1)

@@ -2,14 +2,15 @@
 look-alikes."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from parity.base.noise import Noise
-from parity.decoders.candidates import Drawn, Shape, drawn, harmonic, nothing_drawn, read_on
+from parity.decoders.candidates import Drawn, drawn, harmonic, read_on
 from parity.decoders.line import Line
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
@@ -21,42 +22,33 @@ NEEDS = "drafter"
 SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not published, `harmonic` is ours"
 
 
-class Nodes(NamedTuple):
-    """A shape by the numbers of its nodes in the target's pass, where 0 is the last final token."""
-
-    children: Tensor  # [S, K] numbers in the shape, -1 for none
-    law: Tensor  # [S] which of the drawn laws they are drawn from
-
-
-def numbered(shape: Shape, device: torch.device) -> Nodes:
-    children = torch.full((len(shape.parents) + 1, len(shape.children[-1])), -1)
-    law = torch.zeros(len(shape.parents) + 1, dtype=torch.int64)
-    for number, (parent, own) in enumerate(shape.children.items()):
-        children[parent + 1, : len(own)] = torch.tensor(own)
-        law[parent + 1] = number
-    return Nodes(children.to(device), law.to(device))
-
-
 def accept(
-    p: Tensor, drafts: Drawn, nodes: Nodes, u: Tensor, exponential: Tensor, near: Tensor, relax: float
+    p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, near: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Down the tree as far as a candidate is accepted: path [B, at most D + 2] of nodes, -1 behind the last, and the
     tokens [B, D + 1] behind node 0: those of the path, then one drawn.
 
-    p [B, S, V] behind each node; u [B, D + 1, K] and exponential [B, D + 1, V] of the positions.
+    p [B, S, V] behind each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position.
     """
-    rows = torch.arange(len(p), device=p.device)
+    rows, law_of = torch.arange(len(p), device=p.device), (children[:, 0] >= 0).cumsum(0) - 1
     node, running = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
     path, tokens, none_given = [node], torch.zeros_like(exponential[..., 0], dtype=torch.int64), ~running
     for d in range(u.shape[1]):
-        below = nodes.children[node]
-        tried = below.clamp(min=0)
+        below = children[node]
+        tried = below.clamp(min=1)  # where there is none any other's, not valid
         valid, candidates = (below >= 0) & drafts.valid.gather(1, tried), drafts.tokens.gather(1, tried)
-        q = drafts.laws[rows, nodes.law[node]]
-        now = (p[rows, node], q, candidates, valid, none_given, u[:, d], exponential[:, d], near, relax)
-        tokens[:, d], rank = verify_siblings(*now)
+        now = (
+            p[rows, node],
+            drafts.laws[rows, law_of[node]],
+            candidates,
+            valid,
+            none_given,
+            u[:, d],
+            exponential[:, d],
+        )
+        tokens[:, d], rank = verify_siblings(*now, near, relax)
         running = running & (rank >= 0)
-        node = torch.where(running, below.gather(1, rank.clamp(min=0)[:, None])[:, 0] + 1, node)
+        node = torch.where(running, tried.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
         path.append(torch.where(running, node, -1))
         if not running.any():
             break
@@ -86,18 +78,20 @@ def lantern_pp(
     """
     V, line, shape = model.vocab, Line(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    parents = torch.tensor([-1, *(n + 1 for n in shape.parents)], device=start.device).expand(len(start), -1)
-    offset, nodes = torch.tensor([0, *shape.depth], device=start.device), numbered(shape, start.device)
-    drafts = nothing_drawn(shape, len(start), V, noise.dtype, start.device)
-    sibling = torch.arange(nodes.children.shape[1], device=start.device)
+    parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
+    children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
+    sibling = torch.arange(children.shape[1], device=start.device)
+    # At first there is nothing to draft from.
+    none = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
+    drafts = Drawn(none, none > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
     while line.left():
         if line.step:
             law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)
             drafts = drawn(model.drafter, law, line.at - 1, shape, noise, line.step - 1)
-        S = len(shape.parents) + 1 if line.step else 1
-        tree, where = Tree(line, drafts.tokens[:, : S - 1], parents[:, :S], offset[:S]), line.ahead(depth + 1)
+        S, where = len(offset) if line.step else 1, line.ahead(depth + 1)
+        tree = Tree(line, drafts.tokens[:, 1:S], parents[:S].expand(len(start), -1), offset[:S])
         # A position is decided in one pass alone, so its number is all that its random numbers need.
         u = noise.uniform("accept", where[..., None] * len(sibling) + sibling)
         e = noise.exponential("sample", where, V)
-        path, tokens = accept(tree.law(), drafts, nodes, u, e, near, relax)
+        path, tokens = accept(tree.law(), drafts, children, u, e, near, relax)
         yield tree.advance(tokens, path)

@@ -165,4 +165,4 @@ def mtj(
         tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
         moved.zero_().scatter_(1, slots.where + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
-        yield slots.advance(tokens, offset.gather(1, at_last)[:, 0] + 1, law, nodes=tree.evaluated())
+        yield slots.advance(tokens, offset.gather(1, at_last)[:, 0] + 1, law)._replace(nodes=tree.evaluated())

@@ -52,4 +52,4 @@ def sjd_coupled(
         else:
             tokens, stays = transport(p, q, draft, point, noise.uniform("accept", slots.index), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p
-        yield slots.advance(tokens, run(tokens, draft) + 1, p, stored)
+        yield slots.advance(tokens, run(tokens == draft) + 1, p, stored)

@@ -19,7 +19,7 @@ CLAIM = "lossless"
 SOURCE = "SJD-PAC, re-implemented from its description; warm: this project"
 
 
-class Shape(NamedTuple):
+class Layout(NamedTuple):
     """K^d nodes at each offset d up to D, in every combination of candidates; from the first of the last on a chain of
     one node each."""
 
@@ -29,14 +29,14 @@ class Shape(NamedTuple):
     first: list[int]  # node of each offset, 0 to D + 1
 
 
-def shape(K: int, D: int, W: int) -> Shape:
+def layout(K: int, D: int, W: int) -> Layout:
     first = [sum(K**i for i in range(d)) for d in range(D + 2)]
     chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
     levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
     tail = torch.tensor([first[D], *chain[:-1]] if chain else [], dtype=torch.int64)
     offset = [d for d in range(D + 1) for _ in range(K**d)] + list(range(D + 1, W))
     parents = torch.cat([torch.tensor([-1]), *levels, tail])
-    return Shape(parents, torch.tensor(offset), torch.tensor(first[: D + 1] + chain), first)
+    return Layout(parents, torch.tensor(offset), torch.tensor(first[: D + 1] + chain), first)
 
 
 def candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,7 @@ def sjd_pac(
     warm      as in `sjd_coupled`
     """
     V, K, D = model.vocab, min(branches, model.vocab), min(depth, window - 1)
-    parents, offset, chain, first = shape(K, D, window)
+    parents, offset, chain, first = layout(K, D, window)
     parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
     rows, other = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
     slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
@@ -116,4 +116,4 @@ def sjd_pac(
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)
         kept = (path >= 0).sum(1) + holds.sum(1)
-        yield slots.advance(tokens, kept, law, nodes=tree.evaluated())
+        yield slots.advance(tokens, kept, law)._replace(nodes=tree.evaluated())

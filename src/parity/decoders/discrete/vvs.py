@@ -3,7 +3,7 @@ target missed."""
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -24,12 +24,9 @@ RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how fea
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
-T = TypeVar("T", Candidates, Descent)
-
-
-def choose(rows: Tensor, one: T, other: T) -> T:
+def choose(rows: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> list[Tensor]:
     """`one` in some rows [B] bool, the other in the rest."""
-    return type(one)(*(torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)))
+    return [torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)]
 
 
 def read_and_draft(
@@ -168,7 +165,7 @@ def vvs(
             if skip.any():
                 path = sequence(candidates, select, noise.uniform("branch", turn), depth)
                 g = take(line, candidates, path, skip, truncate)
-                candidates = choose(g > 0, draft(line.at, line.at + g, max(s2, 0)), candidates)
+                candidates = Candidates(*choose(g > 0, draft(line.at, line.at + g, max(s2, 0)), candidates))
             tree = joined(line, g, G, candidates)
         p, where = tree.law(), (line.at + g)[:, None] + slot
         e = noise.exponential("sample", where, model.vocab)
@@ -176,5 +173,5 @@ def vvs(
         verified = descend(p, tree.tokens, tree.parents, g, e, u, near, delta, "counted")
         if replace and line.step:
             other = replacement(tree, candidates, G + 1, verified, p, e)
-            verified = choose(noise.uniform("branch", turn + 1) < replace, other, verified)
+            verified = Descent(*choose(noise.uniform("branch", turn + 1) < replace, other, verified))
         yield conclude(tree, g, G, verified)

@@ -16,43 +16,6 @@ CLAIM = "lossy"
 SOURCE = "He et al. 2025 (ZipAR), with a fixed window s, here `ahead`; the window that adapts by rejection is not in it"
 
 
-class Rows:
-    """The rows of the picture: positions where each begins, ends and stands, which is the first that is open."""
-
-    def __init__(self, forced: list[int], width: int):
-        """forced [L]: the token that the grammar forces at a position, or -1."""
-        self.forced, self.begun = forced, 0
-        self.first = list(range(0, len(forced), width))
-        self.end = [min(n + width, len(forced)) for n in self.first]
-        self.head = [self.choice(n, stop) for n, stop in zip(self.first, self.end, strict=True)]
-
-    def choice(self, n: int, stop: int) -> int:
-        """The first position from n on where the model chooses, or `stop`."""
-        return next((i for i in range(n, stop) if self.forced[i] < 0), stop)
-
-    def open(self) -> bool:
-        return any(head < stop for head, stop in zip(self.head, self.end, strict=True))
-
-    def starting(self, ahead: int) -> range:
-        """Rows that start now: each once `ahead` tokens of the one above are done, or all of them."""
-        begun = self.begun
-        while self.begun < len(self.first):
-            above = self.begun - 1
-            if self.begun and self.head[above] - self.first[above] < min(ahead, self.end[above] - self.first[above]):
-                break
-            self.begun += 1
-        return range(begun, self.begun)
-
-    def active(self) -> list[int]:
-        return [r for r in range(self.begun) if self.head[r] < self.end[r]]
-
-    def advance(self, row: int) -> range:
-        """Move a row's head on to the next choice: the positions that became final, the forced ones behind it among
-        them."""
-        head, self.head[row] = self.head[row], self.choice(self.head[row] + 1, self.end[row])
-        return range(head, self.head[row])
-
-
 @torch.inference_mode()
 def zipar(
     model: TokenModel,
@@ -72,25 +35,41 @@ def zipar(
     to begin a row behind a hole. The released code lets the last token decoded two rows above stand in, and decodes the
     first row alone; at its window of half a row that is the token over the missing one.
     """
-    forced, width, device = model.forced.tolist(), model.width, start.device
+    L, width, forced, device = model.length, model.width, model.forced.tolist(), start.device
     # The token at position i is line[:, i + 1].
     line = torch.cat([start[:, None], model.forced.clamp(min=0).expand(len(start), -1)], 1)
-    rows, unfed = Rows(forced, width), {-1}  # positions whose tokens the model has not seen
-    while rows.open():
-        for row in rows.starting(ahead):
-            above, hole = row - 1, rows.end[row - 1] - 1
-            if row and rows.head[above] <= hole:
-                if forced[hole] < 0:
-                    line[:, hole + 1] = line[:, rows.head[above]]  # the stand-in
-                unfed.add(hole)
-            unfed.update(range(rows.first[row], rows.head[row]))
-        feed, active = sorted(unfed), rows.active()
+    first = list(range(0, L, width))
+    end = [min(n + width, L) for n in first]
+
+    def at_choice(n: int, stop: int) -> int:
+        """The first position from n on where the model chooses, or the row's end."""
+        return next((i for i in range(n, stop) if forced[i] < 0), stop)
+
+    head = [at_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
+
+    def due(row: int) -> bool:
+        above = row - 1
+        return row == 0 or (row < len(first) and head[above] - first[above] >= min(ahead, end[above] - first[above]))
+
+    unfed, begun = {-1}, 0  # positions whose tokens the model has not seen; rows that have started
+    while head != end:
+        while due(begun):
+            above = begun - 1
+            if begun and head[above] < end[above]:
+                if forced[end[above] - 1] < 0:
+                    line[:, end[above]] = line[:, head[above]]  # the stand-in
+                unfed.add(end[above] - 1)
+            unfed.update(range(first[begun], head[begun]))
+            begun += 1
+        feed, active = sorted(unfed), [r for r in range(begun) if head[r] < end[r]]
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
         logits = model.logits(line.gather(1, positions + 1), positions)
-        p = logits[:, [feed.index(rows.head[r] - 1) for r in active]].softmax(-1)
-        where = torch.tensor([rows.head[r] for r in active], device=device)
+        p = logits[:, [feed.index(head[r] - 1) for r in active]].softmax(-1)
+        where = torch.tensor([head[r] for r in active], device=device)
         line[:, where + 1] = race(p, noise.exponential("sample", where[None], model.vocab))
-        unfed = {n for r in active for n in rows.advance(r)}
+        after = {r: at_choice(head[r] + 1, end[r]) for r in active}
+        unfed = {n for r in active for n in range(head[r], after[r])}
+        head = [after.get(r, n) for r, n in enumerate(head)]
         final = torch.tensor(sorted(unfed), device=device).expand(len(start), -1)
         nodes, kept = (torch.full_like(start, n) for n in (len(feed), final.shape[1]))
         yield Step(line.gather(1, final + 1), kept, final, nodes)
