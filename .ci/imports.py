@@ -28,10 +28,13 @@ def main(project: Path) -> int:
     known, wrong, seen = roots(project / ".snakemake/metadata"), [], 0
     for file in sorted((project / "imported").glob("*.json")):
         said = json.loads(file.read_text())
-        outputs = [a for a in said["arguments"] if known.get(a)]
+        given = said["arguments"]
+        out = given[given.index("--out") + 1] if "--out" in given else ""  # a file, or the folder that it is written to
+        outputs = [name for name, modules in known.items() if modules and out in (name, str(Path(name).parent))]
         for output in outputs[:1]:
             seen += 1
-            extra = set(said["modules"]) - set(sources.closure(*known[output]))
+            imported = {m for m in said["modules"] if sources.file_of(m)}  # a folder alone has no code
+            extra = imported - set(sources.closure(*known[output]))
             wrong += [f"{output}: imports {', '.join(sorted(extra))}, which its rule does not name"] if extra else []
     print("\n".join(wrong) or f"{seen} jobs imported what their rules name, and nothing else")
     return bool(wrong) or not seen

@@ -60,14 +60,14 @@ print(json.dumps(found))
 '''
 
 
-def changed(said):
-    """Jobs of a dry run that run because their parameters have changed: {first output}."""
-    found, output = set(), ""
+def reasons(said):
+    """Why each job of a dry run runs: {first output: reason}."""
+    found, output = {}, ""
     for line in said.splitlines():
         words = line.split()
         output = words[1].rstrip(",") if words[:1] == ["output:"] else output
-        if words[:1] == ["reason:"] and "Params have changed" in line:
-            found.add(output)
+        if words[:1] == ["reason:"]:
+            found[output] = line
     return found
 
 
@@ -96,7 +96,11 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, finis
     for file, (code, said) in json.loads(done.stdout).items():
         assert code == 0, said
         module = ".".join(("parity", *files[file].relative_to(PACKAGE).with_suffix("").parts))
-        assert changed(said) == {output for output, modules in known.items() if module in modules}, module
+        # Of a job that runs for a new input Snakemake does not always say that its parameters changed too.
+        why, expected = reasons(said), {output for output, modules in known.items() if module in modules}
+        changed = {output for output, reason in why.items() if "Params have changed" in reason}
+        assert changed <= expected <= set(why), module
+        assert all("Input files updated" in why[output] for output in expected - changed), module
 
 
 def test_writing_runs_nothing(project, snakemake, finished):

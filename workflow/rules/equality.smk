@@ -36,15 +36,10 @@ rule exact:
         claim=lambda w: VARIANTS[w.kind, w.key].claim,
         n=lambda w: VARIANTS[w.kind, w.key].n,
         # a decoder coupled to plain decoding by shared noise must also return its very tokens
-        pathwise=lambda w: ("--pathwise" if options.coupled(w.kind, w.method, VARIANTS[w.kind, w.key].options) else ""),
+        pathwise=lambda w: "--pathwise" if coupled(w) else "",
         models=EQUALITY.models,
         seeds=canonical(EQUALITY.seeds[:2]),
-        code=code(
-            "parity.equality.__main__",
-            "parity.equality.exact",
-            "parity.equality.targets.{kind}",
-            "parity.decoders.{kind}.{method}",
-        ),
+        code=exact_code,
     shell:
         r"""
         python -m parity.equality exact \

@@ -89,6 +89,11 @@ def model_spec(wildcards):
 # Inputs
 
 
+def caption_code(wildcards):
+    model = wildcards.model.rpartition("-")[0]
+    return told("parity.base.command", "parity.inputs.captions", *family("discrete", model))
+
+
 def task_data(wildcards):
     """The data file of a task, where it has one."""
     data = TASKS[wildcards.key]["settings"]["data"]
@@ -118,6 +123,18 @@ def metric_code(wildcards):
 
 
 # Equality
+
+
+def coupled(wildcards):
+    kind, method = wildcards.kind, wildcards.method
+    return options.coupled(kind, method, VARIANTS[kind, wildcards.key].options)
+
+
+def exact_code(wildcards):
+    """A decoder coupled to plain decoding by shared noise is compared with it token for token."""
+    kind, asked = wildcards.kind, ["parity.equality.exact", f"parity.equality.targets.{wildcards.kind}"]
+    beside = ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))] if coupled(wildcards) else []
+    return told("parity.equality.__main__", *asked, decoder(kind, wildcards.method), *beside)
 
 
 def said(wildcards):

@@ -27,7 +27,7 @@ if EXPERIMENT.image:
             repeats=EXPERIMENT.image.prompts.repeats,
             shards=EXPERIMENT.image.prompts.shards,
             max_words=EXPERIMENT.image.prompts.max_words,
-            code=code("parity.inputs.prompts"),
+            code=code("parity.base.command", "parity.inputs.prompts"),
         shell:
             r"""
             python -m parity.inputs prompts \
@@ -60,7 +60,7 @@ rule captions:
         gpu=GPU,
     params:
         device=device,
-        code=code("parity.inputs.captions"),
+        code=caption_code,
     shell:
         r"""
         python -m parity.inputs captions \
@@ -89,7 +89,7 @@ rule task:
     threads: 1
     params:
         settings=lambda w: canonical(TASKS[w.key]["settings"]),
-        code=code("parity.inputs.tasks"),
+        code=code("parity.base.command", "parity.inputs.tasks"),
     shell:
         r"""
         python -m parity.inputs task \

@@ -69,7 +69,12 @@ rule reference:
         folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         device=device,
-        code=lambda w: told("parity.metrics.__main__", "parity.metrics.reference", f"parity.metrics.samples.{w.kind}"),
+        code=lambda w: told(
+            "parity.metrics.__main__",
+            "parity.metrics.reference",
+            f"parity.metrics.samples.{w.kind}",
+            *family(w.kind, w.model),
+        ),
     shell:
         r"""
         python -m parity.metrics reference \
