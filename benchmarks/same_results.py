@@ -23,7 +23,8 @@ import pandas as pd
 
 KINDS = ("discrete", "anysubset", "continuous")
 TIMES = re.compile("second|ms_per|speedup|latency|head_share|test_share")
-UNSAID = ("key", "cell", "provenance")  # names and places of files, machines and versions
+UNSAID = ("key", "cell", "provenance", "kind")  # names and places of files, machines and versions
+LABELS = ("variant", "settings", "guidance", "sampler", "images")  # of a page: what a cell's specification says
 RENAMED = {"loop": "step"}  # columns of text cells
 SHOWN = 5  # differences shown of one table or group of rows
 OLD_TESTS = {"mutants": "faults-discrete", "anyorder": "faults-anysubset", "continuous": "faults-continuous"}
@@ -38,7 +39,7 @@ class Results:
     arrays: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)  # (identity, column)
     figures: dict[tuple[str, str], Any] = field(default_factory=dict)  # (identity or file, figure)
     rows: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))  # (cell or test, layer)
-    exact: dict[tuple[str, str], list[list[Row]]] = field(default_factory=lambda: defaultdict(list))  # (kind, method)
+    exact: dict[tuple[str, str], list[list[Row]]] = field(default_factory=lambda: defaultdict(list))  # (kind, variant)
 
 
 def canonical(value: Any) -> str:
@@ -151,8 +152,10 @@ class Reader:
         self.found.rows[name, layer] += json.loads(file.read_text())["rows"]
 
     def add_exact(self, kind: str, file: Path) -> None:
-        method = file.stem.rpartition("-")[0]
-        self.found.exact[kind, method].append(json.loads(file.read_text())["rows"])
+        """Rows of a variant. Its options are in the file's key alone: by method and n."""
+        rows = json.loads(file.read_text())["rows"]
+        method = f"{file.stem.rpartition('-')[0]}, n = {max(row['n'] for row in rows):,}"
+        self.found.exact[kind, method].append(rows)
 
     def add_test(self, name: str, file: Path) -> None:
         """A test of the tests: its rows, and what else it says."""
@@ -218,12 +221,11 @@ class Reader:
                 for row in pd.read_csv(file).to_dict("records") if file.exists() else []:
                     key = str(row.get("key", row.get("cell")))[-8:]
                     cell = f"{where}: {shown(self.found.names.get(key, key))}"
-                    self.found.figures |= {(cell, k): v for k, v in stripped(row).items()}
+                    self.found.figures |= {(cell, k): v for k, v in stripped(row).items() if k not in LABELS}
             for name in ("equality", "text-equality", "continuous-equality"):
                 file = folder / f"{name}.csv"
                 for row in pd.read_csv(file, low_memory=False).to_dict("records") if file.exists() else []:
-                    cell = self.found.names.get(str(row["key"])[-8:], "")
-                    self.found.rows[f"{where}: {shown(cell)}", str(row["layer"])].append(row)
+                    self.found.rows[f"{where}: {row['method']}", str(row["layer"])].append(row)
 
 
 def array_differences(old: Results, new: Results) -> Iterator[str]:
@@ -286,7 +288,7 @@ def equality_differences(old: Results, new: Results) -> Iterator[str]:
         if (cell, layer) in new.rows:
             yield from cut(f"{shown(cell)}: {layer}", row_differences(rows, new.rows[cell, layer]))
     for (kind, method), files in old.exact.items():
-        for rows in files:  # a file's options are in its key alone: it is compared with the one that is most alike
+        for rows in files:  # compared with the file that is most alike, for two may differ in their options
             others = [row_differences(rows, theirs) for theirs in new.exact.get((kind, method), [])]
             if others:
                 yield from cut(f"exact {kind} {method}", min(others, key=len))
@@ -316,7 +318,8 @@ def main() -> None:
     differences = [] if a.common else list(missing(old, new))
     for find in (array_differences, figure_differences, equality_differences):
         differences += find(old, new)
-    print(*differences, sep="\n")
+    for line in differences:
+        print(line)
     both = {cell for cell, what in old.arrays if what == "tokens" and (cell, what) in new.arrays}
     counted = Counter(json.loads(cell)["kind"] for cell in both)
     cells = ", ".join(f"{counted[k]} {k}" for k in KINDS)

@@ -12,7 +12,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/same_results.py"
 DISCRETE = {"model": "scenes", "revision": "r", "method": "sjd", "options": {"window": 4}, "seed": 2, "prompts": "p"}
 TEXT = {"method": "assd", "options": {"k": 5}, "seed": 2, "task": "t", "cache": True, "batch": 4}
 IMAGES = {"model": "mar", "method": "cspd", "options": {"gamma": 4}, "seed": 2, "sampling": {"steps": 6}, "images": 3}
-ROW = {"layer": "paired", "test": "log p", "model": "scenes", "method": "sjd", "seed": 11, "repeat": 0, "p_value": 0.25}
+PLACE = {"model": "scenes", "method": "sjd", "seed": 11, "repeat": 0, "n": 20}
+ROW = {"layer": "paired", "test": "log p", "p_value": 0.25, **PLACE}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,11 @@ def last_bit_of_p(value):
         (f"{CELLS}/metrics.json", lambda m: m.update(fid=3.5000000000000004), "fid: 3.5 and 3.5000000000000004"),
         (f"{CELLS}/metrics.json", lambda m: m.pop("fid"), "fid: only in OLD"),
         ("equality/paired/discrete/scenes/sjd-eeeeeeee.json", last_bit_of_p, "paired: log p, scenes, seed 11: p_value"),
-        ("equality/exact/discrete/sjd-22222222.json", last_bit_of_p, "exact discrete sjd: log p, scenes, seed 11"),
+        (
+            "equality/exact/discrete/sjd-22222222.json",
+            last_bit_of_p,
+            "exact discrete sjd, n = 20: log p, scenes",
+        ),
         ("equality/faults-discrete-10.json", lambda t: t.update(found=3), "faults-discrete-10: found: 4 and 3"),
         ("equality/faults-discrete-10.json", lambda t: t["rows"].append(ROW), "only in NEW"),
     ],
