@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parity.report import format as form
-from parity.report.tables import any_table, equality_table, strongest
+from parity.report.tables import any_table, equality_table, speed, strongest
 
 SHOWN = [
     (None, "not run"),
@@ -93,3 +93,9 @@ def test_a_frame_is_shown_with_its_ps_and_verdicts():
     table = any_table(pd.DataFrame({"fault": ["a"], "largest_p": [0.0], "verdict": ["lossy"], "effect": [None]}))
     assert [e.text for e in table.rows[0]] == ["a", "< 1e-300", "lossy", "not run"]
     assert [heading for heading, _ in table.columns] == ["Fault", "Largest p", "Verdict", "Effect"]
+
+
+def test_a_speed_has_its_quartiles_where_several_batches_were_timed():
+    assert speed({"speedup": 1.2, "speedup_q1": 1.1, "speedup_q3": 1.4}) == form.Entry("1.20×", "1.10× to 1.40×")
+    assert speed({"speedup": 1.2, "speedup_q1": 1.2, "speedup_q3": 1.2}).detail == ""
+    assert speed({}) == form.ABSENT
