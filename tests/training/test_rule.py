@@ -1,0 +1,29 @@
+"""The workflow trains what the recipes declare: a target a kind, a job a recipe, after those that it reads."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity.training.runs import INSTALLS, runs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_a_target_a_kind_trains_its_recipes_in_the_order_that_they_read_each_other(tmp_path):
+    (tmp_path / "prompts").symlink_to(ROOT / "prompts")
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
+    command += ["--configfile", str(ROOT / "config.yaml"), "--nocolor", "-np", *INSTALLS.values()]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    plan = said.stdout + said.stderr
+    started = re.findall(r"python -m parity\.training (\S+) (\S+)", plan)
+    jobs = [recipe for recipe, _ in started]
+    assert sorted(jobs) == sorted([*runs(), *["install"] * len(INSTALLS)])
+    assert {kind for what, kind in started if what == "install"} == set(INSTALLS)
+    for run in runs().values():
+        assert all(jobs.index(other) < jobs.index(run.name) for other in run.reads)
+        assert f"--steps {run.steps} " in plan and f"--batch {run.batch} " in plan
