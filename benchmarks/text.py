@@ -54,7 +54,7 @@ def passes(models: Loaded, rows: int, alone: int) -> dict:
         base = base or figures
         per_token, error = mean_error(done.nfe / done.missing)
         found[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error}
-        found[name]["seconds_per_row"] = (done.seconds / done.batch).sum() / rows
+        found[name]["seconds_per_row"] = float((done.seconds / done.batch).sum()) / rows
         for key, values in figures.items():
             mean, se = mean_error(values)
             against = {f"{key}_{k}": v for k, v in compare(values, base[key]).items()}
