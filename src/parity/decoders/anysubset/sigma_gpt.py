@@ -76,10 +76,10 @@ def sigma_gpt(
 
         keys = noise.exponential("branch", step * orders + torch.arange(orders, device=device)[None], N)
         u = noise.uniform("accept", step * N + place.expand(B, N))
-        places, run = accepted_runs(model, now._replace(tokens=line), here, shuffled(now, keys), own_p, u)
-        best = run.argmax(1, keepdim=True)
+        places, accepted = accepted_runs(model, now._replace(tokens=line), here, shuffled(now, keys), own_p, u)
+        best = accepted.argmax(1, keepdim=True)
         where = places.gather(1, best[..., None].expand(-1, 1, places.shape[2]))[:, 0]
-        final = (place[: where.shape[1]] < run.gather(1, best)) & here.open
+        final = (place[: where.shape[1]] < accepted.gather(1, best)) & here.open
         new = line.gather(1, where)
         yield Fill(where, new, final, (1 + orders) * (begin < end).long())
         tokens, known = write(tokens, where, new, final), write(known, where, final, final)
