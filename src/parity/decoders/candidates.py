@@ -59,13 +59,13 @@ def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: in
     return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
 
 
-def drafted(drafter: Drafter, line: Line, total: int, depth: int, top_k: int) -> Candidates | None:
-    """EAGLE-2's tree behind the last final token, once the drafter has read what the last pass wrote; None before there
-    is a feature to draft from."""
-    if not line.step:
-        return None
-    law = read_on(drafter, line.tokens, line.before, line.at, depth + 1)
-    return dynamic(drafter, law, line.at - 1, total, depth, top_k)
+def drafted(
+    drafter: Drafter, line: Line, size: tuple[int, int, int], most: int, begin: Tensor, end: Tensor, stale: int = -1
+) -> Candidates:
+    """`dynamic` of a size (total, depth, top_k) behind position end - 1, the drafter having read the tokens from
+    `begin` on; stale: -1 for fresh features, else how many positions older they are than the last before these."""
+    older = (end - begin + stale)[:, None] if stale >= 0 else 0
+    return dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
 
 
 class Raced:

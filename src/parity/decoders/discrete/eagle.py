@@ -43,10 +43,11 @@ def eagle(
            those likeliest to win it; sharp: how far the drafter is trusted then, as a temperature
     """
     line, rows = Line(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
+    size = (total, depth, top_k)
     while line.left():
         e = noise.exponential("sample", line.ahead(depth + 1), model.vocab)
         drafter = Raced(model.drafter, e, line.at, sharp) if rank == "race" else model.drafter
-        tree = below(line, drafted(drafter, line, total, depth, top_k))
+        tree = below(line, drafted(drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
         drawn = race(tree.law(), e[rows, tree.offset])
         path = tree.followed(drawn)
         tokens = torch.zeros_like(line.ahead(depth + 1))

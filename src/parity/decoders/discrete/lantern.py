@@ -43,9 +43,11 @@ def lantern(
     reject  what a rejected candidate takes with it: the look-alikes that "counted", or, as released, "all" k
     """
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    size = (total, depth, top_k)
     line, sibling = Line(model, start, depth + 1), torch.arange(min(top_k, model.vocab), device=start.device)
     while line.left():
-        tree, where = below(line, drafted(model.drafter, line, total, depth, top_k)), line.ahead(depth + 1)
+        where = line.ahead(depth + 1)
+        tree = below(line, drafted(model.drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
         # A position is decided in one pass alone, so its number is all that its random numbers need.
         u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
         e = noise.exponential("sample", where, model.vocab)

@@ -2,7 +2,7 @@
 replaced by."""
 
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -21,30 +21,24 @@ COUPLED_WITH: dict = {}  # whatever its options
 SOURCE = "this project: docs/mtj.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
-class Branches(NamedTuple):
-    """M nodes beside the chain."""
+def grow(
+    ratio: Tensor, changed: Tensor, sure: float, unsure: float, K: int, width: int, count: int, rounds: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep: their
+    tokens, parents (below W the chain's, node i precedes slot i; from W on those listed here) and slots, [B, M] each.
 
-    parents: Tensor  # [B, M] nodes they follow: below W the chain's (node i precedes slot i), from W on those here
-    slots: Tensor  # [B, M] where they stand in the window
-    ranks: Tensor  # [B, M] which of their slot's likeliest tokens they hold
-
-
-def grow(certain: Tensor, doubtful: Tensor, width: int, count: int, rounds: int) -> Branches:
-    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
-
-    certain, doubtful [B, W, K + 1]: log-probabilities of each slot's K + 1 likeliest tokens, the chain's first, where
-    the slot's context is as it was in the last pass and where it has changed. On a branch the slots to the right of and
-    below a replaced token are doubtful.
+    ratio [B, W, V] decides the slots' races, of which the K + 1 likeliest tokens are looked at, the chain's first. A
+    slot is doubtful if its left or upper neighbour was replaced: in the last pass (`changed` [B, W]), or on the branch.
     """
-    (B, W, ranks), device = certain.shape, certain.device
-    rows, every = torch.arange(B, device=device)[:, None], torch.arange(ranks, device=device)
-    holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[
-        :, : W - 1, None
-    ]  # log-probability that the chain is right before a slot
+    (B, W, _), device, log = ratio.shape, ratio.device, ratio.log()
+    rows, every = torch.arange(B, device=device)[:, None], torch.arange(K + 1, device=device)
+    top = torch.where(changed[..., None], log / unsure, log / sure).log_softmax(-1).topk(K + 1)
+    certain = top.values.clamp(min=-20)
+    doubtful = (log / unsure).log_softmax(-1).gather(-1, top.indices).clamp(min=-20)
+    holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
     score = (holds + certain[:, : W - 1, 1:]).flatten(1)
-    slots = torch.arange(W - 1, device=device).repeat_interleave(ranks - 1).repeat(B, 1)
-    # What may be taken, [B, n] each: parents, slots, ranks, and a branch's history, a bit for each token, 1 if
-    # replaced, the last one lowest.
+    slots = torch.arange(W - 1, device=device).repeat_interleave(K).repeat(B, 1)
+    # What may be taken, [B, n] each: parents, slots, ranks, and a branch's history, a bit a token, 1 where replaced.
     pool = [slots, slots, every[1:].repeat(B, W - 1), torch.zeros_like(slots)]
     taken: list[list[Tensor]] = []
     done = 0
@@ -55,32 +49,17 @@ def grow(certain: Tensor, doubtful: Tensor, width: int, count: int, rounds: int)
         taken.append([parents, at, rank])
         score = score.scatter(1, best.indices, -torch.inf)
         history = (history << 1 | (rank > 0).long()) & (1 << 62) - 1
-        changed = (history & 1 | history >> min(width - 1, 62) & 1).bool()
+        moved = (history & 1 | history >> min(width - 1, 62) & 1).bool()
         after = (at + 1).clamp(max=W - 1)
-        price = best.values[..., None] + torch.where(changed[..., None], doubtful[rows, after], certain[rows, after])
+        price = best.values[..., None] + torch.where(moved[..., None], doubtful[rows, after], certain[rows, after])
         price = price.masked_fill((at >= W - 2)[..., None], -torch.inf)  # no branch goes past the window
         score = torch.cat([score, price.flatten(1)], 1)
         number = W + done + torch.arange(m, device=device).expand(B, -1)
-        parents, after, history = (x.repeat_interleave(ranks, 1) for x in (number, after, history))
+        parents, after, history = (x.repeat_interleave(K + 1, 1) for x in (number, after, history))
         pool = [torch.cat(two, 1) for two in zip(pool, (parents, after, every.repeat(B, m), history), strict=True)]
         done += m
-    return Branches(*(torch.cat(x, 1) for x in zip(*taken, strict=True)))
-
-
-def likely_branches(
-    ratio: Tensor, changed: Tensor, sure: float, unsure: float, K: int, width: int, count: int, rounds: int
-) -> tuple[Tensor, Branches]:
-    """Tokens [B, M] and places of the branches that are likeliest to be reached, from the races [B, W, V] that decide
-    the slots.
-
-    changed [B, W] bool: the slot's left or upper neighbour was replaced in the last pass; the rest as in `mtj` and
-    `grow`.
-    """
-    log, rows = ratio.log(), torch.arange(len(ratio), device=ratio.device)[:, None]
-    top = torch.where(changed[..., None], log / unsure, log / sure).log_softmax(-1).topk(K + 1)
-    doubtful = (log / unsure).log_softmax(-1).gather(-1, top.indices)
-    branches = grow(top.values.clamp(min=-20), doubtful.clamp(min=-20), width, count, rounds)
-    return top.indices[rows, branches.slots, branches.ranks], branches
+    parents, slots, ranks = (torch.cat(x, 1) for x in zip(*taken, strict=True))
+    return top.indices[rows, slots, ranks], parents, slots
 
 
 def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
@@ -152,9 +131,9 @@ def mtj(
         count = min(branches, (W - 1) * K) if line.step else 0
         if count:
             left, upper = (moved.gather(1, slots.where + model.width - back) for back in (1, model.width))
-            tokens, branch = likely_branches(ratio, left | upper, sure, unsure, K, model.width, count, depth)
-            behind, parents = torch.cat([behind, tokens], 1), torch.cat([parents, branch.parents], 1)
-            offset = torch.cat([offset, branch.slots + 1], 1)  # of the slot a node gives the law of
+            beside, under, where = grow(ratio, left | upper, sure, unsure, K, model.width, count, depth)
+            behind, parents = torch.cat([behind, beside], 1), torch.cat([parents, under], 1)
+            offset = torch.cat([offset, where + 1], 1)  # of the slot a node gives the law of
         tree = Tree(line, behind, parents, offset)
         p = tree.law()
         drawn = win(p / e[rows, offset], tree.positions + 1)

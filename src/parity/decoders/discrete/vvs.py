@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from parity.base.noise import Noise
-from parity.decoders.candidates import dynamic, read_on
+from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
 from parity.decoders.steps import Step
 from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
 from parity.decoders.verification import Descent, descend, look_alikes, race
-from parity.models.discrete.protocol import DraftedModel, Drafter
+from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
 NEEDS = "drafter"
@@ -27,18 +27,6 @@ SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 def choose(rows: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> list[Tensor]:
     """`one` in some rows [B] bool, the other in the rest."""
     return [torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)]
-
-
-def read_and_draft(
-    drafter: Drafter, line: Line, most: int, size: tuple[int, int, int], begin: Tensor, end: Tensor, stale: int
-) -> Candidates:
-    """A tree behind position end - 1, the drafter having read the tokens from `begin` on, `most` of them at most; size:
-    total, depth, top_k.
-
-    stale: -1 for fresh features, else how many positions older than the last before `begin` they are.
-    """
-    older = (end - begin + stale)[:, None] if stale >= 0 else 0
-    return dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
 
 
 def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
@@ -152,7 +140,7 @@ def vvs(
     line, near = Line(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
     slot, sibling = (torch.arange(n, device=start.device) for n in (depth + 1, min(top_k, model.vocab)))
     G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
-    draft = partial(read_and_draft, model.drafter, line, G + depth + 1, (total, depth, top_k))
+    draft = partial(drafted, model.drafter, line, (total, depth, top_k), G + depth + 1)
     while line.left():
         g, turn = torch.zeros_like(line.at), torch.full_like(line.at, 2 * line.step)
         tree = below(line, None)
