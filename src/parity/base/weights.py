@@ -21,11 +21,11 @@ HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles
 
 def parts(path: Path) -> list[Path]:
     """Files of weights: a file itself, or a folder's *.safetensors in order of name. ParityError if there are none."""
-    found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
-    if not found:
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
+    if not files:
         lacks = "holds no *.safetensors" if path.is_dir() else "no such file"
         raise ParityError(f"{path}: {lacks}; allowed: a file of weights, or a folder of *.safetensors")
-    return found
+    return files
 
 
 def sha256(path: Path) -> str:
@@ -95,8 +95,8 @@ def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
 
 def read_weights(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a folder of them; what is floating-point in `dtype`."""
-    found = {k: v for file in parts(path) for k, v in load_file(file, device=device).items()}
-    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in found.items()}
+    tensors = {k: v for file in parts(path) for k, v in load_file(file, device=device).items()}
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
 
 
 def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:

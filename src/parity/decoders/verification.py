@@ -186,12 +186,12 @@ def descend(
         parents.shape[1],
     )
     node, running = begin, torch.ones_like(begin, dtype=torch.bool)
-    path, found, D = [begin], [], u.shape[1]
+    path, draws, D = [begin], [], u.shape[1]
     for d in range(D + 1):
         law = p[rows, node]
         drawn = race(law, exponential[:, d])
         if d == D:
-            found.append(drawn)
+            draws.append(drawn)
             break
         children = torch.where(parents == node[:, None], nodes, none).topk(min(u.shape[2], none), largest=False).values
         below = torch.full_like(node, -1)
@@ -212,10 +212,10 @@ def descend(
             law = torch.where((tried & ~accepted)[:, None], left, law)
             drawn = torch.where(tried & ~accepted, race(law, exponential[:, d]), drawn)
         held = below >= 0
-        found.append(torch.where(held, tokens.gather(1, below.clamp(min=0)[:, None])[:, 0], drawn))
+        draws.append(torch.where(held, tokens.gather(1, below.clamp(min=0)[:, None])[:, 0], drawn))
         running, node = running & held, torch.where(held, below, node)
         path.append(torch.where(running, node, -1))
-    return Descent(torch.stack(path, 1), torch.stack(found, 1))
+    return Descent(torch.stack(path, 1), torch.stack(draws, 1))
 
 
 def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,14 +33,14 @@ TRIES = 200_000  # seeds looked at: 127 plain captions are held out, and about o
 
 def captions(kind: str, count: int) -> list[str]:
     """The first `count` distinct held-out captions of a kind, by seed; ParityError where there are not as many."""
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for seed in range(TRIES):
         scene, _ = draw_scene(seed, test=True)
         if KINDS[kind](scene):
-            found[scene.caption] = None
-            if len(found) == count:
-                return list(found)
-    raise ParityError(f"count = {count}: {len(found)} held-out captions are {kind}; allowed: at most that")
+            chosen[scene.caption] = None
+            if len(chosen) == count:
+                return list(chosen)
+    raise ParityError(f"count = {count}: {len(chosen)} held-out captions are {kind}; allowed: at most that")
 
 
 def main() -> None:

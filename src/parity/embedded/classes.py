@@ -15,11 +15,11 @@ def scene(label: int, rng: np.random.Generator, test: bool | None = None) -> Sce
     """A scene of a class; `test` asks for a held-out (or a training) caption. ValueError for a class with none."""
     colour, shape = CLASSES[label].split()
     grounds = [(b, g) for b in BACKGROUNDS for g in COLOURS if g != colour]
-    found = [Scene((Thing(shape, colour, "plain", "large"),), "", "", b, g) for b, g in grounds]
-    found = [s for s in found if test is None or held_out(s.caption) == test]
-    if not found:
+    scenes = [Scene((Thing(shape, colour, "plain", "large"),), "", "", b, g) for b, g in grounds]
+    scenes = [s for s in scenes if test is None or held_out(s.caption) == test]
+    if not scenes:
         raise ValueError(f"class {CLASSES[label]}: no caption is {'held out' if test else 'left for training'}")
-    return found[rng.integers(len(found))]
+    return scenes[rng.integers(len(scenes))]
 
 
 def example(seed: int, test: bool | None = None) -> tuple[int, str, np.ndarray]:

@@ -95,12 +95,12 @@ in summer {a} could sell some at the {shop} / they grew taller than the {furnitu
 
 def happenings() -> dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]:
     """Things and sentences by the name of the happening, as TOLD lists them."""
-    found = {}
+    kinds = {}
     for block in TOLD.strip().split("\n\n"):
         first, *sentences = block.split("\n")
         name, _, things = first.partition(": ")
-        found[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
-    return found
+        kinds[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
+    return kinds
 
 
 HAPPENINGS = happenings()

@@ -153,9 +153,9 @@ def main() -> None:
     if a.run is not layer:
         pin_threads(1)  # tensors are small: chunks run side by side instead
     begin = time.perf_counter()
-    found = a.run(a)
-    if found is not None:
-        write_json(a.out, {**found, "seconds": round(time.perf_counter() - begin, 1)})
+    result = a.run(a)
+    if result is not None:
+        write_json(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":

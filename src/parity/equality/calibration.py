@@ -41,8 +41,8 @@ def exact_p(replicates: int, rng: np.random.Generator, draws: int, n: int) -> P:
     null = C.simulate_null(t, draws, rng)
     counts = rng.multinomial(n, law / law.sum(), size=replicates)
     ps = C.p_values(C.statistics(counts, t), null)
-    found = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
-    return found | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.log_e(counts, law), 0)))}
+    of_test = {f"exact: {test}, n = {n:,}": list(ps[:, k]) for k, test in enumerate((*C.TESTS, "all four"))}
+    return of_test | {f"exact: e-value, n = {n:,}": list(np.exp(-np.maximum(C.log_e(counts, law), 0)))}
 
 
 def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, images: int = 100) -> P:
@@ -54,7 +54,7 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     tokens = record(model, start, ar(model, start, noise=noise)).tokens
     inputs = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens[:, :-1]], 1)
     p = model.logits(inputs, torch.arange(-1, 3).expand(rows, -1)).softmax(-1)
-    found: P = defaultdict(list)
+    of_test: P = defaultdict(list)
     for r in range(replicates):
         own = slice(r * images, (r + 1) * images)
         law = teacher_forced.stored(p[own])
@@ -62,15 +62,15 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
         run = [row for row in battery if row["p_value"] is not None]
         for row in run:
             if ", row" not in row["test"]:
-                found[f"teacher-forced: {row['test']}"].append(row["p_value"])
-        found["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in run))
-    return found
+                of_test[f"teacher-forced: {row['test']}"].append(row["p_value"])
+        of_test["teacher-forced: battery (Holm)"].append(min(row["p_holm"] for row in run))
+    return of_test
 
 
 def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int = 200, d: int = 4) -> P:
     """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a
     difference of one margin."""
-    found: P = defaultdict(list)
+    of_test: P = defaultdict(list)
     ids = [f"{i}/0" for i in range(n)]
     half = None
     for r in range(replicates):
@@ -80,12 +80,12 @@ def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int 
             half = paired.fid.reference_half(2 * rng.standard_normal((500, d)))
         score, features = (paired.matched("it", *sides, ids, ids) for sides in ((x[:, 0], y[:, 0]), (x, y)))
         t, boot, _ = paired.scalar_rows(score, margin=1.0, seed=r, resamples=999)
-        found["paired: t"].append(t["p_value"])
-        found["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
-        found["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
-        found["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=swaps)["p_value"])
-        found["paired: FID difference, swaps"].append(paired.fid_row(half, features, seed=r, swaps=swaps)["p_value"])
-    return found
+        of_test["paired: t"].append(t["p_value"])
+        of_test["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
+        of_test["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
+        of_test["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=swaps)["p_value"])
+        of_test["paired: FID difference, swaps"].append(paired.fid_row(half, features, seed=r, swaps=swaps)["p_value"])
+    return of_test
 
 
 def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int = 1000) -> P:
@@ -94,12 +94,12 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int =
     samples = exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
     u = model.rosenblatt(samples.reshape(-1, 3, 1)).reshape(replicates, n, 3)
     ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
-    found: P = {
+    of_test: P = {
         "continuous: KS of PIT": [k[1] for k in ks],
         "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
     }
     fresh = exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
-    found["continuous: energy"] = [
+    of_test["continuous: energy"] = [
         energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)
     ]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
@@ -107,8 +107,8 @@ def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int =
     t = C.tables(uniform, 3, 3, n)
     null = C.simulate_null(t, draws, rng)
     counts = np.array([np.bincount(c, minlength=27) for c in cells])
-    found["continuous: binned, all four"] = list(C.p_values(C.statistics(counts, t), null)[:, 4])
-    return found
+    of_test["continuous: binned, all four"] = list(C.p_values(C.statistics(counts, t), null)[:, 4])
+    return of_test
 
 
 def size_row(test: str, ps: list[float], seed: int) -> Row:
@@ -129,13 +129,13 @@ def size_row(test: str, ps: list[float], seed: int) -> Row:
 def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
     """Rows and null p-values of every test; five times the replicates for the exact statistics, which cost least."""
     streams = iter(np.random.default_rng(seed).spawn(5))
-    found: P = {}
+    of_test: P = {}
     for n in (10_000, 1_000_000):
-        found |= exact_p(5 * replicates, next(streams), draws, n)
-    found |= teacher_forced_p(replicates, next(streams), seed)
-    found |= paired_p(replicates, next(streams))
-    found |= continuous_p(replicates, next(streams), draws)
+        of_test |= exact_p(5 * replicates, next(streams), draws, n)
+    of_test |= teacher_forced_p(replicates, next(streams), seed)
+    of_test |= paired_p(replicates, next(streams))
+    of_test |= continuous_p(replicates, next(streams), draws)
     law = next(t.law for t in targets() if t.name == "random-0 3x4")
-    rows = [size_row(test, ps, seed) for test, ps in found.items()]
+    rows = [size_row(test, ps, seed) for test, ps in of_test.items()]
     rows += sequential.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
-    return rows, {k: [float(p) for p in v] for k, v in found.items()}
+    return rows, {k: [float(p) for p in v] for k, v in of_test.items()}

@@ -107,9 +107,9 @@ def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
         log_p = np.log(np.maximum(stats.chi2.sf(chi2, t.df), R.SMALLEST))
         pairs = -log_p[:, : t.pairs].min(1, initial=0)
         conditionals = -2 * log_p[:, t.pairs :].sum(1)
-    found = np.stack([joint, valiant, pairs, conditionals], 1)
-    found[c[:, ~can].any(1)] = np.inf
-    return found
+    result = np.stack([joint, valiant, pairs, conditionals], 1)
+    result[c[:, ~can].any(1)] = np.inf
+    return result
 
 
 def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -129,12 +129,12 @@ def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     ordered = np.sort(null, 0)
     columns = zip(ordered.T, null.T, strict=True)
     rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null >= null_b
-    found = np.empty((len(observed), 5))
+    result = np.empty((len(observed), 5))
     for r, one in enumerate(observed):
         p = (1 + (null >= one).sum(0)) / (1 + draws)
         others = ((rank + (one >= null)) / (1 + draws)).min(1)
-        found[r] = [*p, (1 + (others <= p.min() + 1e-12).sum()) / (1 + draws)]
-    return found
+        result[r] = [*p, (1 + (others <= p.min() + 1e-12).sum()) / (1 + draws)]
+    return result
 
 
 def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
@@ -192,31 +192,31 @@ def joint_rows(
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
     if support == 1:  # a deterministic target: any other sequence is impossible, there is nothing random to test
         wrong = n - int(counts[law > 0].sum())
-        found = [R.not_run(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")]
+        rows = [R.not_run(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")]
         if wrong:
-            found[-1] = R.row(layer, "all four", n, p_value=R.SMALLEST, **common)
+            rows[-1] = R.row(layer, "all four", n, p_value=R.SMALLEST, **common)
     elif n < support:
-        found = [R.not_run(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
+        rows = [R.not_run(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
     else:
         t = tables(law, vocab, length, n)
         observed = statistics(counts[None], t)
         p = p_values(observed, simulate_null(t, draws, rng))[0]
-        found = [
+        rows = [
             R.row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
             for k, test in enumerate(TESTS)
         ]
         for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
             if not have:
-                found[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
-        found.append(R.row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
+                rows[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
+        rows.append(R.row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
     evidence = float(log_e(counts, law))
     p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
-    found.append(R.row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
+    rows.append(R.row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
     low, high = tv_interval(counts, law)
     bound = tv_bound(counts, law)
     certificate = R.row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
     certificate |= {"verdict": f"TV <= {bound:.4f} (95 %)", "tv": tv, "tv_low": low, "tv_high": high, "cells": support}
-    return [*found, certificate]
+    return [*rows, certificate]
 
 
 def code_rows(

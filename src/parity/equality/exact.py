@@ -51,16 +51,16 @@ def exact(
     about = {"method": method or name_of(decoder)}
 
     def run(some: Sequence[Target], repeat: int) -> list[Row]:
-        found, seed = [], seeds[repeat]
+        rows, seed = [], seeds[repeat]
         for target in some:
             drawn = target.draw(decoder, n, seed, options or {}, threads, strict=claim == "lossless")
-            found += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, "exact", seed, draws)]
-        return over_targets(found) if family == "targets" else found
+            rows += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, "exact", seed, draws)]
+        return over_targets(rows) if family == "targets" else rows
 
-    found = []
+    result = []
     for together in [targets] if family == "targets" else [[target] for target in targets]:
         first = run(together, 0)
         rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}
         again = [t for t in together if t.name in rejected]
-        found += first + (run(again, 1) if again and len(seeds) > 1 else [])
-    return found
+        result += first + (run(again, 1) if again and len(seeds) > 1 else [])
+    return result

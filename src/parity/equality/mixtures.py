@@ -30,8 +30,8 @@ def energy_p(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, permutation
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
     s = np.tile(np.repeat([1.0, -1.0], m), (1 + permutations, 1))
     s[1:] = rng.permuted(s[1:], axis=1)
-    found = -((s @ distance) * s).sum(1) / m**2
-    return float(found[0]), R.monte_carlo_p(found[0], found[1:])
+    energies = -((s @ distance) * s).sum(1) / m**2
+    return float(energies[0]), R.monte_carlo_p(energies[0], energies[1:])
 
 
 def continuous_rows(
@@ -62,15 +62,15 @@ def continuous_rows(
     first = int(np.argmin([k.pvalue for k in ks]))
     reach = float(stats.kstwobign.isf(R.ALPHA / (L * D)) / n**0.5)  # is rejected; one somewhat larger has power .8
     values = {"statistic": ks[first].statistic, "effect": ks[first].statistic, "minimum_detectable_effect": reach}
-    found = [R.row(layer, "KS of PIT", n, p_value=R.holm([k.pvalue for k in ks]).min(), **values, **place)]
+    rows = [R.row(layer, "KS of PIT", n, p_value=R.holm([k.pvalue for k in ks]).min(), **values, **place)]
     m = min(energy_n, n)
     fresh = exact_sampler(model, m, rng)
     statistic, p = energy_p(samples[:m].reshape(m, -1), fresh.reshape(m, -1), rng)
     values = {"statistic": statistic, "effect": max(statistic, 0.0) ** 0.5}
-    found.append(R.row(layer, "energy", m, p_value=p, **values, **place))
+    rows.append(R.row(layer, "energy", m, p_value=p, **values, **place))
     cells = np.minimum((u * bins).astype(int), bins - 1) @ bins ** np.arange(L * D - 1, -1, -1)
     counts = np.bincount(cells, minlength=bins ** (L * D))
     uniform = np.full(len(counts), 1 / len(counts))
-    found += joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
-    R.family(r for r in found if r["decides"])
-    return found
+    rows += joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
+    R.family(r for r in rows if r["decides"])
+    return rows

@@ -83,10 +83,10 @@ def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: A
     n, spread = len(x), y.std(0) + 1e-9
     statistic, p = energy_p(x / spread, y / spread, rng, 1999)
     values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
-    found = [R.row("teacher-forced", "energy", n, **values, **place)]
+    rows = [R.row("teacher-forced", "energy", n, **values, **place)]
     each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
     largest, p = each[int(np.argmin([k.pvalue for k in each]))].statistic, float(R.holm([k.pvalue for k in each]).min())
-    return [*found, R.row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
+    return [*rows, R.row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
 
 
 def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
@@ -114,7 +114,7 @@ def rows(
     KS      of each number, Holm within
     shift   of mean and spread: diagnostics, no tests
     """
-    found: list[Row] = []
+    result: list[Row] = []
     for repeat in range(2):
         family: list[Row] = []
         for c, (pair, image) in enumerate(conditions):
@@ -124,9 +124,9 @@ def rows(
             theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, dtype))
             x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
             family += family_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
-            found += shifts(x, y, **here) if repeat == 0 else []
+            result += shifts(x, y, **here) if repeat == 0 else []
         R.family(family)
-        found += family
+        result += family
         if not any(r["verdict"] == "rejected" for r in family):
             break
-    return found
+    return result

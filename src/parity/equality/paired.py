@@ -127,8 +127,10 @@ def mmd_statistics(
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y]), "sqeuclidean"))
     median = np.median(distance[np.triu_indices(len(distance), 1)])
     s = np.concatenate([signs, -signs], 1)
-    found = [((s @ np.exp(-distance / (2 * h * h * max(median, 1e-300)))) * s).sum(1) / len(x) ** 2 for h in bandwidths]
-    return np.stack(found)
+    of_width = [
+        ((s @ np.exp(-distance / (2 * h * h * max(median, 1e-300)))) * s).sum(1) / len(x) ** 2 for h in bandwidths
+    ]
+    return np.stack(of_width)
 
 
 def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> Row:
@@ -138,10 +140,10 @@ def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> 
     n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
     if n < LEAST:
         return R.not_run("paired", test, n, f"n >= {LEAST} images", **common)
-    found = mmd_statistics(both.x, both.y, swap_signs(n, swaps, np.random.default_rng(seed)))
-    sd = found.std(1, keepdims=True)
-    scaled = ((found - found.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
-    middle = found[BANDWIDTHS.index(1.0)]
+    of_width = mmd_statistics(both.x, both.y, swap_signs(n, swaps, np.random.default_rng(seed)))
+    sd = of_width.std(1, keepdims=True)
+    scaled = ((of_width - of_width.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
+    middle = of_width[BANDWIDTHS.index(1.0)]
     smallest = float(
         max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5
     )  # excess at the null's .95 quantile
@@ -160,11 +162,11 @@ def fid_row(real: np.ndarray | fid.Reference, both: Matched, *, seed: int = 0, s
     n, d = x.shape
     if n <= d:  # a singular covariance: the distance is mostly bias
         return R.not_run("paired", test, n, f"n >= {d + 1} images", **common)
-    half, found = real if isinstance(real, fid.Reference) else fid.reference_half(real), []
+    half, differences = real if isinstance(real, fid.Reference) else fid.reference_half(real), []
     for sign in swap_signs(n, swaps, np.random.default_rng(seed)):
         stay = (sign > 0)[:, None]
-        found.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
-    difference, null = found[0], np.array(found[1:])
+        differences.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
+    difference, null = differences[0], np.array(differences[1:])
     sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
     values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}
     values |= {"minimum_detectable_effect": R.detectable_z(sd)}

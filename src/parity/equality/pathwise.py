@@ -53,10 +53,10 @@ def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same to
         "decides": exact,
         "verdict": "identical" if not differs.any() else "rejected" if exact else "differs by rounding",
     }
-    found = R.row("pathwise", test, n, **place | values)
+    result = R.row("pathwise", test, n, **place | values)
     if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest there is
-        found["p_value"] = found["p_holm"] = R.SMALLEST if differs.any() else 1.0
-    return found
+        result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
+    return result
 
 
 def pathwise(
@@ -73,7 +73,7 @@ def pathwise(
 ) -> list[Row]:
     """Two rows (float64, float32) a target (parity.equality.targets.discrete) and seed, against `reference` under the
     same noise."""
-    found = []
+    rows = []
     for target in targets:
         sequences = digits(target.vocab, target.length)
         for (repeat, seed), dtype in itertools.product(enumerate(seeds), dtypes):
@@ -81,5 +81,5 @@ def pathwise(
             a, b = (sequences[target.draw(d, n, seed, o, threads=threads, dtype=dtype)] for d, o in runs)
             place = {"model": target.name, "method": method or name_of(decoder), "seed": seed, "repeat": repeat}
             test = f"same tokens, {str(dtype).removeprefix('torch.')}"
-            found.append(token_row(a, b, exact=dtype == torch.float64, test=test, **place))
-    return found
+            rows.append(token_row(a, b, exact=dtype == torch.float64, test=test, **place))
+    return rows

@@ -25,12 +25,12 @@ def e_rows(shards: np.ndarray, law: np.ndarray, **place: Any) -> list[Row]:
     running = np.cumsum(shards, 0)
     logs = np.array([float(log_e(c, law)) for c in running])
     best = np.maximum.accumulate(logs)
-    found = []
+    rows = []
     for s, counts in enumerate(running):
         n, p = int(counts.sum()), math.exp(-min(max(best[s], 0.0), 690.0))
         values = {"statistic": logs[s], "effect": float(total_variation(counts, law)), "decides": s == len(running) - 1}
-        found.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **place | values))
-    return found
+        rows.append(R.row("sequential", f"e-process after {s + 1}", n, p_value=p, **place | values))
+    return rows
 
 
 def false_alarms(
@@ -62,10 +62,10 @@ def false_alarms(
         f"{kind}: chi-square, {looks} looks": plain.min(1) <= R.ALPHA,
         f"{kind}: chi-square, one look": plain[:, -1] <= R.ALPHA,
     }
-    found = []
+    rows = []
     for test, hit in rejected.items():
         low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
         note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
         values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
-        found.append(R.row("sequential", test, looks * shard, effect=float(hit.mean()), **values))
-    return found
+        rows.append(R.row("sequential", test, looks * shard, effect=float(hit.mean()), **values))
+    return rows

@@ -133,10 +133,10 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     n = int(bins.sum())
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
-    found = stats.chisquare(bins)
-    values = {"statistic": found.statistic, "effect": (found.statistic / n) ** 0.5}
+    test_of_bins = stats.chisquare(bins)
+    values = {"statistic": test_of_bins.statistic, "effect": (test_of_bins.statistic / n) ** 0.5}
     values |= {"minimum_detectable_effect": detectable_w() / n**0.5}
-    return R.row("teacher-forced", test, n, p_value=found.pvalue, **values, **place)
+    return R.row("teacher-forced", test, n, p_value=test_of_bins.pvalue, **values, **place)
 
 
 class Stratum:
@@ -163,15 +163,15 @@ class Stratum:
 
     def rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
         """A row per function and group."""
-        found = []
+        result = []
         for s in range(self.size):
             suffix = f", {self.name} {s}" if self.name else ""
             for f, name in enumerate(names):
                 if name != "equals upper" or suffix != ", row 0":
                     d, var, largest, live = self.sums[f][:, s]
-                    found.append(z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
-            found.append(pit_row("rank PIT" + suffix, self.bins[s], place))
-        return found
+                    result.append(z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
+            result.append(pit_row("rank PIT" + suffix, self.bins[s], place))
+        return result
 
 
 def battery(
@@ -213,14 +213,14 @@ def battery(
         u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
         for stratum in strata:
             stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
-    found = []
+    result = []
     if outside:
         values = {"effect": outside / (n * L), "note": f"{outside} of {n * L} tokens have probability zero"}
-        found.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
+        result.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
     for stratum in strata:
-        found += stratum.rows(names, place)
-    R.family(found)
-    return found
+        result += stratum.rows(names, place)
+    R.family(result)
+    return result
 
 
 def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:

@@ -41,22 +41,22 @@ def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alph
     minimum_detectable_effect, rejected_by, p_decoders (layer to p-value after Holm over decoders), note."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
-    found: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
+    runs_of: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
     adjusted: dict[Decoder, dict[str, float]] = {d: {} for d in decoders}
     for layer in dict.fromkeys(r["layer"] for r in rows):
         for d in decoders:
             own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
-            found[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
-        ps = {d: p for d in decoders if (p := layer_p(found[d][layer][0])) is not None}
+            runs_of[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
+        ps = {d: p for d in decoders if (p := layer_p(runs_of[d][layer][0])) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
-    return [judge(d, adjusted[d], found[d], claims, margin, alpha) for d in decoders]
+    return [judge(d, adjusted[d], runs_of[d], claims, margin, alpha) for d in decoders]
 
 
 def judge(
     decoder: Decoder,
     p: Mapping[str, float],
-    found: Mapping[str, Runs],
+    runs_of: Mapping[str, Runs],
     claims: Mapping[str, str],
     margin: float,
     alpha: float,
@@ -64,18 +64,18 @@ def judge(
     """The verdict on one decoder: its p-values by layer, and by layer its rows."""
     method, key = decoder
     rejected = [layer for layer, value in p.items() if value <= alpha]
-    repeated = {layer: layer_p(found[layer][1]) for layer in rejected}
+    repeated = {layer: layer_p(runs_of[layer][1]) for layer in rejected}
     confirmed = [
         layer for layer, again in repeated.items() if layer == CERTAIN or (again is not None and again <= alpha)
     ]
     once = [layer for layer, again in repeated.items() if again is None and layer != CERTAIN]
-    certificates = [r for r in found.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
+    certificates = [r for r in runs_of.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
     # the surest fault, not the noisiest target
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
     bound = max((r["effect"] for r in certificates), default=None)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
     if confirmed:
-        words, note = lossy(confirmed, p, found, worst)
+        words, note = lossy(confirmed, p, runs_of, worst)
     elif once:
         words, again = "inconclusive", "decode again on a fresh seed (repeat: true) to tell chance from fault"
         note = f"rejected by {', '.join(once)} once; {again}"
@@ -89,7 +89,7 @@ def judge(
         above = f"TV bound {bound:.4f} is above the margin {margin:g}"
         words, note = "consistent", f"not rejected; {above}; TV below {reach:.4f} could not be found"
     else:
-        deciding = [r for first, _ in found.values() for r in first if r["decides"]]
+        deciding = [r for first, _ in runs_of.values() for r in first if r["decides"]]
         stated = any(r["minimum_detectable_effect"] is not None for r in deciding)
         words, more = "consistent", "; see the rows for the minimum detectable effects" if stated else ""
         note = f"not rejected in {', '.join(p)}{more}"
@@ -104,14 +104,14 @@ def judge(
 
 
 def lossy(
-    confirmed: list[str], p: Mapping[str, float], found: Mapping[str, Runs], worst: Row | None
+    confirmed: list[str], p: Mapping[str, float], runs_of: Mapping[str, Runs], worst: Row | None
 ) -> tuple[str, str]:
     """Verdict and note on a decoder that the layers `confirmed` reject; `worst` its certificate of the largest TV."""
     if "exact" in confirmed and worst is not None:
         interval = f"95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
         return f"lossy: TV = {worst['tv']:.4f}", f"on {worst['model']}, {interval}"
     first = min(confirmed, key=lambda layer: p[layer])
-    deciding = (r for r in found[first][0] if r["decides"] and r["p_value"] is not None)
+    deciding = (r for r in runs_of[first][0] if r["decides"] and r["p_value"] is not None)
     row = min(deciding, key=lambda r: r["p_value"])
     effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
     interval = f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""

@@ -88,13 +88,13 @@ def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
 
 def text_tasks(text: TextSection) -> list[dict[str, Any]]:
     """Every task of a section: kind, settings, and the digest of both with that of its data and models."""
-    model, found = weights.text_revision(text.model), []
+    model, tasks = weights.text_revision(text.model), []
     for kind in TextTasks.model_fields:
         for task in getattr(text.tasks, kind):
             settings, file = task.model_dump(), Path(task.data)
             content = hashlib.sha256(file.read_bytes()).hexdigest() if task.data and file.is_file() else ""
-            found.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, model])})
-    return found
+            tasks.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, model])})
+    return tasks
 
 
 def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
@@ -147,7 +147,7 @@ def companion(config: Config, kind: str, method: str, model: str) -> dict[str, s
 
 def cells(config: Config, prompts: list[str]) -> list[Cell]:
     """Every cell: plain decoding twice under independent seeds, everything else once; each once more with `repeat`."""
-    found, seeds = [], config.seeds
+    result, seeds = [], config.seeds
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
         for shared, controlled in CONDITIONS[kind](config, prompts):
@@ -161,8 +161,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
                     roles = [("reference", seeds.reference)] + [("control", seeds.control)] * controlled
                 for role, seed in [*roles, *([("again", seeds.again)] if config.repeat else [])]:
                     spec = {**shared, **companion(config, kind, method, shared["model"])}
-                    found.append(Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role))
-    return found
+                    result.append(Cell(kind, {**spec, "method": method, "options": chosen, "seed": seed}, role))
+    return result
 
 
 def reference_of(cell: Cell, every: list[Cell]) -> Cell:

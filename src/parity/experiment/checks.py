@@ -168,8 +168,8 @@ def check_studies(value: Config) -> None:
         specs = [c.spec for c in every if c.kind == kind and c.role in ("reference", "method")]
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
             where = f"{KINDS[kind]}.study.{i}"
-            if found := study.problem(figure, specs, study.measures(kind)):
-                raise ConfigError(f"{where}.{found[0]}: allowed: {found[1]}")
+            if problem := study.problem(figure, specs, study.measures(kind)):
+                raise ConfigError(f"{where}.{problem[0]}: allowed: {problem[1]}")
             if slug(figure.title) in titles:
                 raise ConfigError(f"{where}.title = {figure.title!r}: given twice; allowed: one figure of a title")
             titles.add(slug(figure.title))

@@ -24,13 +24,13 @@ DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
 def declared(kind: str) -> dict[str, dict[str, Any]]:
     """What every layer of a kind says of itself, by name; ConfigError for one that says too little."""
     package = f"equality/layers/{kind}"
-    found = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
-    for name, said in found.items():
+    of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
+    for name, said in of_layer.items():
         if said["WHEN"] not in WHEN:
             raise ConfigError(
                 f"src/parity/{package}/{name}.py: WHEN = {said['WHEN']!r}; allowed: {', '.join(map(repr, WHEN))}"
             )
-    return found
+    return of_layer
 
 
 def applies(said: dict[str, Any], cell: Cell) -> bool:

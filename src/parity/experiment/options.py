@@ -105,15 +105,15 @@ def small(kind: str, options: dict[str, Any]) -> dict[str, Any]:
 @cache
 def option_schema(kind: str, method: str) -> type[BaseModel]:
     """The options of a method: keyword-only arguments but `noise`, from the signature in its source."""
-    found = function(f"decoders/{kind}", method, method)
-    if found is None:
+    signature = function(f"decoders/{kind}", method, method)
+    if signature is None:
         raise ConfigError(
             f"src/parity/decoders/{kind}/{method}.py: has no function {method}(model, start, *, noise, ...)"
         )
     types = {"int": int, "float": float, "bool": bool, "str": str}
     names = {"Annotated": Annotated, "Literal": Literal, "Field": Field, **types}
     fields: dict[str, Any] = {}
-    for argument, default in zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True):
+    for argument, default in zip(signature.args.kwonlyargs, signature.args.kw_defaults, strict=True):
         if argument.arg != "noise" and argument.annotation is not None and default is not None:
             expression = compile(ast.Expression(argument.annotation), method, "eval")
             fields[argument.arg] = (

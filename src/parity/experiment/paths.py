@@ -19,17 +19,17 @@ def manifest(kind: str, model: str, revision: str) -> str:
 
 def manifests(config: Config) -> dict[str, str]:
     """The manifest of every model of the experiment, by "<kind>/<model>"."""
-    found = {}
+    paths = {}
     if config.image is not None:
         for model, spec in config.image.models.items():
-            found[f"discrete/{model}"] = manifest("discrete", model, weights.revision(spec))
+            paths[f"discrete/{model}"] = manifest("discrete", model, weights.revision(spec))
     if config.text is not None:
-        found["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
+        paths["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
     if config.continuous is not None:
         folder = weights.continuous_folder(config.continuous)
         for model in config.continuous.models:
-            found[f"continuous/{model}"] = manifest("continuous", model, weights.continuous_revision(model, folder))
-    return found
+            paths[f"continuous/{model}"] = manifest("continuous", model, weights.continuous_revision(model, folder))
+    return paths
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:

@@ -22,7 +22,7 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
     A module of metrics/ is a metric if it declares MEASURES; ConfigError for one that lacks the rest, or a direction.
     """
-    found = {}
+    measures_of = {}
     for module in modules("metrics"):
         if constant("metrics", module, "MEASURES") is None:
             continue  # a helper
@@ -34,8 +34,8 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
                     f" allowed: (label, unit, direction), direction one of {', '.join(map(repr, DIRECTIONS))}"
                 )
         if kind in said["KINDS"]:
-            found[module] = said["MEASURES"]
-    return found
+            measures_of[module] = said["MEASURES"]
+    return measures_of
 
 
 def measures(kind: str) -> dict[str, str]:

@@ -128,15 +128,15 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
 def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
     """The first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as "a"."""
     if name.startswith("datasets:"):
-        found = hub_rows(name)
+        source = hub_rows(name)
     elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        found = json_lines(Path(name))
+        source = json_lines(Path(name))
     elif name.endswith(".csv"):
-        found = comma_separated(Path(name))
+        source = comma_separated(Path(name))
     else:
-        found = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
+        source = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
     kept = []
-    for number, row in enumerate(islice(found, limit), 1):
+    for number, row in enumerate(islice(source, limit), 1):
         out = {}
         for column in columns:
             have = next((c for c in column.split("|") if row.get(c) is not None), None)

@@ -45,8 +45,8 @@ def write(path: Path, task: Task) -> None:
 
 def read(path: Path) -> Task:
     """ParityError if the file is not whole."""
-    found = read_arrays(path)
-    return Task(**found | {"ids": found["ids"].tolist(), "extra": json.loads(str(found["extra"]))})
+    arrays = read_arrays(path)
+    return Task(**arrays | {"ids": arrays["ids"].tolist(), "extra": json.loads(str(arrays["extra"]))})
 
 
 def words_of(manifest: Mapping[str, Any]) -> Any:
@@ -103,12 +103,12 @@ def five_sentences(settings: dict[str, Any]) -> list[list[str]]:
     data, n = settings["data"], settings["rows"]
     if not data:
         return [[" ".join(s) for s in stories.story(FIRST + i, True).sentences] for i in range(n)]
-    found = readers.rows(data, readers.COLUMNS["stories"], n)
-    if all(str(r["sentence5"]) in ("1", "2") for r in found):  # the cloze test: two endings, and which is right
+    told = readers.rows(data, readers.COLUMNS["stories"], n)
+    if all(str(r["sentence5"]) in ("1", "2") for r in told):  # the cloze test: two endings, and which is right
         endings = readers.rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
-        for r, e in zip(found, endings, strict=True):
+        for r, e in zip(told, endings, strict=True):
             r["sentence5"] = e[f"RandomFifthSentenceQuiz{r['sentence5']}"]
-    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in found]
+    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in told]
 
 
 def story_task(settings: dict[str, Any], words: Any) -> Task:
@@ -169,8 +169,8 @@ def last_word(settings: dict[str, Any], words: Any) -> Task:
 def questions(settings: dict[str, Any]) -> list[tuple[str, list[str], int, bool | None]]:
     """Beginning, four ends, which is right, and whether its pair was held out (None for public data)."""
     if settings["data"]:
-        found = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
-        return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in found]
+        rows = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
+        return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
     asked: list[tuple[str, list[str], int, bool | None]] = []
     for i in range(settings["rows"]):
         told = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]

@@ -40,7 +40,7 @@ def last_word(laws: Laws, extra: list[bool | None]) -> Answers:
 def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
     """The end with the largest log-probability per token must be the right one. `extra`: the question of each row,
     whether it is the right end, whether the pair was held out."""
-    values = [v for found in laws for v in (log_probability(*found) / found[-1].sum(1)).tolist()]
+    values = [v for law in laws for v in (log_probability(*law) / law[-1].sum(1)).tolist()]
     questions: dict[int, list[tuple[float, bool, bool | None]]] = {}
     for value, (question, correct, held) in zip(values, extra, strict=True):
         questions.setdefault(question, []).append((value, correct, held))
@@ -53,8 +53,8 @@ def run(a: argparse.Namespace) -> None:
     answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]
     answers = answered(laws(task, load.load(read_json(a.checkpoint), a.device)), json.loads(str(task["extra"])))
     mean, error = mean_error(np.array([right for right, _ in answers], float))
-    found: dict[str, Any] = {"task_kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
+    figures: dict[str, Any] = {"task_kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
     for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
         some = [right for right, held in answers if held is wanted]
-        found[f"accuracy_{name}"] = float(np.mean(some)) if some else None
-    write_json(a.out, found | {"seconds": round(time.perf_counter() - begin, 2)})
+        figures[f"accuracy_{name}"] = float(np.mean(some)) if some else None
+    write_json(a.out, figures | {"seconds": round(time.perf_counter() - begin, 2)})

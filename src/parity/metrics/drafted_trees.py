@@ -88,6 +88,6 @@ def run(a: argparse.Namespace) -> None:
     inputs = {name: column[few] for name, column in rows_of(a.inputs, shard).items()}
     tokens = torch.from_numpy(shard.tokens[few]).long().to(loaded.device)
     alike, cosines = observe(loaded.model(inputs, spec["sampling"]), tokens, options("discrete", "vvs", {}))
-    found = figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"], loaded.width)
-    for file, figure in zip(a.out, found, strict=True):
+    drawn = figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"], loaded.width)
+    for file, figure in zip(a.out, drawn, strict=True):
         write_json(file, figure)

@@ -41,8 +41,8 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
 def log_probabilities(logits: Tensor, tokens: Tensor, forced: Tensor) -> Tensor:
     """Log-probability of each of tokens [B, L] under logits [B, L, V], float64; NaN at positions the grammar forces,
     -inf for a token that the law excludes (top-k)."""
-    found = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
-    return found.masked_fill(forced.to(found.device) >= 0, float("nan"))
+    logp = logits.gather(-1, tokens.long()[..., None])[..., 0].double() - logits.logsumexp(-1).double()
+    return logp.masked_fill(forced.to(logp.device) >= 0, float("nan"))
 
 
 def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:

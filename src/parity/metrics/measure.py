@@ -47,10 +47,10 @@ def columns(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
 
 def figures(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
     """Every figure of a cell; its columns come first."""
-    found = {"n": len(sample.shard.ids)}
+    values = {"n": len(sample.shard.ids)}
     for module in modules:
-        found |= module.measure(sample)
-    return {name: flat(value) for name, value in found.items()}
+        values |= module.measure(sample)
+    return {name: flat(value) for name, value in values.items()}
 
 
 def write_records(path: Path, records: dict[str, Any]) -> None:
@@ -71,8 +71,8 @@ def run(a: argparse.Namespace) -> None:
     place |= {"seed": sample.spec["seed"], **sample.told}
     constant = {name: np.full(len(ids), value) for name, value in place.items()}
     records = {"id": ids, **constant, **columns(sample, modules)}
-    found = figures(sample, modules)
+    values = figures(sample, modules)
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
     write_records(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)
-    write_json(a.out, found)
+    write_json(a.out, values)

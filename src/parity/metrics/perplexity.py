@@ -30,10 +30,10 @@ def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: in
 
 def reread(texts: list[str], words: Any) -> tuple[Tensor, Tensor]:
     """Texts as the tokens of another vocabulary, padded with its separator, and their lengths."""
-    found = [words.encode(text) for text in texts]
-    wide = max(map(len, found))
-    padded = [t + [words.separator] * (wide - len(t)) for t in found]
-    return torch.tensor(padded), torch.tensor([max(1, len(t)) for t in found])
+    encoded = [words.encode(text) for text in texts]
+    wide = max(map(len, encoded))
+    padded = [t + [words.separator] * (wide - len(t)) for t in encoded]
+    return torch.tensor(padded), torch.tensor([max(1, len(t)) for t in encoded])
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:

@@ -14,11 +14,11 @@ MEASURES = {
 }
 
 
-def rouge(reference: str, found: str) -> dict[str, float]:
+def rouge(reference: str, filled: str) -> dict[str, float]:
     """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, no stemming, by Google's implementation."""
     from rouge_score.rouge_scorer import RougeScorer  # brings nltk: for tasks that have a text to compare with
 
-    scores = RougeScorer(list(MEASURES)).score(reference, found)
+    scores = RougeScorer(list(MEASURES)).score(reference, filled)
     return {name: scores[name].fmeasure for name in MEASURES}
 
 
@@ -26,7 +26,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
     """Of a task that says what stood in each row's place."""
     if not all(isinstance(text, str) for text in sample.extra):
         return {}
-    scores = [rouge(text, found) for text, found in zip(sample.extra, sample.filled, strict=True)]
+    scores = [rouge(text, filled) for text, filled in zip(sample.extra, sample.filled, strict=True)]
     return {name: np.array([s[name] for s in scores]) for name in MEASURES}
 
 

@@ -89,10 +89,10 @@ def execute(line: list[str], job: dict[str, str], seconds: float) -> tuple[bytes
     kept: dict[str, bytes] = {}
 
     def drain(name: str) -> None:
-        stream, found = getattr(process, name), b""
+        stream, said = getattr(process, name), b""
         while block := stream.read(4096):
-            found += block[: OUTPUT - len(found)]  # what comes after is read and dropped, so that nobody waits
-        kept[name] = found
+            said += block[: OUTPUT - len(said)]  # what comes after is read and dropped, so that nobody waits
+        kept[name] = said
 
     readers = [Thread(target=drain, args=(name,), daemon=True) for name in ("stdout", "stderr")]
     for reader in readers:
@@ -147,11 +147,11 @@ def probe() -> str:
 
 def run(program: str, tests: str, seconds: float = SECONDS) -> Outcome:
     """Run a program, then its tests. RuntimeError where there is no sandbox: nothing is ever run outside one."""
-    found, reason = python()
-    if found is None:
+    interpreter, reason = python()
+    if interpreter is None:
         raise RuntimeError(reason)
     nonce, begin = secrets.token_hex(16), time.perf_counter()
-    out, errors, late = execute(command(*found), {"program": program, "tests": tests, "nonce": nonce}, seconds)
+    out, errors, late = execute(command(*interpreter), {"program": program, "tests": tests, "nonce": nonce}, seconds)
     passed = out.endswith(nonce.encode()) and not late
     why = "" if passed else "time" if late else last_line(errors, "left before its tests ended")
     return Outcome(passed, why[:200], time.perf_counter() - begin)

@@ -33,15 +33,15 @@ def batches(shard: Any) -> np.ndarray:
 
 def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
     """`<name>_q1`, `_median` and `_q3` of values, one a batch."""
-    found = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.full(3, np.nan)
-    return {f"{name}_{end}": float(q) for end, q in zip(("q1", "median", "q3"), found, strict=True)}
+    ends = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else np.full(3, np.nan)
+    return {f"{name}_{end}": float(q) for end, q in zip(("q1", "median", "q3"), ends, strict=True)}
 
 
 def speedup(plain: np.ndarray, own: np.ndarray) -> dict[str, float]:
     """Median of plain decoding's seconds over the method's, both [batches]; batches beside which it was not timed
     (NaN) tell nothing."""
-    found = quartiles("speedup", (plain / own)[~np.isnan(plain)])
-    return {"speedup": found.pop("speedup_median"), **found}
+    figures = quartiles("speedup", (plain / own)[~np.isnan(plain)])
+    return {"speedup": figures.pop("speedup_median"), **figures}
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
@@ -58,12 +58,12 @@ def measure(sample: Any) -> dict[str, Any]:
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
     made = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, (value, error), of_batch in (
         ("seconds_per_image", mean_and_error(shard.seconds / shard.batch, batch), seconds / size),
         ("ms_per_forward", ratio_and_error(1000 * seconds, passes), 1000 * seconds / passes),
         ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
     ):
-        found |= {name: value, f"{name}_se": error, **quartiles(name, of_batch)}
+        figures |= {name: value, f"{name}_se": error, **quartiles(name, of_batch)}
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype")}
-    return found | speedup(plain, seconds) | made_with | {"batch": int(size.max()), "batches": len(first)}
+    return figures | speedup(plain, seconds) | made_with | {"batch": int(size.max()), "batches": len(first)}

@@ -33,10 +33,10 @@ def flat(value: Any) -> Any:
 
 def means(**columns: np.ndarray) -> dict[str, float]:
     """`<name>` and `<name>_se` of every column [n], its rows independent."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, values in columns.items():
-        found[name], found[f"{name}_se"] = mean_error(values)
-    return found
+        figures[name], figures[f"{name}_se"] = mean_error(values)
+    return figures
 
 
 def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:

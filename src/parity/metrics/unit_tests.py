@@ -31,11 +31,11 @@ def rows(sample: Any) -> dict[str, Any]:
     """Whether each passes, and why not; nothing where code may not be run."""
     if not tested(sample) or not_run(sample):
         return {}
-    found = [
+    outcomes = [
         sandbox.run(program(extra, text, filled), extra["tests"])
         for extra, text, filled in zip(sample.extra, sample.texts, sample.filled, strict=True)
     ]
-    return {"passed": np.array([f.passed for f in found]), "why": [f.why for f in found]}
+    return {"passed": np.array([f.passed for f in outcomes]), "why": [f.why for f in outcomes]}
 
 
 def measure(sample: Any) -> dict[str, Any]:

@@ -149,16 +149,16 @@ def asked(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
 def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
     """A cell against its reference, from both's records: ratios, and t-tests (none of the reference with itself)."""
     passes = "nfe" if "nfe" in own else "passes"  # of a row, or else of its batch
-    found: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum()}
+    result: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum()}
     tested = [name for name in COMPARED.get(row["kind"], ()) if name in own]
     if "perplexity" in tested:
         mean = float(base["perplexity"].mean())
-        found |= {"perplexity_ratio": row["perplexity"] / mean, "perplexity_ratio_se": row["perplexity_se"] / mean}
+        result |= {"perplexity_ratio": row["perplexity"] / mean, "perplexity_ratio_se": row["perplexity_se"] / mean}
     for name in () if row["role"] == "reference" else tested:
         test = compare(own[name].to_numpy(float), base[name].to_numpy(float))
         p = {f"p_{name}_{how}": test[f"p_{how}"] for how in ("welch", "paired")}
-        found |= {f"{name}_difference": test["difference"], **p}
-    return found
+        result |= {f"{name}_difference": test["difference"], **p}
+    return result
 
 
 def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dict[str, Any]], list[pd.DataFrame]]:
@@ -213,11 +213,11 @@ def gather(
         tested = list(files.tested(kind))
         ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
         rows, parts = summarize(files, kind, ratios)
-        tests, found, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
+        tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
         summary += [row | {name: of_cell.get(row["key"], {}).get(name) for name in JUDGED} for row in rows]
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
-        verdicts += [{"kind": kind, **verdict} for verdict in found]
+        verdicts += [{"kind": kind, **verdict} for verdict in judged]
     tests, null = self_tests(files)
     every, accuracy, image = published.read_published(papers), files.accuracy(), settings.image
     vocab = {name: weights.largest(model)["group"] for name, model in image.models.items()} if image is not None else {}

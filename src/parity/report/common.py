@@ -203,14 +203,14 @@ def labelled(g: Gathered) -> pd.DataFrame:
 
 def planted_faults(tests: pd.DataFrame) -> pd.DataFrame:
     """How far each planted fault (column key) moves the law, and in how many runs a deciding test saw it."""
-    found = []
+    result = []
     rows = tests[tests["p_value"].notna() & tests["decides"].astype(bool)]
     for (layer, method, fault, n), own in rows.groupby(["layer", "method", "key", "n"], sort=False):
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
         runs = p.groupby([own["model"], own["seed"]]).min()
         row = {"layer": layer, "decoder": method, "fault": fault, "n": n, "effect": own["effect"].max()}
-        found.append(row | {"caught": f"{int((runs < ALPHA).sum())} of {len(runs)} runs", "largest_p": runs.max()})
-    return pd.DataFrame(found)
+        result.append(row | {"caught": f"{int((runs < ALPHA).sum())} of {len(runs)} runs", "largest_p": runs.max()})
+    return pd.DataFrame(result)
 
 
 def self_tests(g: Gathered) -> Section:

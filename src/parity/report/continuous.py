@@ -96,18 +96,18 @@ def groups(g: Gathered) -> Iterator[Any]:
 
 def ratios(g: Gathered) -> pd.DataFrame:
     """A line per cell whose layers say the ratios that accept its drafts: medians, and the mean acceptance."""
-    found = []
+    result = []
     for label, cell in g.cells(KIND).items():
         if known := g.ratios.get(cell.key):
             middle = {name: known.get(name, {}).get("median") for name in ("single_path", "two_paths", "distance")}
             logs = {f"{name}_log_ratio" if "path" in name else name: value for name, value in middle.items()}
-            found.append({"method": label, **logs, "acceptance": known.get("acceptance", {}).get("mean")})
-    return pd.DataFrame(found)
+            result.append({"method": label, **logs, "acceptance": known.get("acceptance", {}).get("mean")})
+    return pd.DataFrame(result)
 
 
 def one_token(g: Gathered) -> pd.DataFrame:
     """A line per name of what the tests of one token's law say."""
-    rows, found = common.labelled(g), []
+    rows, result = common.labelled(g), []
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]
     for label, own in rows.groupby("label", sort=False):
         tests = own[own["decides"].astype(bool)]
@@ -119,8 +119,8 @@ def one_token(g: Gathered) -> pd.DataFrame:
             "conditions_rejected": f"{hit} of {tests['model'].nunique()}",
         }
         line |= {"largest_energy_distance": effect["energy"].max()}
-        found.append(line | {name: float(np.median(effect[test])) for name, test in MOVED.items()})
-    return pd.DataFrame(found)
+        result.append(line | {name: float(np.median(effect[test])) for name, test in MOVED.items()})
+    return pd.DataFrame(result)
 
 
 MOVED = {"mean_moved": "mean shift", "spread_ratio": "spread ratio"}

@@ -23,16 +23,16 @@ TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # 
 def environment() -> jinja2.Environment:
     """The templates beside this module. `draw(block)` is the macro of a block's class: what is in it is escaped."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
     def draw(block: Any) -> str:
-        macros = found.get_template("blocks.html.j2").module
+        macros = templates.get_template("blocks.html.j2").module
         return getattr(macros, type(block).__name__.lower())(block)
 
-    found.globals["draw"] = draw
-    return found
+    templates.globals["draw"] = draw
+    return templates
 
 
 def sections(gathered: Gathered) -> list[Section]:

@@ -83,28 +83,28 @@ ONE: dict[str, Callable[[Row, Row], tuple[float, ...]]] = {"anysubset": longest,
 
 def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
     """Rows of ours to stand beside a published number; one that has the figure comes first."""
-    found = [row for row in rows if stated(paper, row, vocab)]
-    if paper["kind"] not in ONE or not found:
-        return found
+    stating = [row for row in rows if stated(paper, row, vocab)]
+    if paper["kind"] not in ONE or not stating:
+        return stating
     metric, rank = paper["metric"], ONE[paper["kind"]]
-    return [max(found, key=lambda row: (not missing(row.get(metric)), *rank(paper, row)))]
+    return [max(stating, key=lambda row: (not missing(row.get(metric)), *rank(paper, row)))]
 
 
 def changes(paper: Row, row: Row, theirs: float | None, base: Row | None) -> dict[str, Any]:
     """Both figures' changes from plain decoding, and ours less theirs: of ratios themselves, else of the changes."""
     metric, value = paper["metric"], row.get(paper["metric"])
-    found: dict[str, Any] = dict.fromkeys(("change", "our_change", "difference"))
+    result: dict[str, Any] = dict.fromkeys(("change", "our_change", "difference"))
     if value is None or missing(value):
-        return found
+        return result
     if metric in RATIOS:
-        return found | {"difference": value - paper["value"]}
+        return result | {"difference": value - paper["value"]}
     if base is None or row is base or missing(base.get(metric)) or any(word in metric for word in APART):
-        return found
-    found["our_change"] = value - base[metric]
+        return result
+    result["our_change"] = value - base[metric]
     if theirs is not None:
-        found["change"] = paper["value"] - theirs
-        found["difference"] = found["our_change"] - found["change"]
-    return found
+        result["change"] = paper["value"] - theirs
+        result["difference"] = result["our_change"] - result["change"]
+    return result
 
 
 def beside(
@@ -121,14 +121,14 @@ def beside(
     cells: list[Row] = [*records(summary), *more]
     by_key = {row["key"]: row for row in cells}
     rows = [row for row in cells if row["role"] != "control"]
-    found = []
+    result = []
     for paper in records(papers):
         for row in matches(paper, rows, vocab):
             base = by_key.get(row.get("reference"))
             own = None if is_plain(paper) else theirs.get(tuple(paper[name] for name in table))
             mine = {"ours": row.get(paper["metric"]), "our_options": row["options"], "key": row["key"]}
-            found.append({**paper, **mine, **changes(paper, row, own, base)})
-    return pd.DataFrame(found, columns=COLUMNS)
+            result.append({**paper, **mine, **changes(paper, row, own, base)})
+    return pd.DataFrame(result, columns=COLUMNS)
 
 
 def is_plain(paper: Row) -> bool:

@@ -71,12 +71,12 @@ def labels(rows: Sequence[Row]) -> list[str]:
     own = [(row["method"], read(row["options"])) for row in rows]
     vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
     kind = rows[0]["kind"] if rows else ""
-    found = [variant(kind, str(m), options, [n for n in vary[m] if n in options]) for m, options in own]
+    names = [variant(kind, str(m), options, [n for n in vary[m] if n in options]) for m, options in own]
     more = [{**settings_of(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
     for name in varying(more):
         values = [m.get(name) for m in more]
-        same = {n: {json.dumps(v, default=str) for v, o in zip(values, found, strict=True) if o == n} for n in found}
+        same = {n: {json.dumps(v, default=str) for v, o in zip(values, names, strict=True) if o == n} for n in names}
         apart = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
-        told = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(found, values, strict=True)]
-        found = [t if len(same[n]) > 1 else n for t, n in zip(told, found, strict=True)]
-    return [n if found.count(n) == 1 else f"{n} #{found[: i + 1].count(n)}" for i, n in enumerate(found)]
+        told = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(names, values, strict=True)]
+        names = [t if len(same[n]) > 1 else n for t, n in zip(told, names, strict=True)]
+    return [n if names.count(n) == 1 else f"{n} #{names[: i + 1].count(n)}" for i, n in enumerate(names)]

@@ -80,7 +80,7 @@ def points(
 ) -> pd.DataFrame:
     """A row per mark: a measure with its 95% interval, and the interval along x where that is a measure. Settings stay
     what they are: no 4.0 for 4, no NaN for none."""
-    every, found = list(rows), []
+    every, result = list(rows), []
     labels = [label_of(spec, figure.by) for spec, _ in every]
     told = [r.get("told", spec["options"]) for spec, r in every]
     for label, options, (spec, r) in zip(labels, told, every, strict=True):
@@ -96,8 +96,8 @@ def points(
             place |= {"across_low": x - down, "across_high": x + up}
         for y in (y for y in figure.y if pd.notna(r.get(y))):
             down, up = half_width(r, y)
-            found.append(place | {"measure": y, "value": r[y], "low": r[y] - down, "high": r[y] + up})
-    return pd.DataFrame(found, columns=COLUMNS, dtype=object)
+            result.append(place | {"measure": y, "value": r[y], "low": r[y] - down, "high": r[y] + up})
+    return pd.DataFrame(result, columns=COLUMNS, dtype=object)
 
 
 def is_number(value: Any) -> bool:

@@ -184,10 +184,10 @@ def equality_table(rows: pd.DataFrame, caption: str) -> Table:
 
 def strongest(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per decoder and layer: its test of the smallest p, "rejected" if any of them is. First runs only."""
-    found = []
+    result = []
     for _, own in rows[rows["repeat"] == 0].groupby(["label", "layer"], sort=False):
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
         best = own.iloc[int(p.fillna(np.inf).argmin())]
         rejected = bool((own["verdict"] == "rejected").any())
-        found.append({**best, "tests": int(p.notna().sum()), "verdict": "rejected" if rejected else best["verdict"]})
-    return pd.DataFrame(found)
+        result.append({**best, "tests": int(p.notna().sum()), "verdict": "rejected" if rejected else best["verdict"]})
+    return pd.DataFrame(result)

@@ -72,11 +72,11 @@ def judge(
     if any(t.cell.kind == "anysubset" for t in tested):
         for name_key, repeat in ((n, repeat) for n in claims for repeat in (0, 1)):
             R.family(r for r in rows if (r["key"], r["repeat"]) == (name_key, repeat) and r["layer"] != "exact")
-    found = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
-    by_name = {v["key"]: v for v in found}
+    judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+    by_name = {v["key"]: v for v in judged}
     speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
     of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
-    return rows, [v | {"label": shown[v["key"]]} for v in found], of_cell
+    return rows, [v | {"label": shown[v["key"]]} for v in judged], of_cell
 
 
 def openness(verdict: dict[str, Any]) -> int:

@@ -58,14 +58,14 @@ def drawn(job: Job, generator: ModuleType, test: bool, tested: int, columns: tup
 
 def pictures(job: Job, test: bool = False) -> tuple[list[str], np.ndarray]:
     """Captions and pictures uint8 [n, 64, 64, 3] of Scenes: those of training, or those of captions held out."""
-    found = drawn(job, scenes, test, PICTURES_TESTED, ("captions", "pictures"))
-    return found["captions"].tolist(), found["pictures"]
+    arrays = drawn(job, scenes, test, PICTURES_TESTED, ("captions", "pictures"))
+    return arrays["captions"].tolist(), arrays["pictures"]
 
 
 def class_pictures(job: Job, test: bool = False) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Classes [n], captions and pictures uint8 [n, 64, 64, 3] of class-conditional Scenes."""
-    found = drawn(job, classes, test, CLASSES_TESTED, ("labels", "captions", "pictures"))
-    return found["labels"], found["captions"].tolist(), found["pictures"]
+    arrays = drawn(job, classes, test, CLASSES_TESTED, ("labels", "captions", "pictures"))
+    return arrays["labels"], arrays["captions"].tolist(), arrays["pictures"]
 
 
 def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:

@@ -49,12 +49,12 @@ def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
         {"params": [p for p in other if p.ndim > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in other if p.ndim < 2], "weight_decay": 0.0},
     ]
-    found: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
+    optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
     if hidden:
         matrices = [p for name, p in named.items() if name in hidden]
         decay = recipe.weight_decay
-        found.append(torch.optim.Muon(matrices, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
-    return found
+        optimisers.append(torch.optim.Muon(matrices, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return optimisers
 
 
 class Training:

@@ -28,13 +28,13 @@ def known_after(iterations: int, schedule: str, length: int) -> list[int]:
     shares."""
     if iterations == 0:
         return list(range(1, length + 1))
-    known, found = 0, []
+    known, counts = 0, []
     for step in range(1, iterations + 1):
         share = 1 - math.cos(math.pi / 2 * step / iterations) if schedule == "cosine" else step / iterations
         masked = max(1, min(length - known - 1, math.floor(length * (1 - share) + 1e-9))) if step < iterations else 0
         known = min(length, length - masked)
-        found.append(known)
-    return found
+        counts.append(known)
+    return counts
 
 
 @torch.inference_mode()

@@ -34,15 +34,15 @@ def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]
     as_required  whether a trial goes as it must: a fault is found on every seed (None if its sample is too small); a
                  correct decoder is not rejected on every seed (a rejection by chance, one in twenty, does not repeat)
     """
-    found = []
+    result = []
     for trial in trials:
         samples = [trial.sample(seed) for seed in seeds]
         hits = all(hit(rows) for rows in samples)
         required = not hits if trial.fault == "none" else hits if trial.enough else None
         for repeat, (seed, rows) in enumerate(zip(seeds, samples, strict=True)):
             about = {"method": trial.method, "key": trial.fault, "seed": seed, "repeat": repeat}
-            found += [r | about | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
-    return found
+            result += [r | about | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
+    return result
 
 
 def altered(module: str, **names: Any) -> ModuleType:

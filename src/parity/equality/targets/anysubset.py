@@ -79,8 +79,8 @@ MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, 
 
 
 def targets(which: str = "full") -> list[Target]:
-    found = []
+    result = []
     for name, (table, vocab, length, prompt) in MAKES.items():
         generator = torch.Generator().manual_seed(row_key(0, name) % 2**63)
-        found.append(Target(name, TabularAnySubset(table(vocab, length, generator)), prompt))
-    return found
+        result.append(Target(name, TabularAnySubset(table(vocab, length, generator)), prompt))
+    return result

@@ -47,16 +47,16 @@ class Target:
         """The last row also says how many drafts were accepted, and how often the residual sampler gave up."""
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
         settings |= {"model_name": self.name, "rng": np.random.default_rng([seed, self.dim])}
-        found = continuous_rows(drawn.tokens.numpy(), self.law, **settings)
+        rows = continuous_rows(drawn.tokens.numpy(), self.law, **settings)
         drafts = int((drawn.accepted >= 0).sum())
-        found[-1]["acceptance"] = int((drawn.accepted == 1).sum()) / drafts if drafts else None
-        found[-1]["gave_up"] = int(drawn.gave_up.sum())
-        return found
+        rows[-1]["acceptance"] = int((drawn.accepted == 1).sum()) / drafts if drafts else None
+        rows[-1]["gave_up"] = int(drawn.gave_up.sum())
+        return rows
 
 
 def targets(which: str = "full") -> list[Target]:
-    found = []
+    result = []
     for D, bins in ((1, 4), (2, 2)):
         target, draft = (random_mixture(np.random.default_rng(s), 3, 3, D) for s in (0, 1))
-        found.append(Target(f"mixture 3 x {D}-D", target, draft, bins))
-    return found
+        result.append(Target(f"mixture 3 x {D}-D", target, draft, bins))
+    return result

@@ -149,11 +149,11 @@ def targets(which: str = "full", seed: int = 0) -> list[Target]:
     """Every target ("full"), or six of them ("small"); each is a function of (its name, seed) alone."""
     if which not in ("full", "small"):
         raise ParityError(f"models = {which!r}: allowed: 'full' or 'small'")
-    found = []
+    result = []
     for V, L in SHAPES:
         for make, (table, settings) in MAKES.items():
             name, sampling = f"{make} {V}x{L}", TokenSampling(**settings)
             if sampling.top_k < V and (which == "full" or name in SMALL):
                 generator = torch.Generator().manual_seed(row_key(seed, name) % 2**63)
-                found.append(Target(name, table(V, L, generator), L, 2, forced_tokens(make, V, L), sampling))
-    return found
+                result.append(Target(name, table(V, L, generator), L, 2, forced_tokens(make, V, L), sampling))
+    return result

@@ -237,9 +237,9 @@ def walk(steps: Steps, path: PathNoise) -> Trajectory:
 
 def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:
     """log p(Y) / q(Y) [N] of trajectories Y drawn from q (eq. 2): the paper's "single path" (Table 6). x_T cancels."""
-    x, found = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
+    x, log_ratio = path(q.sampling.steps), torch.zeros((), dtype=q.z.dtype)
     for i in range(q.sampling.steps, 0, -1):
         laws = [torch.distributions.Normal(*steps.law(x, i)) for steps in (p, q)]
         x = laws[1].mean + laws[1].stddev * path(i - 1)
-        found = found + (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
-    return found
+        log_ratio = log_ratio + (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
+    return log_ratio

@@ -54,12 +54,12 @@ class EagleDrafter:
             return self.keys, self.values
 
         table = self.table[positions].to(features.dtype)
-        found = self.net(self.target.embeddings[tokens], features, table, mask, remember)
+        output = self.net(self.target.embeddings[tokens], features, table, mask, remember)
         self.last = positions[:, -1:]
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
         self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
-        self.predicted = found[:, -1:]  # features: of the last token written, then of the tree's nodes
-        return at_rows(self.target.net.output(found), self.going, B)
+        self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
+        return at_rows(self.target.net.output(output), self.going, B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
@@ -78,6 +78,6 @@ class EagleDrafter:
             return torch.cat([self.keys, keys], 1), torch.cat([self.values, values], 1)
 
         features = self.predicted[self.rows, parents + 1]
-        found = self.net(self.target.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
-        self.predicted = torch.cat([self.predicted, found], 1)
-        return at_rows(self.target.net.output(found), self.going, B)
+        output = self.net(self.target.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
+        self.predicted = torch.cat([self.predicted, output], 1)
+        return at_rows(self.target.net.output(output), self.going, B)

@@ -51,13 +51,13 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
             " take the tokenizer the model was trained with"
         )
-    found: dict[str, nn.Module] = {"net": Transformer(config), "vq": vq.load(files["vq"], tokenizer)}
-    load_weights(found["net"], files["transformer"])
+    networks: dict[str, nn.Module] = {"net": Transformer(config), "vq": vq.load(files["vq"], tokenizer)}
+    load_weights(networks["net"], files["transformer"])
     if needs:
         extra = configured(LlamaGenConfig, files[needs], ignored=("target",))
-        found[needs] = FeatureDrafter(extra) if needs == "drafter" else Transformer(extra)
-        load_weights(found[needs], files[needs])
-    return found
+        networks[needs] = FeatureDrafter(extra) if needs == "drafter" else Transformer(extra)
+        load_weights(networks[needs], files[needs])
+    return networks
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool) -> LlamaGen:

@@ -34,12 +34,12 @@ def rows(cell: CellFiles) -> list[Row]:
         place = int(rng.integers(1, shard.order.shape[1]))
         conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (*image, place)))
     seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
-    found = one_token.rows(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
+    result = one_token.rows(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
     cell.beside["ratios"] = {}
     if drafted:
         single = loaded.family.FAMILY["single_path"]
         cell.beside["ratios"] = ratios(conditions, decoder, options, n, seeds[0], single)
-    return found
+    return result
 
 
 def ratios(

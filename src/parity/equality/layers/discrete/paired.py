@@ -24,11 +24,11 @@ def rows(cell: CellFiles) -> list[Row]:
     ids = mine["ids"], theirs["ids"]
     place = {**cell.place, "seed": settings["seeds"][0]}
     logp = matched("log p", mean_logp(mine["logp"]), mean_logp(theirs["logp"]), *ids)
-    found = scalar_rows(logp, margin=settings["margin_logp"], **place)
+    result = scalar_rows(logp, margin=settings["margin_logp"], **place)
     if "features" in mine:
         features = matched("CLIP features", mine["features"], theirs["features"], *ids)
         cosine, swaps = matched("CLIP", mine["cosine"], theirs["cosine"], *ids), settings["swaps"]
-        found += scalar_rows(cosine, margin=settings["margin_clip"], **place)
-        found.append(mmd_row(features, swaps=swaps, **place))
-        found.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
-    return found
+        result += scalar_rows(cosine, margin=settings["margin_clip"], **place)
+        result.append(mmd_row(features, swaps=swaps, **place))
+        result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
+    return result

@@ -18,11 +18,11 @@ def rows(cell: CellFiles) -> list[Row]:
     """A few images decoded again by both, in float64 and in the cell's dtype."""
     spec = cell.spec
     inputs = {k: v[: cell.settings["pathwise"]] for k, v in cell.inputs.items()}
-    plain, found = {"method": plain_method("discrete"), "options": plain_options("discrete")}, []
+    plain, result = {"method": plain_method("discrete"), "options": plain_options("discrete")}, []
     for dtype in dict.fromkeys(["float64", spec["dtype"]]):
         both = ({**spec, "dtype": dtype}, {**spec, "dtype": dtype, **plain})
         loaded = loop.load("discrete", cell.manifest, both[0], cell.device)
         mine, theirs = (loop.decode("discrete", loaded, s, inputs, BATCH).tokens for s in both)
         place = {**cell.place, "seed": spec["seed"]}
-        found.append(token_row(mine, theirs, exact=dtype == "float64", test=f"same tokens, {dtype}", **place))
-    return found
+        result.append(token_row(mine, theirs, exact=dtype == "float64", test=f"same tokens, {dtype}", **place))
+    return result

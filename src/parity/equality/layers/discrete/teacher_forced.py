@@ -42,6 +42,6 @@ def rows(cell: CellFiles) -> list[Row]:
     strict, seed = claim("discrete", spec["method"], spec["options"]) == "lossless", cell.settings["seeds"][0]
     settings: dict[str, Any] = {"slot": slots(shard.step) if strict else None, "groups": loaded.groups()}
     settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.place}
-    found = battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
+    result = battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
-    return found
+    return result
