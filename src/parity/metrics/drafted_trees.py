@@ -2,7 +2,7 @@
 sec. 3, figs. 2, 3).
 
 Along plain sampling's own images, the target and the drafter are fed what was drawn. Writes two figures for the report
-(`report.sweeps.Extra`).
+(`report.extras.Extra`).
 """
 
 import argparse
