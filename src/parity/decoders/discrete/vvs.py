@@ -111,8 +111,6 @@ def vvs(
     total: Annotated[int, Field(ge=1, le=1024)] = 59,
     depth: Annotated[int, Field(ge=1, le=16)] = 4,
     top_k: Annotated[int, Field(ge=1, le=64)] = 10,
-    k: Annotated[int, Field(ge=1, le=65536)] = 100,
-    delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
     schedule: Literal["uniform", "dynamic", "off"] = "uniform",
     interval: Annotated[int, Field(ge=2, le=4096)] = 4,
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.7,
@@ -124,6 +122,8 @@ def vvs(
     s2: Annotated[int, Field(ge=-1, le=64)] = 0,
     blend: bool = False,
     replace: Annotated[float, Field(ge=0, le=1)] = 0.0,
+    k: Annotated[int, Field(ge=1, le=65536)] = 100,
+    delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
 ) -> Iterator[Step]:
     """`lantern` (delta 0: `eagle`) that skips verifications. A skipped step and the next, verified, are one pass:
     the target reads the tokens taken unverified and, below them, the next tree, so all its keys and values are exact.
