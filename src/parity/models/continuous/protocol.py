@@ -64,6 +64,48 @@ class Law(Protocol):
         ...
 
 
+class Chain(Protocol):
+    """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} ~ N(mean, std^2) for i = T .. 1, the
+    token is x_0. `predict` is the network's call and costs; `gaussian` is arithmetic. Both take one point x [N, D] of
+    each token, or K points [N, K, D], at steps i: a number, or one of each point, [N] or [N, K]."""
+
+    @property
+    def steps(self) -> int:
+        """T"""
+        ...
+
+    @property
+    def last(self) -> str:
+        """ "noise", or "mean" where x_0 is its Gaussian's mean."""
+        ...
+
+    @property
+    def noisy(self) -> bool:
+        """Whether every step but the last adds noise; without, a step has no density."""
+        ...
+
+    @property
+    def prior(self) -> Tensor:
+        """[P] what stands for a prediction before there is one."""
+        ...
+
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """[..., P] what the network says at x_i = x, in numbers that stay useful at the next steps."""
+        ...
+
+    def gaussian(self, x: Tensor, i: int | Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [..., D] of x_{i-1} given x_i = x, under a prediction, of this point or of another."""
+        ...
+
+    def __len__(self) -> int:
+        """N"""
+        ...
+
+    def take(self, which: Tensor) -> "Chain":
+        """The steps of some of the tokens, `which` [M] indices."""
+        ...
+
+
 class ContinuousModel(Protocol):
     """One network with what it is conditioned on: labels or prompts, guidance and the sampler's settings are inside."""
 
@@ -79,6 +121,10 @@ class ContinuousModel(Protocol):
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         """The laws of what `conditions` gave, in one batch."""
+        ...
+
+    def chain(self, condition: Any) -> Chain:
+        """The same laws, step by step: for decoders that shorten the walk."""
         ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":
