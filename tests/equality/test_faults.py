@@ -9,7 +9,11 @@ from parity.equality import faults
 from parity.equality.faults import Trial, altered, anysubset, continuous, discrete, planted
 from parity.equality.rows import row
 
-EVERY = {discrete: discrete.VARIANTS, anysubset: anysubset.VARIANTS, continuous: continuous.VARIANTS | continuous.WALKED}
+EVERY = {
+    discrete: discrete.VARIANTS,
+    anysubset: anysubset.VARIANTS,
+    continuous: continuous.VARIANTS | continuous.WALKED,
+}
 NAMED = [(kind, name) for kind, variants in EVERY.items() for name in variants]
 
 

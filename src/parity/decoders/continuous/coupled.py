@@ -22,7 +22,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import write
-from parity.decoders.continuous.spec_head import drafted, require_noise, step_law
+from parity.decoders.continuous.spec_head import drafted, require_noise, step_of
 from parity.decoders.coupling import Gaussian
 from parity.decoders.coupling import coupled as couple
 from parity.decoders.steps import Draw
@@ -60,7 +60,8 @@ def begun(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
     T, device = chain.steps, noise.keys.device
     z = noise.normal("sample", torch.arange(L * (T + 1), device=device).expand(B, -1), dim).view(B * L, T + 1, dim)
     i = torch.arange(T, 0, -1, device=device).expand(B * L, -1)
-    points, (mean, std) = drafted(chain, z[:, T], i, chain.prior.expand(B * L, T, -1), z[:, :T].flip(1))
+    step = step_of(chain, i, chain.prior.expand(B * L, T, -1))
+    points, (mean, std) = drafted(z[:, T], step, z[:, :T].flip(1))
     none = torch.zeros(B * L, dtype=torch.int64, device=device)
     each = (points[:, 0], points[:, 1:], z[:, :T].flip(1), mean, std, none)
     return Walks(*(v.unflatten(0, (B, L)).clone() for v in each))
@@ -79,12 +80,12 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float,
     steps = torch.arange(T, device=index.device)
     i = (T - steps).expand(len(index), -1)
     said = chain.predict(torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), i)
-    before = walks.first
+    before, ahead = walks.first, step_of(chain, i, said)
     moved: list[list[Tensor]] = []
     stayed: list[Tensor] = []
     for s, old in enumerate(zip(*(v.unbind(1) for v in walks[1:5]), strict=True)):
         x, z, *q = old
-        mean, std = p = step_law(chain, before, i[:, s], said[:, s])
+        mean, std = p = ahead.at(s).mean(before), ahead.std[:, s]
         near = ((q[0] - mean) / q[1].where(q[1] > 0, 1)).norm(dim=-1) <= theta
         new, kept = (v[:, 0] for v in couple(x[:, None], pointwise(q), pointwise(p), noise, index[:, s : s + 1]))
         carried = mean + std * z
@@ -96,8 +97,8 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float,
         stayed.append(kept)
         before = moved[-1][0]
     # the first step that moved is verified too: it was moved from a verified point
-    ahead = (steps + walks.verified[:, None]).clamp(max=T - 1)
-    further = run(torch.stack(stayed, 1).gather(1, ahead)) + 1
+    behind = (steps + walks.verified[:, None]).clamp(max=T - 1)
+    further = run(torch.stack(stayed, 1).gather(1, behind)) + 1
     x, z, mean, std = (torch.stack(v, 1) for v in zip(*moved, strict=True))
     return Walks(walks.first, x, z, mean, std, (walks.verified + further).clamp(max=T))
 

@@ -18,7 +18,7 @@ from parity.decoders.continuous.mar import known_after, write
 from parity.decoders.coupling import Gaussian, coupled
 from parity.decoders.steps import Draw
 from parity.decoders.verification import run
-from parity.models.continuous.protocol import Chain, Pair, Start
+from parity.models.continuous.protocol import Affine, Chain, Pair, Start
 
 CLAIM = "lossless"
 EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
@@ -27,10 +27,10 @@ TARGETS = "walks"
 SOURCE = "De Bortoli et al. 2025"
 
 
-def step_law(chain: Chain, x: Tensor, i: Tensor, said: Tensor) -> Gaussian:
-    """Mean and deviation of what follows x at steps i; deviation 0 where the sampler takes the mean."""
-    mean, std = chain.gaussian(x, i, said)
-    return mean, std.masked_fill((i == 1)[..., None], 0) if chain.last == "mean" else std
+def step_of(chain: Chain, i: Tensor, said: Tensor) -> Affine:
+    """The steps i under predictions; deviation 0 where the sampler takes the mean."""
+    step = chain.gaussian(i, said)
+    return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
 
 
 def require_noise(chain: Chain, method: str) -> None:
@@ -39,15 +39,13 @@ def require_noise(chain: Chain, method: str) -> None:
         raise ParityError(f"{method}: eta 0: steps without noise have no density to couple; allowed: eta above 0")
 
 
-def drafted(chain: Chain, x: Tensor, i: Tensor, said: Tensor, z: Tensor) -> tuple[Tensor, Gaussian]:
-    """K steps on from x [N, D], at steps i [N, K], under predictions [N, K, P] and noise z [N, K, D]: the points x and
-    those it leads to [N, K + 1, D], and the laws they were drawn from."""
-    points, laws = [x], []
-    for k in range(i.shape[1]):
-        laws.append(step_law(chain, points[-1], i[:, k], said[:, k]))
-        points.append(laws[-1][0] + laws[-1][1] * z[:, k])
-    means, stds = zip(*laws, strict=True)
-    return torch.stack(points, 1), (torch.stack(means, 1), torch.stack(stds, 1))
+def drafted(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
+    """K steps on from x [N, D] with noise z [N, K, D]: x and the points it leads to [N, K + 1, D], and their laws."""
+    points = [x]
+    for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
+        points.append(add + slope * points[-1])
+    line = torch.stack(points, 1)
+    return line, (step.mean(line[:, :-1]), step.std)
 
 
 def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor]:
@@ -62,9 +60,10 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
         i = at[rows, None] - steps[: min(ahead, int(at.max()))]
         real, i = i > 0, i.clamp(min=1)
         r, index = torch.arange(len(rows), device=device), place[rows, None] * (T + 1) + i
-        points, q = drafted(here, x[rows], i, said[rows[:, None], i], z[rows[:, None], i - 1])
+        points, q = drafted(x[rows], step_of(here, i, said[rows[:, None], i]), z[rows[:, None], i - 1])
         heard = here.predict(points[:, :-1], i)
-        p = step_law(here, points[:, :-1], i, heard)
+        step = step_of(here, i, heard)
+        p = step.mean(points[:, :-1]), step.std
         new, kept = coupled(points[:, 1:], q, p, own, index)
         final = (run(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
         done = real & (steps[: i.shape[1]] < final[:, None])

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.protocol import LOG_2PI, Chain, PathNoise
+from parity.models.continuous.protocol import LOG_2PI, Affine, Chain, PathNoise
 
 TRAINED = 1000  # diffusion steps of training
 
@@ -72,6 +72,23 @@ def schedule(steps: int) -> Schedule:
     kept = alpha_bar[t]
     before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
     return Schedule(t, kept, before, 1 - kept / before)
+
+
+@lru_cache
+def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
+    """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
+    twice the log deviation lies between the third and the fourth (the same for DDIM)."""
+    s = schedule(steps)
+    ab, before, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
+    if sampler == "ddpm":
+        mean = beta * before.sqrt() / (1 - ab), (1 - before) * (1 - beta).sqrt() / (1 - ab)
+        return torch.stack([*mean, low, beta.log()], -1)
+    # eps = (x - ab^1/2 x_0) / (1 - ab)^1/2; at the last step `before` is 1: eta's share of its neighbour's deviation
+    # replaces a zero
+    log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, -math.inf)
+    of_eps = (1 - before - log_sigma.exp()).clamp(min=0).sqrt()
+    of_x = of_eps / (1 - ab).sqrt()
+    return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
 
 
 class ResBlock(nn.Module):
@@ -241,30 +258,20 @@ class Steps:
         noise, signal = ((1 - ab).sqrt().to(x.dtype)[..., None], ab.sqrt().to(x.dtype)[..., None])
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
-    def gaussian(self, x: Tensor, i: int | Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
         start, v = said.chunk(2, -1)
-        s, at = schedule(self.sampling.steps), torch.as_tensor(i, device=x.device) - 1
-        known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
-        ab, before, beta, low = (a.to(x.device)[at][..., None] for a in known)  # float64: coefficients round once
-
-        def own(coefficient: Tensor) -> Tensor:
-            return coefficient.to(x.dtype)
-
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
-        if self.sampling.sampler == "ddpm":
-            std = (0.25 * (v + 1) * own(beta.log()) + 0.25 * (1 - v) * own(low)).exp()
-            mean = own(beta * before.sqrt() / (1 - ab)) * start + own((1 - before) * (1 - beta).sqrt() / (1 - ab)) * x
-        else:  # at the last step `before` is 1: eta's share of its neighbour's deviation replaces a zero
-            sigma = self.sampling.eta * (0.5 * low).exp()
-            eps = (x - own(ab.sqrt()) * start) / own((1 - ab).sqrt())
-            std = own(sigma).expand_as(x)
-            mean = own(before.sqrt()) * start + own((1 - before - sigma**2).clamp(min=0).sqrt()) * eps
-        return mean, self.sampling.temperature * std
+        at = torch.as_tensor(i, device=said.device) - 1
+        of_step = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta).to(said.device)[at]
+        of_start, of_x, low, high = of_step.to(said.dtype)[..., None].unbind(-2)
+        std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
+        return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 
     def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
         """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
-        return self.gaussian(x, i, self.predict(x, i))
+        step = self.gaussian(i, self.predict(x, i))
+        return step.mean(x), step.std
 
 
 def walk(chain: Chain, path: PathNoise) -> Trajectory:
@@ -272,10 +279,10 @@ def walk(chain: Chain, path: PathNoise) -> Trajectory:
     x = path(chain.steps)
     log_sigma = x.new_zeros(len(x))
     for i in range(chain.steps, 1, -1):
-        mean, std = chain.gaussian(x, i, chain.predict(x, i))
-        x, log_sigma = mean + std * path(i - 1), log_sigma + std.log().sum(-1)
-    mean, std = chain.gaussian(x, 1, chain.predict(x, 1))
-    return Trajectory(mean, std, log_sigma, chain.last)
+        step = chain.gaussian(i, chain.predict(x, i))
+        x, log_sigma = step.mean(x) + step.std * path(i - 1), log_sigma + step.std.log().sum(-1)
+    step = chain.gaussian(1, chain.predict(x, 1))
+    return Trajectory(step.mean(x), step.std, log_sigma, chain.last)
 
 
 def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:

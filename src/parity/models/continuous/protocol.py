@@ -64,10 +64,25 @@ class Law(Protocol):
         ...
 
 
+class Affine(NamedTuple):
+    """Gaussians of x_{i-1} given x_i, [..., D] each: N(offset + slope x_i, std^2)."""
+
+    offset: Tensor
+    slope: Tensor
+    std: Tensor
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.offset + self.slope * x
+
+    def at(self, k: int) -> "Affine":
+        """Those of the k-th of K points [N, K, D]."""
+        return Affine(self.offset[:, k], self.slope[:, k], self.std[:, k])
+
+
 class Chain(Protocol):
-    """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} ~ N(mean, std^2) for i = T .. 1, the
-    token is x_0. `predict` is the network's call and costs; `gaussian` is arithmetic. Both take one point x [N, D] of
-    each token, or K points [N, K, D], at steps i: a number, or one of each point, [N] or [N, K]."""
+    """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} given x_i for i = T .. 1; the token is
+    x_0. `predict` is the network's call and costs; `gaussian` is arithmetic. Both are of one point of each token, [N],
+    or of K points, [N, K], at steps i: a number, or one of each point."""
 
     @property
     def steps(self) -> int:
@@ -90,11 +105,11 @@ class Chain(Protocol):
         ...
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """[..., P] what the network says at x_i = x, in numbers that stay useful at the next steps."""
+        """[..., P] what the network says at x_i = x [..., D], in numbers that stay useful at the next steps."""
         ...
 
-    def gaussian(self, x: Tensor, i: int | Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation [..., D] of x_{i-1} given x_i = x, under a prediction, of this point or of another."""
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        """The steps from x_i under predictions [..., P], of these points or of others."""
         ...
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.continuous.protocol import LOG_2PI, PathNoise
+from parity.models.continuous.protocol import LOG_2PI, Affine, PathNoise
 
 
 class Mixture(NamedTuple):
@@ -133,10 +133,10 @@ class MixtureWalk:
         said = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
         return torch.cat(said, -1).reshape(*x.shape[:-1], 4 * D)
 
-    def gaussian(self, x: Tensor, i: int | Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
         turned, spread, mean, scale = said.chunk(4, -1)
-        final = torch.as_tensor(i, device=x.device)[..., None] == 1
-        return torch.where(final, mean, turned * x), torch.where(final, scale, spread)
+        final = torch.as_tensor(i, device=said.device)[..., None] == 1
+        return Affine(mean * final, turned * ~final, torch.where(final, scale, spread))
 
     def __len__(self) -> int:
         return len(self.law.log_weights)
@@ -174,10 +174,10 @@ class TabularMixture:
             return condition
         chain, x = self.chain(condition), path(self.steps)
         for i in range(self.steps, 1, -1):
-            mean, std = chain.gaussian(x, i, chain.predict(x, i))
-            x = mean + std * path(i - 1)
-        mean, std = chain.gaussian(x, 1, chain.predict(x, 1))  # of the component that the walk has chosen
-        return MixtureLaw(torch.zeros_like(mean[:, :1]), mean[:, None], std[:, None])
+            step = chain.gaussian(i, chain.predict(x, i))
+            x = step.mean(x) + step.std * path(i - 1)
+        step = chain.gaussian(1, chain.predict(x, 1))  # of the component that the walk has chosen
+        return MixtureLaw(torch.zeros_like(x[:, :1]), step.mean(x)[:, None], step.std[:, None])
 
     def chain(self, condition: Any) -> MixtureWalk:
         return MixtureWalk(condition, self.steps)

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory
+from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, walk
 from parity.models.continuous.kl import fold
-from parity.models.continuous.protocol import PathNoise, require_predecessors
+from parity.models.continuous.protocol import Affine, PathNoise, require_predecessors
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -235,19 +235,18 @@ class Flow:
             v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
         return v.reshape(x.shape)
 
-    def step(self, x: Tensor, i: int | Tensor, velocity: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of x_{i-1} under a velocity at x_i = x."""
-        t, after = (v[..., None] for v in self.times(i, x))
-        mean = x - (t - after).to(x.dtype) * ((2 - t).to(x.dtype) * velocity + x)
-        return mean, (self.sampling.temperature * (2 * t * (t - after)).sqrt()).to(x.dtype).expand_as(x)
-
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         t, _ = self.times(i, x)
         return x - t.to(x.dtype)[..., None] * self.velocity(x, i)
 
-    def gaussian(self, x: Tensor, i: int | Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        t, _ = self.times(i, x)
-        return self.step(x, i, (x - said) / t.to(x.dtype)[..., None])
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        """The velocity is (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x)."""
+        t, after = self.times(i, said)
+        of_start = (t - after) * (2 - t) / t
+        std = self.sampling.temperature * (2 * t * (t - after)).sqrt()
+        each = (of_start, 1 - of_start - (t - after), std)
+        of_start, of_x, std = (v.to(said.dtype)[..., None].expand_as(said) for v in each)
+        return Affine(of_start * said, of_x, std)
 
     def __len__(self) -> int:
         return self.context.places.numel()
@@ -293,14 +292,7 @@ class XAR:
         return Flow(self.net, self.sampling, self.length, condition)
 
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
-        flow = self.chain(condition)
-        x = path(flow.steps)
-        log_sigma = x.new_zeros(len(x))
-        for i in range(flow.steps, 0, -1):
-            mean, std = flow.step(x, i, flow.velocity(x, i))
-            if i > 1:
-                x, log_sigma = mean + std * path(i - 1), log_sigma + self.dim * std[0, 0].double().log()
-        return Trajectory(mean, std, log_sigma, self.sampling.last)
+        return walk(self.chain(condition), path)
 
     def take(self, rows: Tensor) -> "XAR":
         return XAR(self.net, self.labels[rows], self.sampling)
