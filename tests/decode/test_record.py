@@ -160,13 +160,28 @@ def test_what_is_not_kept_may_be_anything():
 # --- the clock of network and head
 
 
+class Chain:
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def take(self, which):
+        return Chain(self.x[which])
+
+    def predict(self, x, i):
+        return x
+
+
 def test_the_clock_of_a_model_counts_its_halves_and_those_of_its_rows():
     law = SimpleNamespace(log_sigma=torch.zeros(4), rows=lambda which: law, log_density=lambda x, inner: x.sum(-1))
     law.propose = lambda path: torch.zeros(4, 1)
     model = SimpleNamespace(steps=7, dim=1, law=lambda c, path: law, conditions=lambda t, o, places, known: places)
     model.take = lambda rows: model
-    clocked = continuous.Clocked(model)
+    model.chain = lambda c: Chain(torch.zeros(4, 1))
     places = torch.zeros(2, 2, dtype=torch.int64)
+    clocked = continuous.Clocked.whole(model, places)
     inner = clocked.take(T([0])).law(clocked.conditions(torch.zeros(2, 3, 1), places, places, places), None)
     inner.rows(T([0])).log_density(torch.zeros(4, 1))
     inner.propose(None)
@@ -174,3 +189,6 @@ def test_the_clock_of_a_model_counts_its_halves_and_those_of_its_rows():
     assert (counts["passes"], counts["conditions"], counts["head_calls"]) == (1, 4, 7) and clocked.dim == 1
     timed = {"network_seconds", "head_seconds", "density_seconds", "residual_seconds"}
     assert timed < set(counts) and all(counts[k] > 0 for k in timed)
+    assert clocked.depth.tolist() == [1 + 7, 1]  # what an image waited for: the law was one row's
+    clocked.chain(None).take(T([2, 3])).predict(torch.zeros(2, 5, 1), 1)  # five points of each of row 1's tokens
+    assert clocked.depth.tolist() == [8, 2] and (counts["head_calls"], counts["head_rows"]) == (8, 7 * 4 + 10)

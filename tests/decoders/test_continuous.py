@@ -48,7 +48,8 @@ TARGET, DRAFT = network(0), network(1)
 
 def pair(draft: MARNet, n: int) -> Pair:
     labels = torch.arange(n) % CONFIG.classes
-    return Pair(*(Clocked(MAR(net, labels, SAMPLING)) for net in (TARGET, draft)))
+    each = (MAR(net, labels, SAMPLING) for net in (TARGET, draft))
+    return Pair(*(Clocked.whole(model, labels[:, None]) for model in each))
 
 
 def decode(models: Pair, ids: list[str], method=mar, **given):

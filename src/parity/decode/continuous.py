@@ -14,7 +14,7 @@ from parity.base.noise import Noise
 from parity.decode.canvas import Canvas, now
 from parity.decoders.steps import Draw
 from parity.experiment.options import needs
-from parity.models.continuous.protocol import ContinuousModel, Law, Pair, PathNoise, Start, draw_order
+from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
 
 PACED = 4  # batches of a job beside which the target alone is timed
 
@@ -80,7 +80,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
         first, n = int(rows["ids"][0]), len(rows["ids"])
         target, companion = loaded.pair(range(first, first + n), spec["sampling"], draft)
         order = draw_order(noise, n, target.length, target.raster)
-        return Pair(Clocked(target), None if companion is None else Clocked(companion)), Start(order)
+        return Pair(*(m and Clocked.whole(m, order) for m in (target, companion))), Start(order)
 
     return begin
 
@@ -89,7 +89,8 @@ def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn)
     """What a shard keeps of a batch: of each network an image's share of what it cost."""
     counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
     shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
-    return vars(done) | shares | {"passes": int(counts["target"]["passes"])}
+    depth = sum(network.depth for network in model if isinstance(network, Clocked))
+    return vars(done) | shares | {"passes": int(counts["target"]["passes"]), "depth": depth}
 
 
 @dataclass
@@ -120,13 +121,22 @@ class ClockedLaw:
 
 @dataclass
 class Clocked:
-    """A model that counts and times its two halves for the caller: conditions (the network) and laws (its head)."""
+    """A model that counts and times its two halves for the caller: conditions (the network) and its head, by laws or
+    step by step. `depth` [B]: calls of either that an image waits for, one after another."""
 
     model: ContinuousModel
+    row: Tensor  # [n] the batch's row of each row of the model
+    depth: Tensor  # [B], shared, as the counts are
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
+
+    @classmethod
+    def whole(cls, model: ContinuousModel, order: Tensor) -> "Clocked":
+        """The model of a whole batch, whose orders are `order` [B, L]."""
+        row = torch.arange(len(order), device=order.device)
+        return cls(model, row, torch.zeros_like(row))
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
         begin = now(tokens.device)
@@ -134,6 +144,7 @@ class Clocked:
         self.counts["network_seconds"] += now(tokens.device) - begin
         self.counts["passes"] += 1
         self.counts["conditions"] += places.numel()
+        self.depth[self.row] += 1
         return condition
 
     def law(self, condition: Any, path: PathNoise) -> Law:
@@ -141,7 +152,40 @@ class Clocked:
         law = self.model.law(condition, path)
         self.counts["head_seconds"] += now(law.log_sigma.device) - begin
         self.counts["head_calls"] += self.model.steps
+        self.counts["head_rows"] += self.model.steps * len(law.log_sigma)
+        self.depth[self.row] += self.model.steps
         return ClockedLaw(law, self.counts)
 
+    def chain(self, condition: Any) -> "ClockedChain":
+        chain = self.model.chain(condition)
+        return ClockedChain(chain, self, self.row.repeat_interleave(len(chain) // len(self.row)))
+
     def take(self, rows: Tensor) -> "Clocked":
-        return Clocked(self.model.take(rows), self.counts)
+        return Clocked(self.model.take(rows), self.row[rows], self.depth, self.counts)
+
+
+@dataclass
+class ClockedChain:
+    """Steps that count and time their predictions. `row` [N]: the batch's row of each token."""
+
+    chain: Chain
+    clock: Clocked
+    row: Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.chain, name)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        begin, counts = now(x.device), self.clock.counts
+        said = self.chain.predict(x, i)
+        counts["head_seconds"] += now(said.device) - begin
+        counts["head_calls"] += 1
+        counts["head_rows"] += x[..., 0].numel()
+        self.clock.depth += torch.zeros_like(self.clock.depth).index_fill_(0, self.row, 1)
+        return said
+
+    def take(self, which: Tensor) -> "ClockedChain":
+        return ClockedChain(self.chain.take(which), self.clock, self.row[which])

@@ -37,3 +37,4 @@ class Draw(NamedTuple):
     distance: Tensor | None = None  # [B, W] squared distance of a draft from what the target draws of the same noise
     tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
+    noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws these very tokens

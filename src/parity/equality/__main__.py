@@ -75,9 +75,10 @@ def certify(a: argparse.Namespace) -> None:
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
-    decoder = getattr(leaf(f"parity.decoders.{a.kind}.{a.method}"), a.method)
+    module = leaf(f"parity.decoders.{a.kind}.{a.method}")
+    decoder, which = getattr(module, a.method), getattr(module, "TARGETS", a.models)
     harness, kind = leaf("parity.equality.exact"), leaf(f"parity.equality.targets.{a.kind}")
-    targets, common = kind.targets(a.models), {"method": a.method, "threads": a.threads}
+    targets, common = kind.targets(which), {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
     rows = harness.exact(decoder, targets, a.options, **settings, **common)
     if a.pathwise:

@@ -20,7 +20,7 @@ from parity.equality import rows as R
 from parity.equality.mixtures import energy_p
 from parity.equality.rows import Row
 from parity.models.continuous import diffusion
-from parity.models.continuous.protocol import ContinuousModel, Law, Pair, PathNoise, Start, path_noise
+from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, path_noise
 
 Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
 
@@ -47,6 +47,9 @@ class OnePlace:
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         return self.model.law(condition, path)
+
+    def chain(self, condition: Any) -> Chain:
+        return self.model.chain(condition)
 
     def take(self, rows: Tensor) -> "OnePlace":
         return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))

@@ -10,14 +10,14 @@ from parity.base.errors import ConfigError
 from parity.experiment import paths
 from parity.experiment.cells import Cell, reference_of
 from parity.experiment.declared import modules, require
-from parity.experiment.options import coupled, needs
+from parity.experiment.options import coupled, needs, walked
 from parity.experiment.schema import Config
 
 WHEN = (
     "always",
     "coupled",
     "drafted",
-)  # every cell; what must return plain decoding's tokens; what has a draft, and controls
+)  # every cell; what must return plain decoding's tokens; what drafts tokens or steps, and controls
 DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
 
 
@@ -39,7 +39,7 @@ def applies(said: dict[str, Any], cell: Cell) -> bool:
     wanted = {
         "always": True,
         "coupled": coupled(cell.kind, method, options),
-        "drafted": cell.role == "control" or bool(needs(cell.kind, method)),
+        "drafted": cell.role == "control" or bool(needs(cell.kind, method)) or walked(cell.kind, method),
     }
     return cell.role in said["ROLES"] and wanted[said["WHEN"]]
 

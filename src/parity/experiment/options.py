@@ -9,6 +9,7 @@ declares, as literals:
     PLAIN         options with which the method is plain decoding, the baseline of its kind; {} for any
     NEEDS         the companion of the target that it needs: "drafter" or "draft"
     RESTS_ON      an observation that the method rests on: a module of metrics that makes figures of it
+    TARGETS       the models of the exact layer it is tested on, if not the common ones: "walks", drawn in several steps
     EXACT_LAYER   options with which it runs on enumerable models; {} (the default) for any, None for never
 """
 
@@ -31,7 +32,7 @@ KINDS = {
 SMALL: dict[str, dict[str, Any]] = {
     "discrete": {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12},
     "anysubset": {"k": 3, "steps": 4, "orders": 4},
-    "continuous": {"gamma": 3, "prefill": 0.0},
+    "continuous": {"gamma": 3, "prefill": 0.0, "ahead": 3},
 }
 
 
@@ -84,6 +85,11 @@ def plain_options(kind: str) -> dict[str, Any]:
 def needs(kind: str, method: str) -> str:
     """The companion of the target that a method needs: "drafter", "draft" or none."""
     return _declared(kind, method, "NEEDS", "")
+
+
+def walked(kind: str, method: str) -> bool:
+    """Whether a method looks at the steps of a law, and its exactness hangs on them."""
+    return _declared(kind, method, "TARGETS", "") == "walks"
 
 
 def rests_on(kind: str, method: str) -> str:

@@ -27,6 +27,11 @@ SWEPT = {
     "sampling.temperature": (DRAFTS, ""),
     "sampling.guidance": (DRAFTS, ""),
     "batch": (["acceptance", "speedup"], ""),
+    "ahead": (["depth", "target_head_rows", "speedup"], ""),
+    "window": (["depth", "target_head_rows", "target_conditions"], ""),
+    "theta": (["depth", "target_conditions"], ""),
+    "sweeps": (["depth", "target_conditions"], ""),
+    "sampling.steps": (["depth"], ""),
     "iterations": (["fid", "right", "speedup"], ""),
 }
 
@@ -45,6 +50,8 @@ COLUMNS = [
     drafted("Accepted", value("acceptance", 3), "share of verified drafts that were kept"),
     drafted("Distance", measured("distance"), "squared, of a draft from what the target draws of the same noise"),
     Column("Steps", measured("steps"), "that an image took part in"),
+    Column("Depth", measured("depth"), "calls of networks and heads that an image waits for, one after another"),
+    Column("Head rows", value("target_head_rows", 3), "steps of walks that the target's head computed, per image"),
     Column("Target evaluations", value("target_conditions", 3), "conditions computed, per image"),
     drafted("Draft evaluations", value("draft_conditions", 3), "likewise"),
     drafted("Tries", value("tries", 3), "draws of the residual's sampler"),
@@ -55,7 +62,7 @@ COLUMNS = [
     ),
 ]
 SHOWN = {"right", "is", "fid", "acceptance", "distance", "steps", "target_conditions", "draft_conditions", "tries"}
-SHOWN |= {"gave_up", "head_share", "test_share", "speedup"}
+SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "speedup"}
 
 
 def told(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""A correct speculative sampler of Gaussian mixtures, and its faults."""
+"""A correct speculative sampler of Gaussian mixtures, and its faults; and faults in the decoders that couple steps.
+
+Of the latter, `spec_head` and `coupled` as they are shipped, with one name they read replaced.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -6,10 +9,18 @@ from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from parity.equality.faults import Trial
+from parity.base.noise import Noise
+from parity.decoders.continuous import coupled, spec_head
+from parity.decoders.coupling import Coupled, Gaussian, log_ratio
+from parity.decoders.verification import run
+from parity.equality.faults import Trial, altered
 from parity.equality.mixtures import continuous_rows
 from parity.equality.rows import Row
+from parity.equality.targets import Decoder
+from parity.equality.targets import continuous as walked
 from parity.models.continuous.tabular import Mixture, exact_sampler, random_mixture
 
 Fault = Literal[
@@ -53,6 +64,43 @@ def speculative(
     return x
 
 
+Walks = coupled.Walks
+inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).coupled
+
+
+def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
+    """Kept with min(1, p / q), else a fresh draw of p: not of the residual."""
+    laws = [torch.distributions.Normal(mean, std) for mean, std in (p, q)]
+    kept = noise.uniform("accept", index).log() < (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
+    fresh = p[0] + p[1] * noise.normal("retry", index, x.shape[-1])
+    return Coupled(torch.where(kept[..., None], x, fresh), kept)
+
+
+def peeking(walks: Walks, chain: object, noise: Noise, index: Tensor, theta: float, eps: float) -> Walks:
+    """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
+    peeked = torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0)
+    return coupled.swept(walks, chain, noise, index, peeked, eps)  # type: ignore[arg-type]
+
+
+def early(walks: Walks, *given: object) -> Walks:
+    """All steps count as verified after a sweep."""
+    swept = coupled.swept(walks, *given)  # type: ignore[arg-type]
+    return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
+
+
+HEAD, JACOBI = "parity.decoders.continuous.spec_head", "parity.decoders.continuous.coupled"
+WALKED: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
+    "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
+    "spec_head: redrawn": (partial(altered(HEAD, coupled=redrawn).spec_head, ahead=3), "residual a fresh draw"),
+    "spec_head: inverted": (partial(altered(HEAD, coupled=inverted).spec_head, ahead=3), "keep with wrong deviation"),
+    "spec_head: one more": (partial(altered(HEAD, run=lambda k: run(k) + 1).spec_head, ahead=3), "unverified kept"),
+    "coupled": (coupled.coupled, "none"),
+    "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=1.0), "residual a fresh draw"),
+    "coupled: inverted": (partial(altered(JACOBI, couple=inverted).coupled, theta=1.0), "keep with wrong deviation"),
+    "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
+    "coupled: early": (partial(altered(JACOBI, swept=early).coupled, sweeps=1), "final a round early"),
+}
+
 VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, and its fault
     "exact sampling": (exact_sampler, "none"),
     **{f"speculative: {f}": (partial(speculative, fault=f), f) for f in get_args(Fault)},
@@ -60,7 +108,7 @@ VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, a
 
 
 def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Every variant on a mixture of three tokens of one number, and of two."""
+    """Every variant on a mixture of three tokens of one number, and of two; those that couple steps on their walks."""
 
     def sample(decoder: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
         model, rng = random_mixture(np.random.default_rng(0), 3, 3, D), np.random.default_rng([seed, D])
@@ -69,3 +117,9 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
 
     for (D, bins), (method, (decoder, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
         yield Trial(method, fault, partial(sample, decoder, D, bins))
+
+    def walk(target: walked.Target, decoder: Decoder, seed: int) -> list[Row]:
+        return target.rows_of(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
+
+    for target, (method, (decoder, fault)) in itertools.product(walked.targets("walks"), WALKED.items()):
+        yield Trial(method, fault, partial(walk, target, decoder))

@@ -4,8 +4,8 @@ a file.
 A module declares literals, which the rules read without importing it (`parity.experiment.layers`):
 
     ROLES     roles of cells that it looks at: some of "reference", "control", "method", "again"
-    WHEN      "always"; "coupled": cells that must return plain decoding's tokens; "drafted": methods with a draft
-              model, and controls
+    WHEN      "always"; "coupled": cells that must return plain decoding's tokens; "drafted": methods with drafts, of
+              tokens or of steps, and controls
     READS     some of "shards", "inputs", "checkpoint", "features" (of the cell), "baseline" (shards and features of the
               reference cell), "reference" (pictures that quality is compared with)
     WRITES    ("laws",) if it also writes what the target gave the cell's tokens (--laws FILE), else ()

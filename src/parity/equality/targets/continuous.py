@@ -27,6 +27,7 @@ class Target:
     law: Mixture
     draft: Mixture
     bins: int  # parts that each side of the unit cube is cut into
+    steps: int = 1  # of the walks that draw it
 
     @property
     def dim(self) -> int:
@@ -37,7 +38,7 @@ class Target:
     ) -> Drawn:
         """n decoded images; nothing has probability zero."""
         start = Start(torch.arange(self.law.means.shape[1]).expand(n, -1))
-        pair = Pair(TabularMixture(self.law, n), TabularMixture(self.draft, n))
+        pair = Pair(*(TabularMixture(law, n, steps=self.steps) for law in (self.law, self.draft)))
         try:
             return record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
         except ParityError as error:
@@ -55,8 +56,10 @@ class Target:
 
 
 def targets(which: str = "full") -> list[Target]:
-    result = []
+    """Either "walks", whose tokens are drawn in four steps, or the same mixtures drawn in one."""
+    result, steps = [], 4 if which == "walks" else 1
     for D, bins in ((1, 4), (2, 2)):
         target, draft = (random_mixture(np.random.default_rng(s), 3, 3, D) for s in (0, 1))
-        result.append(Target(f"mixture 3 x {D}-D", target, draft, bins))
+        name = f"mixture 3 x {D}-D" + (f", {steps} steps" if steps > 1 else "")
+        result.append(Target(name, target, draft, bins, steps))
     return result

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.protocol import LOG_2PI, PathNoise
+from parity.models.continuous.protocol import LOG_2PI, Affine, Chain, PathNoise
 
 TRAINED = 1000  # diffusion steps of training
 
@@ -72,6 +72,23 @@ def schedule(steps: int) -> Schedule:
     kept = alpha_bar[t]
     before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
     return Schedule(t, kept, before, 1 - kept / before)
+
+
+@lru_cache
+def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
+    """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
+    twice the log deviation lies between the third and the fourth (the same for DDIM)."""
+    s = schedule(steps)
+    ab, before, beta, low = s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior
+    if sampler == "ddpm":
+        mean = beta * before.sqrt() / (1 - ab), (1 - before) * (1 - beta).sqrt() / (1 - ab)
+        return torch.stack([*mean, low, beta.log()], -1)
+    # eps = (x - ab^1/2 x_0) / (1 - ab)^1/2; at the last step `before` is 1: eta's share of its neighbour's deviation
+    # replaces a zero
+    log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, -math.inf)
+    of_eps = (1 - before - log_sigma.exp()).clamp(min=0).sqrt()
+    of_x = of_eps / (1 - ab).sqrt()
+    return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
 
 
 class ResBlock(nn.Module):
@@ -183,8 +200,9 @@ class HeadSampling:
 
 @dataclass(frozen=True)
 class Steps:
-    """The Gaussians of N tokens' steps under a head. With guidance [N] and the condition without class, `unconditional`
-    [N, W], eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as published)."""
+    """The Gaussians of N tokens' steps under a head, a `Chain`. With guidance [N] and the condition without class,
+    `unconditional` [N, W], eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as
+    published)."""
 
     net: HeadNet
     sampling: HeadSampling
@@ -196,43 +214,75 @@ class Steps:
     def condition(self) -> Tensor:
         return self.net.cond_embed(self.z if self.unconditional is None else torch.cat([self.z, self.unconditional]))
 
+    @property
+    def steps(self) -> int:
+        return self.sampling.steps
+
+    @property
+    def last(self) -> str:
+        return self.sampling.last
+
+    @property
+    def noisy(self) -> bool:
+        return self.sampling.sampler == "ddpm" or self.sampling.eta > 0
+
+    @property
+    def prior(self) -> Tensor:
+        """A clean token of zeros, and a variance in the middle of its range."""
+        return self.z.new_zeros(2 * self.net.input_proj.in_features)
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def take(self, which: Tensor) -> "Steps":
+        some = [None if v is None else v[which] for v in (self.z, self.unconditional, self.guidance)]
+        return Steps(self.net, self.sampling, some[0], *some[1:])  # type: ignore[arg-type]
+
     def repeat(self, n: int) -> "Steps":
         """The steps of one token n times."""
         wide = [None if v is None else v.expand(n, *v.shape[1:]) for v in (self.z, self.unconditional, self.guidance)]
         return Steps(self.net, self.sampling, wide[0], *wide[1:])  # type: ignore[arg-type]
 
-    def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
-        """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
-        s, n = schedule(self.sampling.steps), len(x)
-        both = x if self.unconditional is None else torch.cat([x, x])
-        eps, v = self.net.run(both, s.t[i - 1].to(x.device).expand(len(both)), self.condition).to(x.dtype).chunk(2, -1)
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
+        s, flat = schedule(self.sampling.steps), x.flatten(0, -2)
+        ab, t = (v.to(x.device)[torch.as_tensor(i, device=x.device) - 1] for v in (s.alpha_bar, s.t))
+        condition, both = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
+        if x.ndim > 2:
+            condition = condition.repeat_interleave(len(flat) // len(x), 0)
+        t = t.expand(x.shape[:-1]).flatten().repeat(len(both) // len(flat))
+        eps, v = self.net.run(both, t, condition).to(x.dtype).chunk(2, -1)
         if self.unconditional is not None and self.guidance is not None:
-            eps, v = eps[n:] + self.guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
-        ab, before, beta = (float(a[i - 1]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
-        start, low = (x - math.sqrt(1 - ab) * eps) / math.sqrt(ab), float(s.log_posterior[i - 1])
+            n, scale = len(flat), self.guidance.repeat_interleave(len(flat) // len(x))
+            eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
+        noise, signal = ((1 - ab).sqrt().to(x.dtype)[..., None], ab.sqrt().to(x.dtype)[..., None])
+        return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
+
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        start, v = said.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
-            eps = (x - math.sqrt(ab) * start) / math.sqrt(1 - ab)
-        if self.sampling.sampler == "ddpm":
-            std = (0.25 * (v + 1) * math.log(beta) + 0.25 * (1 - v) * low).exp()
-            mean = beta * math.sqrt(before) / (1 - ab) * start + (1 - before) * math.sqrt(1 - beta) / (1 - ab) * x
-        else:  # at the last step `before` is 1: eta's share of its neighbour's deviation replaces a zero
-            sigma = self.sampling.eta * math.exp(0.5 * low)
-            std = torch.full_like(x, sigma)
-            mean = math.sqrt(before) * start + math.sqrt(max(0.0, 1 - before - sigma**2)) * eps
-        return mean, self.sampling.temperature * std
+        at = torch.as_tensor(i, device=said.device) - 1
+        of_step = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta).to(said.device)[at]
+        of_start, of_x, low, high = of_step.to(said.dtype)[..., None].unbind(-2)
+        std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
+        return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
+
+    def law(self, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
+        step = self.gaussian(i, self.predict(x, i))
+        return step.mean(x), step.std
 
 
-def walk(steps: Steps, path: PathNoise) -> Trajectory:
+def walk(chain: Chain, path: PathNoise) -> Trajectory:
     """Walk N tokens from x_T = path(T) to the last step's law in one batch; path(T-1) .. path(1) are in between."""
-    T = steps.sampling.steps
-    x = path(T)
+    x = path(chain.steps)
     log_sigma = x.new_zeros(len(x))
-    for i in range(T, 1, -1):
-        mean, std = steps.law(x, i)
-        x, log_sigma = mean + std * path(i - 1), log_sigma + std.log().sum(-1)
-    mean, std = steps.law(x, 1)
-    return Trajectory(mean, std, log_sigma, steps.sampling.last)
+    for i in range(chain.steps, 1, -1):
+        step = chain.gaussian(i, chain.predict(x, i))
+        x, log_sigma = step.mean(x) + step.std * path(i - 1), log_sigma + step.std.log().sum(-1)
+    step = chain.gaussian(1, chain.predict(x, 1))
+    return Trajectory(step.mean(x), step.std, log_sigma, chain.last)
 
 
 def single_path_log_ratio(p: Steps, q: Steps, path: PathNoise) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
 from parity.models.continuous.protocol import PathNoise, require_predecessors
-from parity.models.continuous.tabular import MixtureLaw
+from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -104,6 +104,10 @@ class GMM:
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
         law = self.net.law(condition)
         return law._replace(scales=law.scales * self.sampling.temperature)
+
+    def chain(self, condition: Any) -> MixtureWalk:
+        law = self.net.law(condition)
+        return MixtureWalk(law._replace(scales=law.scales * self.sampling.temperature))
 
     def take(self, rows: Tensor) -> "GMM":
         return GMM(self.net, self.labels[rows], self.sampling)

@@ -194,6 +194,9 @@ class MAR:
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
         return walk(condition, path)
 
+    def chain(self, condition: Any) -> Steps:
+        return condition
+
     def take(self, rows: Tensor) -> "MAR":
         return MAR(self.net, self.labels[rows], self.sampling)
 

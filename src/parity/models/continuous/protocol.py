@@ -64,6 +64,63 @@ class Law(Protocol):
         ...
 
 
+class Affine(NamedTuple):
+    """Gaussians of x_{i-1} given x_i, [..., D] each: N(offset + slope x_i, std^2)."""
+
+    offset: Tensor
+    slope: Tensor
+    std: Tensor
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.offset + self.slope * x
+
+    def at(self, k: int) -> "Affine":
+        """Those of the k-th of K points [N, K, D]."""
+        return Affine(self.offset[:, k], self.slope[:, k], self.std[:, k])
+
+
+class Chain(Protocol):
+    """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} given x_i for i = T .. 1; the token is
+    x_0. `predict` is the network's call and costs; `gaussian` is arithmetic. Both are of one point of each token, [N],
+    or of K points, [N, K], at steps i: a number, or one of each point."""
+
+    @property
+    def steps(self) -> int:
+        """T"""
+        ...
+
+    @property
+    def last(self) -> str:
+        """ "noise", or "mean" where x_0 is its Gaussian's mean."""
+        ...
+
+    @property
+    def noisy(self) -> bool:
+        """Whether every step but the last adds noise; without, a step has no density."""
+        ...
+
+    @property
+    def prior(self) -> Tensor:
+        """[P] what stands for a prediction before there is one."""
+        ...
+
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """[..., P] what the network says at x_i = x [..., D], in numbers that stay useful at the next steps."""
+        ...
+
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        """The steps from x_i under predictions [..., P], of these points or of others."""
+        ...
+
+    def __len__(self) -> int:
+        """N"""
+        ...
+
+    def take(self, which: Tensor) -> "Chain":
+        """The steps of some of the tokens, `which` [M] indices."""
+        ...
+
+
 class ContinuousModel(Protocol):
     """One network with what it is conditioned on: labels or prompts, guidance and the sampler's settings are inside."""
 
@@ -79,6 +136,10 @@ class ContinuousModel(Protocol):
 
     def law(self, condition: Any, path: PathNoise) -> Law:
         """The laws of what `conditions` gave, in one batch."""
+        ...
+
+    def chain(self, condition: Any) -> Chain:
+        """The same laws, step by step: for decoders that shorten the walk."""
         ...
 
     def take(self, rows: Tensor) -> "ContinuousModel":

@@ -14,7 +14,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.models.continuous.protocol import LOG_2PI, PathNoise
+from parity.models.continuous.protocol import LOG_2PI, Affine, PathNoise
 
 
 class Mixture(NamedTuple):
@@ -103,6 +103,49 @@ class MixtureLaw(NamedTuple):
 
 
 @dataclass
+class MixtureWalk:
+    """A mixture as a `Chain` of T steps that leads to it exactly: x_1's first number chooses the component, whose
+    Gaussian is the last step. The steps before keep N(0, I): x_{i-1} = r g(x_i) + (1 - r^2)^1/2 n, with r of step and
+    condition, and g turning the sign of numbers beyond 1. So steps bend, spread and see their condition, and the law of
+    x_0 is known. T = 1 is `MixtureLaw.sample`."""
+
+    law: MixtureLaw
+    steps: int = 1
+    last = "noise"
+    noisy = True
+
+    @property
+    def prior(self) -> Tensor:
+        D = self.law.means.shape[-1]
+        return torch.cat([torch.full((2 * D,), 0.5), torch.zeros(D), torch.ones(D)]).to(self.law.means)
+
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """r g(x) / x, (1 - r^2)^1/2, mean and scale of the chosen component: [..., 4 D]."""
+        N, D = x.shape[0], x.shape[-1]
+        step = torch.as_tensor(i, device=x.device, dtype=x.dtype).expand(x.shape[:-1]).reshape(N, -1)
+        points, w = x.reshape(N, -1, D), self.law.log_weights.exp()
+        phase = step[..., None] + 3 * w[:, None, :1] + torch.arange(D, device=x.device)
+        r = 0.9 * phase.cos()
+        u = torch.special.ndtr(points[..., :1])
+        k = (u > w.cumsum(1)[:, None]).sum(-1).clamp(max=w.shape[1] - 1)
+        rows = torch.arange(N, device=x.device)[:, None]
+        turned = torch.where(points.abs() < 1, r, -r)
+        said = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
+        return torch.cat(said, -1).reshape(*x.shape[:-1], 4 * D)
+
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        turned, spread, mean, scale = said.chunk(4, -1)
+        final = torch.as_tensor(i, device=said.device)[..., None] == 1
+        return Affine(mean * final, turned * ~final, torch.where(final, scale, spread))
+
+    def __len__(self) -> int:
+        return len(self.law.log_weights)
+
+    def take(self, which: Tensor) -> "MixtureWalk":
+        return MixtureWalk(self.law.rows(which), self.steps)
+
+
+@dataclass
 class TabularMixture:
     """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places
     whose predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
@@ -110,7 +153,7 @@ class TabularMixture:
     mixture: Mixture
     rows: int
     raster: bool = True
-    steps = 1
+    steps: int = 1  # of the walk that draws it
 
     def __post_init__(self) -> None:
         self.length, self.dim = self.mixture.means.shape[1:]
@@ -127,7 +170,17 @@ class TabularMixture:
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        return condition
+        if self.steps == 1:
+            return condition
+        chain, x = self.chain(condition), path(self.steps)
+        for i in range(self.steps, 1, -1):
+            step = chain.gaussian(i, chain.predict(x, i))
+            x = step.mean(x) + step.std * path(i - 1)
+        step = chain.gaussian(1, chain.predict(x, 1))  # of the component that the walk has chosen
+        return MixtureLaw(torch.zeros_like(x[:, :1]), step.mean(x)[:, None], step.std[:, None])
+
+    def chain(self, condition: Any) -> MixtureWalk:
+        return MixtureWalk(condition, self.steps)
 
     def take(self, rows: Tensor) -> "TabularMixture":
-        return TabularMixture(self.mixture, len(rows), self.raster)
+        return TabularMixture(self.mixture, len(rows), self.raster, self.steps)

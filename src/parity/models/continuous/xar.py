@@ -12,7 +12,6 @@ noise, and the network's velocity is noise - x.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory
+from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, walk
 from parity.models.continuous.kl import fold
-from parity.models.continuous.protocol import PathNoise, require_predecessors
+from parity.models.continuous.protocol import Affine, PathNoise, require_predecessors
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -185,6 +184,83 @@ class Context(NamedTuple):
 
 
 @dataclass
+class Flow:
+    """A flow with noise as a `Chain`: Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is
+    (2 - t) v + x, every step a Gaussian. The released sampler takes the last one's mean; `HeadSampling.last` says which
+    is drawn. A prediction is of x_0, t v away from x_t."""
+
+    net: XARNet
+    sampling: HeadSampling
+    length: int  # L, cells of an image
+    context: Context
+    noisy = True
+
+    @property
+    def steps(self) -> int:
+        return self.sampling.steps
+
+    @property
+    def last(self) -> str:
+        return self.sampling.last
+
+    @property
+    def prior(self) -> Tensor:
+        return self.net.pred.weight.new_zeros(self.net.config.cell**2 * self.net.config.dim)
+
+    def times(self, i: int | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The time t of x_i, and of x_{i-1}; float64."""
+        every = torch.linspace(1, CLEANEST, self.steps, dtype=torch.float64, device=like.device)
+        at = self.steps - torch.as_tensor(i, device=like.device)
+        return every[at], torch.cat([every, every.new_zeros(1)])[at + 1]
+
+    def velocity(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """[..., k*k*D] with guidance, of one pass over all points."""
+        s, (before, labels, places) = self.sampling, self.context
+        B, n = places.shape
+        points, area = x.numel() // (B * n * x.shape[-1]), self.net.config.cell**2
+        places = places.repeat_interleave(points, 1)
+        t, _ = self.times(i, x)
+        t = t.expand(x.shape[:-1]).reshape(B, n * points) if t.ndim else t.view(1, 1)
+        clean = torch.arange(before[0][0].shape[2], device=x.device) // area
+        number = torch.arange(n * points, device=x.device).repeat_interleave(area)
+        own = (number == number[:, None]).expand(B, -1, -1)
+        mask = torch.cat([clean < places[:, number][..., None], own], 2)[:, None]
+        cells, guided = x.reshape(B, n * points, -1), len(labels) > B
+        twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
+        t = (twice(t) if len(t) == B and t.numel() > 1 else t).to(x.dtype)
+        v, _ = self.net(twice(cells), t, labels, twice(places), twice(mask), before)
+        if guided:
+            linear = s.guidance_schedule == "linear"
+            share = places / max(1, self.length - 1) if linear else torch.ones_like(places, dtype=torch.float32)
+            v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
+        return v.reshape(x.shape)
+
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        t, _ = self.times(i, x)
+        return x - t.to(x.dtype)[..., None] * self.velocity(x, i)
+
+    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+        """The velocity is (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x)."""
+        t, after = self.times(i, said)
+        of_start = (t - after) * (2 - t) / t
+        std = self.sampling.temperature * (2 * t * (t - after)).sqrt()
+        each = (of_start, 1 - of_start - (t - after), std)
+        of_start, of_x, std = (v.to(said.dtype)[..., None].expand_as(said) for v in each)
+        return Affine(of_start * said, of_x, std)
+
+    def __len__(self) -> int:
+        return self.context.places.numel()
+
+    def take(self, which: Tensor) -> "Flow":
+        """Every token with its row's context."""
+        before, labels, places = self.context
+        row = which // places.shape[1]
+        both = torch.cat([row, row + len(places)]) if len(labels) > len(places) else row
+        context = Context([(k[both], v[both]) for k, v in before], labels[both], places.flatten()[which, None])
+        return Flow(self.net, self.sampling, self.length, context)
+
+
+@dataclass
 class XAR:
     """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
 
@@ -212,34 +288,11 @@ class XAR:
         _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)
         return Context(before, labels, places)
 
+    def chain(self, condition: Any) -> "Flow":
+        return Flow(self.net, self.sampling, self.length, condition)
+
     def law(self, condition: Any, path: PathNoise) -> Trajectory:
-        """Euler-Maruyama from t = 1 to 0.04, then to 0, with diffusion 2t: the drift is (2 - t) v + x, every step a
-        Gaussian. The released sampler takes the last one's mean; `HeadSampling.last` says which is drawn."""
-        s, (before, labels, places) = self.sampling, condition
-        B, n = places.shape
-        clean = torch.arange(before[0][0].shape[2], device=places.device) // self.net.config.cell**2
-        number = torch.arange(n, device=places.device).repeat_interleave(self.net.config.cell**2)
-        place = places[:, number]
-        mask = torch.cat([clean < place[..., None], (number == number[:, None]).expand(B, -1, -1)], 2)[:, None]
-        linear = s.guidance_schedule == "linear"
-        share = places / max(1, self.length - 1) if linear else torch.ones_like(places, dtype=torch.float32)
-        guided = len(labels) > B
-        twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
-        at, reads = twice(places), twice(mask)
-        times = [*torch.linspace(1, CLEANEST, s.steps, dtype=torch.float64).tolist(), 0.0]
-        x = path(s.steps).unflatten(0, (B, n))
-        scale = (1 + (s.guidance - 1) * share.to(x.dtype))[..., None]
-        log_sigma = x.new_zeros(B * n)
-        for i, (t, after) in enumerate(pairwise(times)):
-            velocity, _ = self.net(twice(x), x.new_full((1, 1), t), labels, at, reads, before)
-            if guided:
-                velocity = velocity[B:] + scale * (velocity[:B] - velocity[B:])
-            mean = x - (t - after) * ((2 - t) * velocity + x)
-            std = s.temperature * math.sqrt(2 * t * (t - after))
-            if after:
-                x = mean + std * path(s.steps - 1 - i).unflatten(0, (B, n))
-                log_sigma = log_sigma + self.dim * math.log(std)
-        return Trajectory(mean.flatten(0, 1), torch.full_like(mean, std).flatten(0, 1), log_sigma, s.last)
+        return walk(self.chain(condition), path)
 
     def take(self, rows: Tensor) -> "XAR":
         return XAR(self.net, self.labels[rows], self.sampling)

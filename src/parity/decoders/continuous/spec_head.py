@@ -1,0 +1,114 @@
+"""A speculative head: the steps of one token's walk drafted several at a time, verified in one call, coupled exactly.
+
+Source: De Bortoli et al. 2025 (accelerated speculative diffusion), sec. 4, for a head whose deviations are learned and
+differ between draft and target: docs/exact.md. The network's calls are those of plain decoding; the head is asked fewer
+times, one after another.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.noise import Noise
+from parity.decoders.continuous.mar import known_after, write
+from parity.decoders.coupling import Gaussian, coupled
+from parity.decoders.steps import Draw
+from parity.decoders.verification import run
+from parity.models.continuous.protocol import Affine, Chain, Pair, Start
+
+CLAIM = "lossless"
+EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
+EXACT_LAYER = {"iterations": 0}
+TARGETS = "walks"
+SOURCE = "De Bortoli et al. 2025"
+
+
+def step_of(chain: Chain, i: Tensor, said: Tensor) -> Affine:
+    """The steps i under predictions; deviation 0 where the sampler takes the mean."""
+    step = chain.gaussian(i, said)
+    return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
+
+
+def require_noise(chain: Chain, method: str) -> None:
+    """ParityError for a walk whose steps add no noise: nothing could be coupled."""
+    if not chain.noisy:
+        raise ParityError(f"{method}: eta 0: steps without noise have no density to couple; allowed: eta above 0")
+
+
+def drafted(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
+    """K steps on from x [N, D] with noise z [N, K, D]: x and the points it leads to [N, K + 1, D], and their laws."""
+    points = [x]
+    for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
+        points.append(add + slope * points[-1])
+    line = torch.stack(points, 1)
+    return line, (step.mean(line[:, :-1]), step.std)
+
+
+def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor]:
+    """x_0 [N, D] of N tokens at `place` [N], noise a row each, and the noise [N, T + 1, D] that leads to it."""
+    T, N, device = chain.steps, len(place), place.device
+    steps = torch.arange(T + 1, device=device)
+    z = noise.normal("sample", place[:, None] * (T + 1) + steps, dim)
+    x, at = z[:, T].clone(), torch.full_like(place, T)  # the point that is final, and the step that follows it
+    said = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
+    while len(rows := (at > 0).nonzero().flatten()):
+        here, own = chain.take(rows), noise.take(rows)
+        i = at[rows, None] - steps[: min(ahead, int(at.max()))]
+        real, i = i > 0, i.clamp(min=1)
+        r, index = torch.arange(len(rows), device=device), place[rows, None] * (T + 1) + i
+        points, q = drafted(x[rows], step_of(here, i, said[rows[:, None], i]), z[rows[:, None], i - 1])
+        heard = here.predict(points[:, :-1], i)
+        step = step_of(here, i, heard)
+        p = step.mean(points[:, :-1]), step.std
+        new, kept = coupled(points[:, 1:], q, p, own, index)
+        final = (run(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
+        done = real & (steps[: i.shape[1]] < final[:, None])
+        x[rows] = new[r, final - 1]
+        moved = torch.where(p[1] > 0, (new - p[0]) / p[1], 0)  # a step without noise stands for none
+        row, k = done.nonzero(as_tuple=True)
+        z[rows[row], i[row, k] - 1] = moved[row, k]
+        last = final - 1 if draft == "frozen" else real.sum(1) - 1
+        said[rows] = heard[r, last][:, None]
+        if draft == "sweep":  # what was heard of each step stays its own: an earlier draft of it was near
+            row, k = real.nonzero(as_tuple=True)
+            said[rows[row], i[row, k]] = heard[row, k]
+        at[rows] -= final
+    return x, z
+
+
+@torch.inference_mode()
+def spec_head(
+    models: Pair,
+    start: Start,
+    *,
+    noise: Noise,
+    ahead: Annotated[int, Field(ge=1, le=1024)] = 8,
+    draft: Literal["sweep", "frozen"] = "sweep",
+    iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    schedule: Literal["cosine", "constant"] = "cosine",
+) -> Iterator[Draw]:
+    """ahead: steps of the head drafted and verified in one call of it.
+
+    draft       what a step is drafted with: the head's last prediction of that very step, of an earlier draft ("sweep",
+                a sweep of Picard's), or its prediction at the last final point ("frozen", the paper's)
+    iterations, schedule  as in `mar`
+    """
+    target, (B, L), device = models.target, start.order.shape, start.order.device
+    if iterations > L:
+        raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
+    tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), 0
+    for after in known_after(iterations, schedule, L):
+        if after == before:
+            continue
+        places = torch.arange(before, after, device=device).expand(B, -1)
+        chain = target.chain(target.conditions(tokens, start.order, places, torch.full_like(places, before)))
+        require_noise(chain, "spec_head")
+        each = noise.take(torch.arange(B, device=device).repeat_interleave(after - before))
+        drawn, z = (v.unflatten(0, (B, -1)) for v in walk(chain, each, places.flatten(), target.dim, ahead, draft))
+        tokens = write(tokens, start.order.gather(1, places), drawn)
+        yield Draw(drawn, torch.full_like(places[:, 0], after - before), noise=z)
+        before = after

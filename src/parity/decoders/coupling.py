@@ -1,0 +1,91 @@
+"""Gaussians coupled: a draw of one law becomes a draw of another, and stays what it was as often as it may.
+
+Source: De Bortoli et al. 2025, "Accelerated diffusion models via speculative sampling" (reflection of the means);
+Bou-Rabee, Eberle & Zimmer 2020. Deviations that differ too are ours: docs/exact.md.
+
+Words. x was drawn from q, a Gaussian with a mean and a deviation a coordinate, and p is the law it is to have. n is x
+in deviations, (x - mean) / deviation. `kept` says that x stayed as it was.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.noise import Noise
+
+TRIES = 1024  # draws of a residual; three in four are accepted where deviations are close
+Gaussian = tuple[Tensor, Tensor]  # mean and deviation [..., D]
+
+
+class Coupled(NamedTuple):
+    """M points of N tokens."""
+
+    x: Tensor  # [N, M, D]
+    kept: Tensor  # [N, M] bool
+
+
+def reflected(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """n [..., D] standard normal about q's mean; shift: q's mean less p's, in the same deviations; u [...] uniform.
+    What it is about p's mean, a standard normal again, and whether x was kept: with 2 Phi(-|shift| / 2)."""
+    kept = u.log() <= -(n * shift).sum(-1) - 0.5 * (shift * shift).sum(-1)
+    along = shift / shift.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(n.dtype).tiny)
+    other = n - 2 * (n * along).sum(-1, keepdim=True) * along
+    return torch.where(kept[..., None], n + shift, other), kept
+
+
+def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
+    """log p / r [...] at n of p's deviations from the mean both have; ratio: p's variance over r's, [..., D]."""
+    return 0.5 * ((ratio - 1) * n * n - ratio.log()).sum(-1)
+
+
+def residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
+    """A draw n [P, D] of (p - r)+, of one mean and a variance `ratio` [P, D] apart, in p's deviations; index [P].
+
+    Proposals are from p times a bound of log p / r, c + sum a_j n_j^2: with weight c a normal, with weight a_j one
+    whose j-th number is of density n^2. So the rate of acceptance does not vanish as the deviations meet. Where they
+    are far apart, and that bound above one, proposals are from p: 1 bounds 1 - r / p, too.
+    """
+    c, a = (-0.5 * ratio.log()).clamp(min=0).sum(-1, keepdim=True), (0.5 * (ratio - 1)).clamp(min=0)
+    far = (c + a.sum(-1, keepdim=True)) > 1
+    c, a = torch.where(far, 1, c), torch.where(far, 0, a)
+    weights, D = torch.cat([c, a], -1), ratio.shape[-1]
+    drawn, open_ = torch.zeros_like(ratio), torch.ones_like(index, dtype=torch.bool)
+    for k in range(TRIES):
+        at = 2 * (index * TRIES + k)
+        z = noise.normal("retry", at, D + 2)
+        j = (weights / noise.exponential("retry", at + 1, D + 1)).argmax(-1, keepdim=True) - 1
+        own = z[:, :D].gather(1, j.clamp(min=0))
+        long = own.sign() * (own**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()  # of density n^2 exp(-n^2 / 2)
+        n = torch.where((torch.arange(D, device=z.device) == j), long, z[:, :D])
+        bound = c[:, 0] + (a * n * n).sum(-1)
+        taken = noise.uniform("retry", -1 - at) * bound < -torch.expm1(-log_ratio(n, ratio))
+        drawn = torch.where((open_ & taken)[:, None], n, drawn)
+        open_ &= ~taken
+        if not bool(open_.any()):
+            return drawn
+    raise ParityError(f"coupling: none of {TRIES} draws of a residual was accepted; a deviation is 0 or not finite")
+
+
+def coupled(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
+    """x [N, M, D], drawn from q, as a draw of p; noise of N rows, index [N, M] names the draw.
+
+    First the means, at q's deviations, then the deviations: kept with min(1, p / r), else a draw of the residual. Where
+    p's deviation is 0 x becomes its mean. Nothing here looks at another point.
+    """
+    (mean_q, std_q), (mean, std) = q, p
+    still = (std == 0).all(-1)  # the last step of a sampler that takes the mean
+    std, std_q = (torch.where(still[..., None], 1, s) for s in (std, std_q))
+    u, v = (noise.uniform("accept", 2 * index + k) for k in (0, 1))
+    n, stayed = reflected((x - mean_q) / std_q, (mean_q - mean) / std_q, u)
+    ratio = (std / std_q) ** 2
+    alike = v.log() <= log_ratio(n * std_q / std, ratio)
+    new = torch.where(stayed[..., None], x, mean + std_q * n)
+    row, point = (~alike & ~still).nonzero(as_tuple=True)
+    if len(row):
+        new[row, point] = (mean + 0 * new)[row, point] + std.expand_as(new)[row, point] * residual(
+            ratio[row, point], noise.take(row), index[row, point]
+        )
+    new = torch.where(still[..., None], mean, new)
+    return Coupled(new, torch.where(still, (x == mean).all(-1), stayed & alike))

@@ -1,0 +1,4 @@
+use rule decode as continuous_coupled with:
+    pathvars:
+        kind="continuous",
+        method="coupled",
