@@ -4,14 +4,16 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parity.base.errors import ParityError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -70,6 +72,23 @@ def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
         raise ParityError(f"{file}: its configuration is not whole: {error}") from None
 
 
+def apart(name: Path) -> list[Path]:
+    """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself.
+
+    ParityError unless they are numbered from 0 without a gap, and are as many as they say.
+    """
+    before, star, rest = name.name.partition("*")
+    if not star:
+        return [name]
+    wanted = re.compile(rf"{re.escape(before)}([0-9]+){re.escape(rest)}")
+    found = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
+    said = re.match(r"-of-([0-9]+)\.", rest)
+    n = int(said[1]) if said else len(found)
+    if not found or sorted(found) != list(range(n)):
+        raise ParityError(f"{name}: {len(found)} files; allowed: numbered from 0 without a gap, {n or 'one or more'}")
+    return [found[k] for k in range(n)]
+
+
 def canonical(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -88,15 +107,19 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """An .npz, compressed; every member carries zip's CRC, which `read_arrays` checks."""
+    import numpy as np
+
     stream = io.BytesIO()
     np.savez_compressed(stream, allow_pickle=False, **arrays)
     publish(path, stream.getvalue())
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     """All arrays of an .npz; ParityError that names the file if it is not whole."""
+    import numpy as np
+
     try:
         with np.load(path, allow_pickle=False) as data:
             return {k: data[k] for k in data.files}
