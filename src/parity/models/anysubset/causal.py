@@ -40,12 +40,15 @@ class Causal:
             at = seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
             return exclude(logits.gather(1, at), self.mask)
         wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
-        if self.fed.shape != wanted.shape or bool(((wanted != self.fed + 1) & (wanted != self.fed)).any()):
+        fed = self.fed if self.fed.shape == wanted.shape else torch.full_like(wanted, -1)
+        other = (wanted != fed + 1) & (wanted != fed) | (fed < 0)
+        anew, width, whole = torch.stack([other.any(), (wanted - fed).max(), wanted.max()]).tolist()
+        if anew:
             from transformers import DynamicCache
 
-            self.fed, self.past = torch.zeros_like(wanted), DynamicCache()
+            self.fed, self.past, width = torch.zeros_like(wanted), DynamicCache(), whole
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
-        width = max(1, int((wanted - self.fed).max()))
+        width = max(1, width)
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
         # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from
         # all later ones

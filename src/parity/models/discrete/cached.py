@@ -116,8 +116,12 @@ class LlamaGen:
     def keep(self, nodes: Tensor) -> None:
         """nodes [R, W], -1 for none: their keys and values go where their positions are."""
         nodes = nodes[self.going]
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
+        if nodes.device.type == "cpu":
+            row, column = (nodes >= 0).nonzero(as_tuple=True)
+            node = nodes[row, column]
+        else:  # how many there are would be asked for: the last one is written in place of what is none
+            node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
+            row = torch.arange(len(nodes), device=nodes.device)[:, None]
         to = self.slots[row, node]
         self._see(row, to)
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
