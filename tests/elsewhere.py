@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 backend_registration._setup_privateuseone_for_python_backend()  # torch asks for a guard of every device it is named
 DEVICE = torch.device("privateuseone:0")
-SOURCES = str(Path(__file__).parents[1] / "src")
+ROOT = Path(__file__).parents[1]
 # their result is a number, or a shape that depends on values
 READS = ("item", "_local_scalar_dense", "equal", "is_nonzero", "allclose", "nonzero", "masked_select", "argwhere")
 READS += ("unique", "_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount", "nonzero_numpy")
@@ -32,10 +32,9 @@ RANDOM = ("rand", "randn", "randint", "bernoulli", "multinomial", "normal_", "un
 
 def place() -> str:
     """Where in the sources, or else in the tests, the op at hand was asked for."""
-    frames = traceback.extract_stack()
-    own = [f for f in frames if f.filename.startswith(SOURCES)]
-    f = own[-1] if own else next(f for f in reversed(frames) if "torch" not in f.filename and f.filename != __file__)
-    return f"{f.filename.removeprefix(SOURCES + '/')}:{f.lineno} {f.line}"
+    own = [f for f in traceback.extract_stack() if f.filename.startswith(str(ROOT)) and f.filename != __file__]
+    f = next((f for f in reversed(own) if "site-packages" not in f.filename), traceback.extract_stack()[0])
+    return f"{Path(f.filename).relative_to(ROOT)}:{f.lineno} {f.line}" if own else f"{f.filename}:{f.lineno}"
 
 
 class There(Tensor):

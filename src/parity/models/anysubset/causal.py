@@ -54,11 +54,20 @@ class Causal:
         # all later ones
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
-        kept = {"past_key_values": self.past, "attention_mask": self.valid, "use_cache": True}
+        mask = self.valid if place.device.type == "cpu" else unasked(self.valid, width, self.net.dtype)
+        kept = {"past_key_values": self.past, "attention_mask": mask, "use_cache": True}
         out = self.net(feed.gather(1, place), position_ids=place, **kept)
         last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
         self.fed = wanted
         return exclude(out.logits.gather(1, last), self.mask)
+
+
+def unasked(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T]. Of a
+    mask of two dimensions transformers asks whether all of it holds, which a GPU is not to be."""
+    slot = torch.arange(valid.shape[1], device=valid.device)
+    seen = (valid[:, None, None] > 0) & (slot <= slot[-width:, None])
+    return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill(~seen, torch.finfo(dtype).min)
 
 
 @torch.inference_mode()

@@ -31,8 +31,9 @@ class TabularModel:
         drafts: Tensor | None = None,
     ):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
-        self.forced = torch.full((length,), -1) if forced is None else forced
-        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype)[:, None]  # neighbours look alike
+        device = table.device
+        self.forced = torch.full((length,), -1, device=device) if forced is None else forced
+        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype, device=device)[:, None]  # neighbours look alike
         self.codebook = self.raw_codebook = self.embeddings = line
         if table.shape[-2] != (wanted := nodes(self.vocab, length)):
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {wanted} for V={self.vocab}, L={length}")
@@ -40,8 +41,8 @@ class TabularModel:
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
         self.drafts = drafts
         rows = rows * (2 if self.pair else 1)
-        device = table.device
-        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64, device=device)  # slot i holds the token fed at position i - 1
+        # slot i holds the token fed at position i - 1
+        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64, device=device)
         shorter = [nodes(self.vocab, i) for i in range(length)]
         self.first, self.rows = torch.tensor(shorter, device=device), torch.arange(rows, device=device)[:, None]
         self.offset = self.rows // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
