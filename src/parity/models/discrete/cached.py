@@ -57,9 +57,10 @@ class LlamaGen:
         key = torch.arange(live, device=x.device)
         mask = ((key <= slots[..., None]) & self.on[:, None, :live] | (key == slots[..., None]))[:, None]
         at, table = (torch.arange(len(x), device=x.device)[:, None], slots), self.net.table[slots].to(x.dtype)
+        mask = to_add(mask, x.dtype)
         for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
-            x = layer(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
-        return self.net.norm(x)
+            x = layer.forward(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
+        return self.net.norm.forward(x)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         known = self.net.tok_embeddings(tokens.clamp(0, self.vocab - 1))
@@ -99,8 +100,8 @@ class LlamaGen:
         root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
         live = int(slots[:, 0].max()) + 1 if tokens.device.type == "cpu" else self.on.shape[1]
         seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
-        mask, table = torch.cat([seen, above], -1)[:, None], self.net.table[slots]
-        x = self._embed(tokens, positions)
+        x, table = self._embed(tokens, positions), self.net.table[slots]
+        mask = to_add(torch.cat([seen, above], -1)[:, None], x.dtype)
         self.beside, self.slots = [], slots
 
         def attended(k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +109,8 @@ class LlamaGen:
             return torch.cat([keys[:, :live], k], 1), torch.cat([values[:, :live], v], 1)
 
         for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
-            x = layer(x, table.to(x.dtype), mask, lambda k, v, keys=keys, values=values: attended(k, v, keys, values))
+            read = lambda k, v, keys=keys, values=values: attended(k, v, keys, values)  # noqa: E731
+            x = layer.forward(x, table.to(x.dtype), mask, read)
         self.hidden = self.net.norm(x)
         return at_rows(self.net.output(self.hidden), self.going, B)
 
@@ -128,6 +130,11 @@ class LlamaGen:
             keys[row, to], values[row, to] = k[row, node], v[row, node]
         if self.features is not None:
             self.features[self.going[row], to - self.net.config.prefix + 1] = self.hidden[row, node]
+
+
+def to_add(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to its scores for a mask bool [...]: once a pass, where it would do it once a layer."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
 def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
