@@ -81,11 +81,11 @@ class Elsewhere(TorchDispatchMode):
         if not there and (to is None or to.type != DEVICE.type):
             return func(*args, **kwargs)
         self._refuse(name, there, here)
-        if there and (to is not None and to.type == "cpu") or name in READS or bools(name, args):
+        if (there and (to is not None and to.type == "cpu")) or name in READS or bools(name, args):
             self.reads.append(place())
         if name == "repeat_interleave" and len(args) > 1 and isinstance(args[1], There) and "output_size" not in kwargs:
             self.reads.append(place())
-        if not there and here or name == "copy_" and here:
+        if (not there and here) or (name == "copy_" and here):
             self.writes.append(place())
         held = tree_map(lambda x: x.held if isinstance(x, There) else here_device(x), (args, kwargs))
         out = func(*held[0], **held[1])

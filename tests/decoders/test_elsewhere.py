@@ -30,7 +30,9 @@ ROWS = 3
 SETUP = 2  # reads before the first pass: what the grammar forces
 RECORD = {"discrete": discrete.record, "anysubset": anysubset.record, "continuous": continuous.record}
 LLAMAGEN = LlamaGenConfig(vocab=16, dim=16, layers=2, heads=2, grid=3, prefix=3, caption_dim=4, multiple_of=16)
-MAR = mar.MARConfig(classes=6, grid=3, dim=2, width=16, encoder=1, decoder=1, heads=2, buffer=2, head_width=16, head_depth=1)
+MAR = mar.MARConfig(
+    classes=6, grid=3, dim=2, width=16, encoder=1, decoder=1, heads=2, buffer=2, head_width=16, head_depth=1
+)
 XAR = xar.XARConfig(classes=6, grid=4, cell=2, dim=2, width=16, encoder=1, decoder=1, heads=2)
 GMM = gmm.GMMConfig(classes=6, grid=2, dim=2, width=16, blocks=1, heads=2, components=2)
 
@@ -73,9 +75,10 @@ class Nets:
         self.net, self.small = random(Transformer(LLAMAGEN)), random(Transformer(LLAMAGEN), 1)
         self.drafter = random(FeatureDrafter(LLAMAGEN), 2)
         self.families = {
-            "mar": [random(mar.MARNet(MAR), s, 0.1) for s in (0, 1)], "xar": [random(xar.XARNet(XAR), s, 0.1) for s in (0, 1)],
+            "mar": [random(mar.MARNet(MAR), s, 0.1) for s in (0, 1)],
+            "xar": [random(xar.XARNet(XAR), s, 0.1) for s in (0, 1)],
             "gmm": [random(gmm.GMMNet(GMM), s) for s in (0, 1)],
-        }  # fmt: skip
+        }
         sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
         self.gpt2 = random(gpt2({"vocab_size": 9, **sizes}))
         self.xlnet = {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32, "vocab_size": 9}
@@ -106,7 +109,11 @@ class Nets:
         return Pair(*(module.Model(net, labels, SAMPLING[family]) for net in self.families[family]))
 
 
-SAMPLING = {"mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"), "xar": HeadSampling(3, guidance=2.0), "gmm": HeadSampling()}
+SAMPLING = {
+    "mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"),
+    "xar": HeadSampling(3, guidance=2.0),
+    "gmm": HeadSampling(),
+}
 
 
 def begin(model: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any, Any, Noise]:
@@ -170,7 +177,11 @@ def run(model: str, nets: Nets, kind: str, method: Any, given: dict[str, Any], d
     return done, looks
 
 
-MODELS = {"discrete": ("network", "table"), "anysubset": ("network", "table"), "continuous": ("mar", "xar", "gmm", "mixture")}
+MODELS = {
+    "discrete": ("network", "table"),
+    "anysubset": ("network", "table"),
+    "continuous": ("mar", "xar", "gmm", "mixture"),
+}
 CASES = [(kind, model, method) for kind in MODELS for model in MODELS[kind] for method in options.methods(kind)]
 
 
@@ -223,7 +234,13 @@ def test_what_a_gpu_would_wait_for_or_refuse_is_noticed_with_its_place(nets):
         with pytest.raises(AssertionError, match=r"two devices, at .*tabular\.py"):
             run("table", nets, "discrete", forgets_the_device, {}, device)
         x = torch.arange(3, device=DEVICE)
-        for ask in (lambda: x[x > 1], lambda: (x > 1).nonzero(), lambda: x.tolist(), lambda: x.cpu(), lambda: bool(x[0])):
+        for ask in (
+            lambda: x[x > 1],
+            lambda: (x > 1).nonzero(),
+            lambda: x.tolist(),
+            lambda: x.cpu(),
+            lambda: bool(x[0]),
+        ):
             before = len(device.reads)
             ask()
             assert len(device.reads) == before + 1

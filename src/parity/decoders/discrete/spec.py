@@ -53,7 +53,8 @@ def spec(
     if draft_model is None:
         raise ParityError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
     V, line = model.vocab, Line(model, start, gamma + 1)
-    while W := min(gamma + 1, line.left()):  # the window shrinks at the end of the image
+    static = getattr(model, "static", False)
+    while W := min(gamma + 1, line.left() * (gamma + 1 if static else 1)):  # it shrinks at the end of the image
         where, index = line.ahead(W), line.step * (gamma + 1) + torch.arange(W, device=start.device)[None]
         drafts, laws = propose(draft_model, line, where, noise, index)
         last = line.last()[:, 0]

@@ -150,7 +150,7 @@ def vvs(
                 skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
             else:
                 skip = g == 0
-            due = schedule == "dynamic" or schedule == "uniform" and line.step % (interval - 1) == 0
+            due = schedule == "dynamic" or (schedule == "uniform" and line.step % (interval - 1) == 0)
             if due and not none(skip):
                 path = sequence(candidates, select, noise.uniform("branch", turn), depth)
                 g = take(line, candidates, path, skip, truncate)

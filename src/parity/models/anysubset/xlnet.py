@@ -124,7 +124,9 @@ class CachedXLNet:
         misses more: a decoder that replaces more tokens than it asks for laws."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
-        torch._assert_async(missing.max() <= most, f"CachedXLNet: more than {most} tokens were replaced since the last pass")
+        torch._assert_async(
+            missing.max() <= most, f"CachedXLNet: more than {most} tokens were replaced since the last pass"
+        )
         return most
 
     @torch.inference_mode()

@@ -205,7 +205,11 @@ class Steps:
         """Mean and deviation [N, D] of x_{i-1} given x_i = x [N, D]; i = T .. 1."""
         s, n = schedule(self.sampling.steps), len(x)
         both = x if self.unconditional is None else torch.cat([x, x])
-        eps, v = self.net.run(both, torch.full((len(both),), int(s.t[i - 1]), device=x.device), self.condition).to(x.dtype).chunk(2, -1)
+        eps, v = (
+            self.net.run(both, torch.full((len(both),), int(s.t[i - 1]), device=x.device), self.condition)
+            .to(x.dtype)
+            .chunk(2, -1)
+        )
         if self.unconditional is not None and self.guidance is not None:
             eps, v = eps[n:] + self.guidance[:, None] * (eps[:n] - eps[n:]), v[:n]
         ab, before, beta = (float(a[i - 1]) for a in (s.alpha_bar, s.alpha_bar_before, s.beta))
