@@ -52,7 +52,9 @@ def test_each_job_has_a_device_of_its_own(tmp_path):
     jobs = [subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         assert sorted(job.stdout.readline().strip() for job in jobs) == ["cuda:0", "cuda:1"]
-        third = subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        third = subprocess.Popen(
+            start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         jobs.append(third)
         assert "all 2 devices are held by other jobs; waiting" in third.stderr.readline()
         jobs[0].kill()

@@ -109,6 +109,7 @@ class Nets:
         return Pair(*(module.Model(net, labels, SAMPLING[family]) for net in self.families[family]))
 
 
+# mar: a linear scale is another on a CPU where the last places of all rows fall together
 SAMPLING = {
     "mar": HeadSampling(3, guidance=2.0, guidance_schedule="constant"),
     "xar": HeadSampling(3, guidance=2.0),

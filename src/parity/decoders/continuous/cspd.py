@@ -52,11 +52,8 @@ def residual(
     tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted [N]."""
     done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
-    size, first, row = (
-        (1 if places.device.type == "cpu" else AT_ONCE),
-        0,
-        torch.arange(len(places), device=places.device),
-    )
+    row = torch.arange(len(places), device=places.device)
+    size, first = 1 if places.device.type == "cpu" else AT_ONCE, 0
     while first < tries:
         n = min(size, tries - first)
         index = (places * tries + first)[:, None] + torch.arange(n, device=places.device)
