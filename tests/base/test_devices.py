@@ -26,7 +26,7 @@ sys.stdin.readline()
 def test_a_device_that_is_not_there_is_one_line(given, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: given != "cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ParityError, match="--device.*allowed: cpu") as error:
+    with pytest.raises(ParityError, match=r"--device.*allowed: cpu") as error:
         devices.check(given, "float32")
     assert "\n" not in str(error.value)
     devices.check("cpu", "float64")
@@ -37,7 +37,7 @@ def test_a_dtype_that_a_device_lacks_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
     devices.check("cuda", "float32")
-    with pytest.raises(ParityError, match="dtype bfloat16: .*allowed there: float32, float64"):
+    with pytest.raises(ParityError, match=r"dtype bfloat16: .*allowed there: float32, float64"):
         devices.check("cuda", "bfloat16")
 
 

@@ -12,6 +12,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,8 @@ def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]
         model, N = CachedXLNet(dict(net.state_dict()), given, 0), 512 if cuda else 16
         order, last = torch.arange(N, device=device)[None], torch.full((1, 1), N - 1, device=device)
         line, begin = torch.ones_like(order), torch.ones(1, dtype=torch.int64, device=device)
-        yield {"network": name, "ms network": milliseconds(lambda: model.laws(line, order, begin, last, last), device)}
+        ask = partial(model.laws, line, order, begin, last, last)
+        yield {"network": name, "ms network": milliseconds(ask, device)}
 
 
 def main() -> None:
@@ -218,9 +220,8 @@ def main() -> None:
     a.out.write_text(json.dumps(found, indent=1))
     if a.page:
         a.page.write_text(page(found))
-    print(
-        f"{a.out}: {len(found['forwards'])} forwards, {len(found['decoders'])} decoders, {time.monotonic() - begin:.0f} s"
-    )
+    many = f"{len(found['forwards'])} forwards, {len(found['decoders'])} decoders"
+    print(f"{a.out}: {many}, {time.monotonic() - begin:.0f} s")
 
 
 if __name__ == "__main__":

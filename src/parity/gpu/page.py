@@ -28,7 +28,8 @@ def shown(value: Any) -> str:
 def page(found: dict[str, Any]) -> str:
     """Markdown of what the command wrote."""
     how, measured = found["how"], found["measured"]
-    head = "# On a GPU\n\nWritten by `python -m parity.gpu --page docs/gpu.md`, on a machine with a GPU in at most 9 minutes.\n\n"
+    head = "# On a GPU\n\nWritten by `python -m parity.gpu --page docs/gpu.md`, "
+    head += "on a machine with a GPU in at most 9 minutes.\n\n"
     if not measured:
         head += (
             "**Not measured**: no GPU was at hand. The command ran its small networks on a CPU, to show that it runs;"
