@@ -69,7 +69,7 @@ def same_tokens(device: str) -> list[Row]:
     from parity.inputs.captions import encode
 
     cpu, texts = device == "cpu", CAPTIONS[: 1 if device == "cpu" else 2]
-    manifest = fetch.manifest("discrete", "scenes", {"grid": 8}, Path("results"))
+    manifest = fetch.manifest("discrete", "scenes", {"grid": 8 if cpu else 16}, Path("results"))
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
     found = []
     for method in methods("discrete"):
@@ -152,7 +152,7 @@ def decoders(name: str, nets: sizes.Discrete, passes: dict[str, float], left: Ca
         steps = getattr(decode, method)(model, torch.zeros_like(noise.keys), noise=noise, **given)
         ms, waits = some_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
         row = {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
-        seconds = ms / 1000 * passes[method] * model.length if method in passes else float("nan")
+        seconds = ms / 1000 * passes[method] * model.length if method in passes else None
         yield row | {"seconds an image, predicted": seconds}
 
 

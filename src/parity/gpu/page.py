@@ -22,6 +22,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def shown(value: Any) -> str:
+    if value is None:
+        return "not known"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -32,12 +34,12 @@ def page(found: dict[str, Any]) -> str:
     head += "on a machine with a GPU in at most 9 minutes.\n\n"
     if not measured:
         head += (
-            "**Not measured**: no GPU was at hand. The command ran its small networks on a CPU, to show that it runs;"
-            " tokens were compared with the CPU's own, and the figures say nothing about any GPU. Left out of the"
-            " networks: Emu3 (fewer keys than queries) and xAR-H (its depth is not printed).\n\n"
+            "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
+            " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
         )
     head += f"{how['device_name']}, torch {how['versions']['torch']}, {how['dtype']};"
     head += f" a copy reads and writes {found['bandwidth GB/s']:.0f} GB/s.\n"
+    head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
     if found["left out"]:
         head += f"Left out: {'; '.join(found['left out'])}.\n"
     parts = {
