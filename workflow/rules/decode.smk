@@ -53,6 +53,7 @@ rule decode:
         inputs=lambda w, input: given("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
         device=device,
+        compile=EXPERIMENT.compile,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: told(*decoding_code(BY_KEY[w.key])),
     shell:
@@ -67,6 +68,7 @@ rule decode:
             --batch {params.batch} \
             --threads {threads} \
             --device {params.device} \
+            --compile {params.compile} \
             --out {output:q} \
             >{log:q} 2>&1
         """

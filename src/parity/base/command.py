@@ -70,6 +70,9 @@ def pin_threads(threads: int) -> None:
     """As many threads as the rule was given: jobs run side by side, and torch on too many is a hundred times slower."""
     import torch
 
+    cores = len(os.sched_getaffinity(0))
+    if threads > cores:
+        raise ParityError(f"--threads {threads}: this machine has {cores} cores; allowed: 1 to {cores}")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     torch.set_num_threads(threads)

@@ -26,6 +26,11 @@ def _mix(z: Tensor) -> Tensor:
     return z.bitwise_xor_((z >> 31).bitwise_and_((1 << 33) - 1))
 
 
+def _signed(n: int) -> int:
+    """n modulo 2^64 as an int64 holds it."""
+    return (n + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def row_key(seed: int, prompt: str) -> int:
     """The 64-bit key of a row, from the run's seed and the prompt's id."""
     return int.from_bytes(hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()[:8], "little", signed=True)
@@ -41,12 +46,17 @@ class Noise:
     def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
         self.keys, self.dtype = keys, dtype
         self.bits = 53 if dtype == torch.float64 else 24
+        self.streams: dict[str, Tensor] = {}  # [B] a use's keys
+        self.counters = torch.empty(0, dtype=torch.int64, device=keys.device)  # of a stream's elements
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        salt = torch.tensor(USES.index(use) + 1, device=self.keys.device) * GOLDEN
-        keys = _mix(self.keys + salt).view(-1, *[1] * (index.ndim - 1))
-        stream = _mix((keys ^ (index * MIX1)) + GOLDEN)
-        words = _mix(stream[..., None] + torch.arange(1, n + 1, device=keys.device) * GOLDEN)
+        if use not in self.streams:
+            self.streams[use] = _mix(self.keys + _signed((USES.index(use) + 1) * GOLDEN))
+        if len(self.counters) < n:
+            self.counters = torch.arange(1, n + 1, device=self.keys.device) * GOLDEN
+        keys = self.streams[use].view(-1, *[1] * (index.ndim - 1))
+        stream = _mix((index * MIX1).bitwise_xor(keys).add_(GOLDEN))
+        words = _mix(stream[..., None] + self.counters[:n])
         whole = (words >> (64 - self.bits)).bitwise_and_((1 << self.bits) - 1).to(self.dtype)
         return whole.add_(0.5).mul_(2.0**-self.bits)  # never 0; in float32 the largest rounds to 1
 

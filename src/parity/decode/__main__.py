@@ -9,6 +9,7 @@ import argparse
 import numpy as np
 
 from parity.base.command import arguments, one_line, pin_threads, provenance
+from parity.base.devices import check, own
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
@@ -21,6 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--code", required=True, help="digest of the sources that the samples depend on")
+    parser.add_argument("--compile", choices=["auto", "off"], default="auto", help="auto: passes on CUDA alone")
     arguments(parser, "spec", "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
@@ -33,9 +35,12 @@ def main() -> None:
     if is_whole(kept):
         print(f"{kept}: whole and of this specification; not decoded again")
     else:
-        loaded = loop.load(a.kind, read_json(a.checkpoint), spec, a.device)
+        check(a.device, spec.get("dtype", "float32"))
+        device = own(a.device)
+        fast = a.compile == "auto" and device.startswith("cuda")
+        loaded = loop.load(a.kind, read_json(a.checkpoint), spec, device, fast)
         shard = loop.decode(a.kind, loaded, spec, rows, a.batch, loop.leaf(a.kind).PACED)
-        how = {**provenance(a.device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
+        how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
         write_shard(kept, shard.columns, how)
     link(kept, a.out)
 

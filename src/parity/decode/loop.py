@@ -9,7 +9,8 @@ What is particular to a kind is in `parity.decode.<kind>`, imported by name: an 
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from parity.base.command import progress
+from parity.base.devices import too_large
+from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
 from parity.decode.records import Shard, join
@@ -30,11 +33,12 @@ def leaf(kind: str) -> Any:
     return importlib.import_module(f"parity.decode.{kind}")
 
 
-def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu") -> Any:
-    """The networks that decode a cell, in its dtype, with the companion that its method needs."""
+def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: str = "cpu", fast: bool = False) -> Any:
+    """The networks that decode a cell, in its dtype, with the companion that its method needs; passes compiled if
+    `fast`."""
     models = importlib.import_module(f"parity.models.{kind}.load")
     dtype = getattr(torch, spec.get("dtype", "float32"))
-    return models.load(manifest, device, dtype, needs(kind, spec["method"]))
+    return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
 
 
 def begun(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
@@ -65,21 +69,45 @@ def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Nois
     return leaf(kind).record(*begun(kind, loaded, plain)(rows, noise)).seconds
 
 
+def piece(kind: str, loaded: Any, spec: dict[str, Any], some: Rows, number: int, paced: int) -> dict[str, np.ndarray]:
+    """Columns of batch `number`; see `decode`."""
+    n, wide = len(some["ids"]), torch.float64 if spec.get("dtype") == "float64" else torch.float32
+    noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)  # laws are float32 or wider
+    paced_by = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else float("nan")
+    model, start, steps = begun(kind, loaded, spec)(some, noise)
+    done = leaf(kind).record(model, start, steps)
+    given = {"ids": some["ids"], "plain_seconds": paced_by, "batch": n}
+    return {k: column(v, n) for k, v in (given | leaf(kind).columns(some, model, start, done)).items()}
+
+
+def fitted(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int) -> Iterator[Any]:
+    """The batches one after the other; if memory is too little for one, halves of it, from there on. A row's noise is
+    keyed by its id, so its tokens are the same. ParityError if it is too little for one row."""
+    first = number = 0
+    while first < len(rows["ids"]):
+        some = {k: v[first : first + batch] for k, v in rows.items()}
+        try:
+            yield piece(kind, loaded, spec, some, number, paced)
+        except Exception as error:
+            if not too_large(error):
+                raise
+            what = f"out of memory: batch {len(some['ids'])} on {loaded.device}"
+            if len(some["ids"]) == 1:
+                raise ParityError(f"{what}: one row does not fit; allowed: a device with more") from None
+            batch = len(some["ids"]) // 2
+            print(f"{what}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
+        else:
+            first, number = first + len(some["ids"]), number + 1
+            continue
+        if torch.cuda.is_available():  # behind the handler, which holds what the failed batch had
+            torch.cuda.empty_cache()
+
+
 def decode(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0) -> Shard:
     """Tokens and records of `rows` under `spec`, `batch` of them at once.
 
     What a job's seconds are worth depends on what else the machine does, so plain decoding is timed beside the first
     `paced` batches, on the same rows. Noise is keyed by a row's id, so that changes nothing of what the method draws.
     """
-    method, starts, parts = begun(kind, loaded, spec), range(0, len(rows["ids"]), batch), []
-    wide = torch.float64 if spec.get("dtype") == "float64" else torch.float32  # laws are float32 or wider
-    for number, i in enumerate(progress(starts, len(starts), f"{spec['method']} {canonical(spec['options'])}")):
-        some = {k: v[i : i + batch] for k, v in rows.items()}
-        n = len(some["ids"])
-        noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)
-        paced_by = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else float("nan")
-        model, start, steps = method(some, noise)
-        done = leaf(kind).record(model, start, steps)
-        given = {"ids": some["ids"], "plain_seconds": paced_by, "batch": n}
-        parts.append({k: column(v, n) for k, v in (given | leaf(kind).columns(some, model, start, done)).items()})
-    return Shard(join(parts))
+    parts, whole = fitted(kind, loaded, spec, rows, batch, paced), -(-len(rows["ids"]) // batch)
+    return Shard(join(list(progress(parts, whole, f"{spec['method']} {canonical(spec['options'])}"))))

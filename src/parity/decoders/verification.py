@@ -30,6 +30,12 @@ def probability(law: Tensor, tokens: Tensor) -> Tensor:
     return law.gather(-1, tokens[..., None])[..., 0]
 
 
+def none(rows: Tensor) -> bool:
+    """Whether none of `rows` [B] bool has work left: known on a CPU alone, where asking costs nothing. A GPU does the
+    work instead, which changes no row."""
+    return rows.device.type == "cpu" and not bool(rows.any())
+
+
 def run(holds: Tensor) -> Tensor:
     """[B] how many of [B, W] bool hold before the first that does not."""
     return holds.long().cumprod(-1).sum(-1)
@@ -180,11 +186,8 @@ def descend(
     ("counted"), or all k of them ("all", as released; if nothing is left every token is as likely). With delta 0 the
     tokens are the draws from p.
     """
-    rows, nodes, none = (
-        torch.arange(len(p), device=p.device),
-        torch.arange(parents.shape[1], device=p.device),
-        parents.shape[1],
-    )
+    S = parents.shape[1]
+    rows, nodes = torch.arange(len(p), device=p.device), torch.arange(S, device=p.device)
     node, running = begin, torch.ones_like(begin, dtype=torch.bool)
     path, draws, D = [begin], [], u.shape[1]
     for d in range(D + 1):
@@ -193,13 +196,13 @@ def descend(
         if d == D:
             draws.append(drawn)
             break
-        children = torch.where(parents == node[:, None], nodes, none).topk(min(u.shape[2], none), largest=False).values
+        children = torch.where(parents == node[:, None], nodes, S).topk(min(u.shape[2], S), largest=False).values
         below = torch.full_like(node, -1)
         for k in range(children.shape[1]):
-            tried = running & (below < 0) & (children[:, k] < none)
-            if not tried.any():
+            tried = running & (below < 0) & (children[:, k] < S)
+            if none(tried):
                 break
-            v = tokens.gather(1, children[:, k : k + 1].clamp(max=none - 1))
+            v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
             alike = near[v[:, 0]]
             own, (mass, left) = law.gather(1, v)[:, 0], relaxed(law, v, alike, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - own) < mass - own))

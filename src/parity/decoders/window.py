@@ -51,10 +51,12 @@ class Window:
         """size, the most slots; init, refine: see `sjd`; warm: see `sjd_coupled`.
 
         shared  a position has one race in all passes, which its drafts are drawn by too; else each pass draws anew
-        shrink  no slots past the end of the rows; a tree, whose shape is fixed, has them
+        shrink  no slots past the end of the rows; a tree, whose shape is fixed, has them, and so has a model that is
+                `static`
         """
         self.model, self.noise, self.size, self.init = model, noise, size, init
-        self.refine, self.warm, self.shared, self.shrink = refine, warm, shared, shrink
+        self.refine, self.warm, self.shared = refine, warm, shared
+        self.shrink = shrink and not getattr(model, "static", False)
         self.line = Line(model, start, size)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.end = self.line.at  # [B] positions before it have been written

@@ -273,6 +273,9 @@ class Config(Strict):
         False, description="decode every method once more on seeds.again, to confirm or clear what a layer rejects"
     )
     equality: EqualitySpec = EqualitySpec()
+    compile: Literal["auto", "off"] = Field(
+        "auto", description="auto: a network's passes are compiled on CUDA, and run as they are on a CPU; off: nowhere"
+    )
 
     @model_validator(mode="after")
     def _some_section(self):

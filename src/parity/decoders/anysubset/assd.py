@@ -40,14 +40,14 @@ def assd(
     """
     tokens, order, begin, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
-    while bool((n < start.end).any()):
+    while (most := int((start.end - n).max())) > 0:
         left, here = start.end - n, ranks(start, n, k)
         index = n[:, None] * N + here.rank
         # The paper's p is the law of a draft, its q the target's.
         p = model.laws(tokens, order, begin, here.asked, n[:, None].expand_as(here.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
         new, kept = draft, left.clamp(max=1)
-        if bool((left > 1).any()):
+        if most > 1:
             line = write(tokens, here.position, draft, here.open)
             q = model.laws(line, order, begin, here.asked[:, 1:], here.rank[:, 1:])
             u, e = noise.uniform("accept", index[:, 1:]), noise.exponential("sample", index[:, 1:], model.vocab)

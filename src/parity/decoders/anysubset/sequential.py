@@ -20,7 +20,7 @@ SOURCE = "Guo & Ermon 2025, sec. 3 (sequential sampling via factorization), orde
 def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
     """Each pass draws the token of rank n from its law given all before it."""
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
-    while bool((n < start.end).any()):
+    for _ in range(int((start.end - n).max())):
         here = ranks(start, n, 1)
         law = model.laws(tokens, start.order, start.begin, here.asked, here.rank)
         token = race(law, noise.exponential("sample", here.rank * N + here.rank, model.vocab))

@@ -64,10 +64,11 @@ def sigma_gpt(
     known, place = tokens != model.mask, torch.arange(N, device=device)
     for step in count():
         order, begin, end = lattice(known, start.end)
-        if bool((begin >= end).all()):
+        first, most = torch.stack([begin.min(), (end - begin).max()]).tolist()
+        if most <= 0:
             return
         now = Infilling(tokens, order, begin, end)
-        here = ranks(now, begin, N - int(begin.min()))
+        here = ranks(now, begin, N - first)
         index = step * N + here.position
         p = model.laws(tokens, order, begin, here.asked, begin[:, None].expand_as(here.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))

@@ -28,6 +28,7 @@ from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start,
 CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
+AT_ONCE = 128  # tries of the residual sampler evaluated together, before it is asked whether one was accepted
 SOURCE = "Continuous Speculative Decoding, Alg. 1"
 
 
@@ -51,18 +52,27 @@ def residual(
     tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted [N]."""
     done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
-    for k in range(tries):
-        index = (places * tries + k)[:, None]
+    row = torch.arange(len(places), device=places.device)
+    size, first = 1 if places.device.type == "cpu" else AT_ONCE, 0
+    while first < tries:
+        n = min(size, tries - first)
+        index = (places * tries + first)[:, None] + torch.arange(n, device=places.device)
+        each = row.repeat_interleave(n, output_size=n * len(row))
 
         def path(i: int, index: Tensor = index) -> Tensor:
-            return noise.normal("retry", 2 * index + i, dim)[:, 0]
+            return noise.normal("retry", 2 * index + i, dim).flatten(0, 1)
 
-        x = p.propose(path)
-        ratio = q.log_density(x, inner) - p.log_density(x, inner) - log_sigma
+        of = p.rows(each)
+        x = of.propose(path)
+        ratio = q.rows(each).log_density(x, inner) - of.log_density(x, inner) - log_sigma[each]
         threshold = 1 - ratio.exp()  # alpha_s; below 0 where p < q
-        tokens, made = torch.where(done[:, None], tokens, x), made + ~done
-        done = done | (noise.uniform("retry", -1 - index)[:, 0] < threshold)
-        if bool(done.all()):
+        hit = noise.uniform("retry", -1 - index) < threshold.view(-1, n)
+        misses = run(~hit)
+        chosen = x.view(-1, n, dim)[row, misses.clamp(max=n - 1)]
+        tokens = torch.where(done[:, None], tokens, chosen)
+        made = made + torch.where(done, 0, (misses + 1).clamp(max=n))
+        done, first, size = done | (misses < n), first + n, min(2 * size, AT_ONCE)
+        if first < tries and bool(done.all()):
             break
     return tokens, made, ~done
 
@@ -98,8 +108,10 @@ def correct(
     """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws made [N], and
     times [N] that none was accepted."""
     made, failed = torch.zeros_like(places[:, 0]), torch.zeros_like(places[:, 0])
-    for j in rejected.any(0).nonzero().flatten().tolist():
-        r = rejected[:, j].nonzero().flatten()
+    for j, column in enumerate(rejected.T.tolist()):
+        if not any(column):
+            continue
+        r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=places.device)
         of, place = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), places[r, j]
         x, draws, none = residual(*of, noise.take(r), place, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
@@ -160,8 +172,9 @@ def cspd(
         tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
         yield drawn
     at = torch.full((B,), first, device=device)  # first open place
-    while (left := L - int(at.min())) > 0:
-        W, rows = min(gamma, left), (at < L).nonzero().flatten()  # finished rows take no part
+    while min(begin := at.tolist()) < L:
+        going = [row for row, place in enumerate(begin) if place < L]  # finished rows take no part
+        W, rows = min(gamma, L - min(begin)), torch.tensor(going, device=device)
         order, known, here, here_at = start.order[rows], tokens[rows], noise.take(rows), at[rows, None]
         slot = torch.arange(W + 1, device=device)
         real = here_at + slot[:W] < L

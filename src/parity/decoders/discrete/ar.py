@@ -18,12 +18,12 @@ SOURCE = "the definition of the target law"
 @torch.inference_mode()
 def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in, at no pass of their own."""
-    B, L = len(start), model.length
+    B, L, forced = len(start), model.length, model.forced.tolist()
 
     def forced_run(n: int) -> Tensor:
         """The forced tokens that stand at n, n+1, ..., [B, 0 or more]."""
-        run = (model.forced[n:] >= 0).long().cumprod(0).sum()
-        return model.forced[n : n + run].expand(B, -1)
+        stop = next((i for i in range(n, L) if forced[i] < 0), L)
+        return model.forced[n:stop].expand(B, -1)
 
     feed = torch.cat([start[:, None], forced_run(0)], 1)  # tokens that the model has not seen
     n = feed.shape[1] - 1

@@ -14,7 +14,7 @@ from parity.decoders.candidates import Drawn, drawn, harmonic, read_on
 from parity.decoders.line import Line
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
-from parity.decoders.verification import look_alikes, verify_siblings
+from parity.decoders.verification import look_alikes, none, verify_siblings
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
@@ -50,7 +50,7 @@ def accept(
         running = running & (rank >= 0)
         node = torch.where(running, tried.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
         path.append(torch.where(running, node, -1))
-        if not running.any():
+        if none(running):
             break
     return torch.stack(path, 1), tokens
 
@@ -82,8 +82,8 @@ def lantern_pp(
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
     sibling = torch.arange(children.shape[1], device=start.device)
     # At first there is nothing to draft from.
-    none = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
-    drafts = Drawn(none, none > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
+    blank = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
+    drafts = Drawn(blank, blank > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
     while line.left():
         if line.step:
             law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)

@@ -24,7 +24,7 @@ def propose(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Drafts [B] for all positions `where` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
-    read = (line.at[:, None] + torch.tensor([[-1, 0]], device=where.device)).clamp(min=0)
+    read = (line.at[:, None] + torch.arange(-1, 1, device=where.device)).clamp(min=0)
     feed, positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
     for k in range(where.shape[1] - 1):
         laws.append(model.logits(feed, positions)[:, -1].softmax(-1))
@@ -53,7 +53,8 @@ def spec(
     if draft_model is None:
         raise ParityError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
     V, line = model.vocab, Line(model, start, gamma + 1)
-    while W := min(gamma + 1, line.left()):  # the window shrinks at the end of the image
+    static = getattr(model, "static", False)
+    while W := min(gamma + 1, line.left() * (gamma + 1 if static else 1)):  # it shrinks at the end of the image
         where, index = line.ahead(W), line.step * (gamma + 1) + torch.arange(W, device=start.device)[None]
         drafts, laws = propose(draft_model, line, where, noise, index)
         last = line.last()[:, 0]

@@ -15,7 +15,7 @@ from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
 from parity.decoders.steps import Step
 from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
-from parity.decoders.verification import Descent, descend, look_alikes, race
+from parity.decoders.verification import Descent, descend, look_alikes, none, race
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
@@ -149,8 +149,9 @@ def vvs(
             if schedule == "dynamic":
                 skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
             else:
-                skip = (g == 0) & (schedule == "uniform" and line.step % (interval - 1) == 0)
-            if skip.any():
+                skip = g == 0
+            due = schedule == "dynamic" or (schedule == "uniform" and line.step % (interval - 1) == 0)
+            if due and not none(skip):
                 path = sequence(candidates, select, noise.uniform("branch", turn), depth)
                 g = take(line, candidates, path, skip, truncate)
                 candidates = Candidates(*choose(g > 0, draft(line.at, line.at + g, max(s2, 0)), candidates))

@@ -40,22 +40,34 @@ class Causal:
             at = seen.clamp(max=logits.shape[1] - 1)[..., None].expand(-1, -1, self.vocab)
             return exclude(logits.gather(1, at), self.mask)
         wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
-        if self.fed.shape != wanted.shape or bool(((wanted != self.fed + 1) & (wanted != self.fed)).any()):
+        fed = self.fed if self.fed.shape == wanted.shape else torch.full_like(wanted, -1)
+        other = (wanted != fed + 1) & (wanted != fed) | (fed < 0)
+        anew, width, whole = torch.stack([other.any(), (wanted - fed).max(), wanted.max()]).tolist()
+        if anew:
             from transformers import DynamicCache
 
-            self.fed, self.past = torch.zeros_like(wanted), DynamicCache()
+            self.fed, self.past, width = torch.zeros_like(wanted), DynamicCache(), whole
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
-        width = max(1, int((wanted - self.fed).max()))
+        width = max(1, width)
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
         # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from
         # all later ones
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
-        kept = {"past_key_values": self.past, "attention_mask": self.valid, "use_cache": True}
+        mask = self.valid if place.device.type == "cpu" else unasked(self.valid, width, self.net.dtype)
+        kept = {"past_key_values": self.past, "attention_mask": mask, "use_cache": True}
         out = self.net(feed.gather(1, place), position_ids=place, **kept)
         last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
         self.fed = wanted
         return exclude(out.logits.gather(1, last), self.mask)
+
+
+def unasked(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T]. Of a
+    mask of two dimensions transformers asks whether all of it holds, which a GPU is not to be."""
+    slot = torch.arange(valid.shape[1], device=valid.device)
+    seen = (valid[:, None, None] > 0) & (slot <= slot[-width:, None])
+    return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill(~seen, torch.finfo(dtype).min)
 
 
 @torch.inference_mode()

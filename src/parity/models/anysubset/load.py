@@ -105,9 +105,14 @@ class Loaded:
 
 
 def load(
-    manifest: Mapping[str, Any], device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = ""
+    manifest: Mapping[str, Any],
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    needs: str = "",
+    fast: bool = False,
 ) -> Loaded:
-    """The models of a manifest; ParityError if it lacks the part that is needed."""
+    """The models of a manifest; ParityError if it lacks the part that is needed. Nothing here is compiled, `fast` or
+    not: what is computed anew changes from pass to pass."""
     if needs and needs not in manifest["files"]:
         raise ParityError(f"text.model: has no {needs}; allowed: {', '.join(manifest['files'])}")
     return Loaded(manifest, torch.device(device), dtype)

@@ -19,8 +19,10 @@ class TabularAnySubset:
     def __init__(self, table: Tensor):
         self.words, self.length = table.shape[2], table.shape[1]
         self.vocab, self.mask = self.words + 1, self.words
-        self.table = torch.cat([table.double().softmax(-1), torch.zeros(*table.shape[:2], 1, dtype=torch.float64)], -1)
-        self.place = self.vocab ** torch.arange(self.length - 1, -1, -1)
+        self.table = torch.cat(
+            [table.double().softmax(-1), table.new_zeros(*table.shape[:2], 1, dtype=torch.float64)], -1
+        )
+        self.place = self.vocab ** torch.arange(self.length - 1, -1, -1, device=table.device)
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         """See `AnySubsetModel`; float64."""

@@ -111,15 +111,34 @@ class CachedXLNet:
         wave = torch.cat([angle.sin(), angle.cos()], -1).to(self.words.dtype)
         self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
+    def _knows(self, order: Tensor, begin: Tensor) -> bool:
+        """Whether the cache is of this batch; values are compared on a CPU alone, where asking costs nothing."""
+        if self.order is order and self.begin is begin:
+            return True
+        if order.device.type != "cpu" or self.order.shape != order.shape:
+            return False
+        return torch.equal(self.order, order) and torch.equal(self.begin, begin)
+
+    def _fresh(self, missing: Tensor, most: int) -> int:
+        """The most ranks that a row misses, [B]. A GPU is not asked: `most` are computed there, and it stops if a row
+        misses more: a decoder that replaces more tokens than it asks for laws."""
+        if missing.device.type == "cpu":
+            return max(0, int(missing.max()))
+        torch._assert_async(
+            missing.max() <= most, f"CachedXLNet: more than {most} tokens were replaced since the last pass"
+        )
+        return most
+
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         B, N = tokens.shape
-        if self.order.shape != order.shape or not (torch.equal(self.order, order) and torch.equal(self.begin, begin)):
+        again = not self._knows(order, begin)
+        if again:
             self._restart(order, begin)
         upto = torch.where(ranks < N, seen, 0).amax(1)  # ranks whose content is read
         clean = (self.line == tokens).gather(1, order).long().cumprod(1).sum(1)
         clean = torch.where(clean < begin, 0, clean)  # the prompt sees itself whole: one new token renews all of it
-        new = max(0, int((upto - clean).max()))
+        new = self._fresh(upto - clean, N if again else ranks.shape[1])
         fresh = clean[:, None] + torch.arange(new, device=tokens.device)  # [B, W] ranks to compute
         real = fresh < upto[:, None]
         place = order.gather(1, fresh.clamp(max=N - 1))

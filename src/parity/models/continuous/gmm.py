@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.protocol import PathNoise, require_predecessors
+from parity.models.continuous.protocol import PathNoise, most, require_predecessors
 from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
 
 FAMILY = {  # see models.continuous.protocol
@@ -98,7 +98,7 @@ class GMM:
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Tensor:
         """z [B*n, width]; ValueError where known < places."""
         require_predecessors(places, known)
-        z = self.net(tokens[:, : int(places.max())], self.labels)
+        z = self.net(tokens[:, : most(places, self.length)], self.labels)
         return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:

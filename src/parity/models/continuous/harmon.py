@@ -75,7 +75,7 @@ class HarmonNet(nn.Module):
         prompts = F.pad(prompts, (0, max(0, len(nothing) - prompts.shape[1])), value=-1)
         nothing = F.pad(nothing, (0, prompts.shape[1] - len(nothing)), value=-1)
         prompts = torch.where((prompts < 0).all(1, keepdim=True), nothing, prompts)
-        return prompts[:, (prompts >= 0).any(0)]
+        return prompts[:, (prompts >= 0).any(0)] if prompts.device.type == "cpu" else prompts
 
     def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
         """tokens [N, L, D], known [N, L] bool (others are not read), prompts [N, P] token ids -> z [N, L, width].

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.weights import check, network
 from parity.embedded.classes import CLASSES, scene
+from parity.models.compiling import compiled
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.protocol import ContinuousModel, Pair
@@ -39,6 +40,7 @@ class Loaded:
     device: torch.device
     dtype: torch.dtype = torch.float32  # of target and draft
     nets: dict[str, nn.Module] = field(default_factory=dict)
+    fast: bool = False  # whether heads are compiled
 
     def __post_init__(self) -> None:
         self.family = importlib.import_module(f"parity.models.continuous.{self.manifest['family']}")
@@ -50,9 +52,9 @@ class Loaded:
         if part not in self.nets:
             net: Any = network(self.family.Network, self.family.Config, self.file(part), ignored=(kl.LATENTS,))
             net.to(self.device, self.dtype)
-            if self.device.type == "cuda" and hasattr(net, "diffloss"):
+            if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
-                net.diffloss.net.run = torch.compile(net.diffloss.net.run, dynamic=True)
+                net.diffloss.net.run = compiled(net.diffloss.net.run, self.device.type, dynamic=True)
             self.nets[part] = net
         return self.nets[part]
 
@@ -104,10 +106,14 @@ class Loaded:
 
 
 def load(
-    manifest: Mapping[str, Any], device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = ""
+    manifest: Mapping[str, Any],
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    needs: str = "",
+    fast: bool = False,
 ) -> Loaded:
     """The model of a manifest; ParityError if it lacks the companion that is needed, "draft"."""
-    loaded = Loaded(manifest, torch.device(device), dtype)
+    loaded = Loaded(manifest, torch.device(device), dtype, fast=fast)
     for part in ("target", *([needs] if needs else [])):
         loaded.network(part)
     return loaded

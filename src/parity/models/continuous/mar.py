@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadConfig, HeadNet, HeadSampling, Steps, Trajectory, walk
-from parity.models.continuous.protocol import PathNoise
+from parity.models.continuous.protocol import PathNoise, shared
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -115,8 +115,8 @@ class MARNet(nn.Module):
         [N, buffer + S, width], S the largest number of known tokens, their grid places [N, S], in raster order, and
         which of them are real [N, S]."""
         c, n = self.config, len(tokens)
-        counts = known.sum(1)
-        kept = int(counts.max()) if n else 0
+        counts, static = known.sum(1), tokens.device.type != "cpu"  # a GPU is not asked: every place, the others masked
+        kept = c.tokens if static else int(counts.max()) if n else 0
         known_first = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)
         places = known_first[:, :kept]  # in raster order
         real = torch.arange(kept, device=tokens.device) < counts[:, None]
@@ -124,7 +124,7 @@ class MARNet(nn.Module):
         x = torch.cat([buffer[:, None].expand(-1, c.buffer, -1).to(x.dtype), x], 1)
         position = self.encoder_pos_embed_learned[0]
         x = self.z_proj_ln(x + torch.cat([position[: c.buffer].expand(n, -1, -1), position[c.buffer + places]], 1))
-        mask = None if bool(real.all()) else F.pad(real, (c.buffer, 0), value=True)[:, None, None]
+        mask = None if not static and bool(real.all()) else F.pad(real, (c.buffer, 0), value=True)[:, None, None]
         for block in self.encoder_blocks:
             x = block(x, mask)
         return self.encoder_norm(x), places, real
@@ -173,7 +173,7 @@ class MAR:
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
         """Pairs of a row that know the same tokens share one evaluation."""
         B, n = places.shape
-        together = bool((known == known[:, :1]).all())
+        together = shared(places, known)
         rows = torch.arange(B, device=tokens.device)
         rows = rows if together else rows.repeat_interleave(n)
         mask = known_mask(order[rows], known[:, 0] if together else known.flatten())

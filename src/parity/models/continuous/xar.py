@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, walk
 from parity.models.continuous.kl import fold
-from parity.models.continuous.protocol import Affine, PathNoise, require_predecessors
+from parity.models.continuous.protocol import Affine, PathNoise, most, require_predecessors
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -282,7 +282,7 @@ class XAR:
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
         require_predecessors(places, known)
-        labels, clean = self.labels, tokens[:, : int(places.max())]
+        labels, clean = self.labels, tokens[:, : most(places, self.length)]
         if self.sampling.guidance != 1:
             labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
         _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)

@@ -1,5 +1,7 @@
 """LlamaGen as a token model: a batch of conditions ready to be decoded, with a static cache addressed by position."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,8 +26,19 @@ class LlamaGen:
     drafter: Drafter | None = None
     draft: TokenModel | None = None
 
-    def __init__(self, net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False):
-        c, self.returns = net.config, returns
+    def __init__(
+        self,
+        net: Transformer,
+        condition: Tensor,
+        valid: Tensor,
+        guided: bool,
+        returns: bool = False,
+        read: "Pass | None" = None,
+    ):
+        """read: `a_pass`, or the same compiled (`compiling.compiled`), and then its shapes are those of (batch, window)
+        alone, as they are on a GPU; None: `a_pass`."""
+        c, self.returns, self.read = net.config, returns, read or a_pass
+        self.static = read is not None or condition.device.type != "cpu"
         self.embeddings = net.tok_embeddings.weight
         self.net, self.vocab, self.length, self.width = net, c.vocab, c.grid**2, c.grid
         self.forced = torch.full((self.length,), -1, device=condition.device)  # no grammar: raster order, no separators
@@ -53,13 +66,8 @@ class LlamaGen:
         """x [R, S, dim] at cache slots [R, S]; returns hidden states [R, S, dim] before the output matrix."""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
-        live = int(slots.max()) + 1 if x.device.type == "cpu" else self.on.shape[1]
-        key = torch.arange(live, device=x.device)
-        mask = ((key <= slots[..., None]) & self.on[:, None, :live] | (key == slots[..., None]))[:, None]
-        at, table = (torch.arange(len(x), device=x.device)[:, None], slots), self.net.table[slots].to(x.dtype)
-        for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
-            x = layer(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
-        return self.net.norm(x)
+        live = self.on.shape[1] if self.static else int(slots.max()) + 1
+        return self.read(self.net, x, slots, self.on, self.cache, live)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         known = self.net.tok_embeddings(tokens.clamp(0, self.vocab - 1))
@@ -79,7 +87,7 @@ class LlamaGen:
 
     def _leave(self, positions: Tensor) -> None:
         """Rows [R] of positions [R, S] that are done leave the cache."""
-        left = None if self.returns else staying(self.going, positions, self.length)
+        left = None if self.returns or self.static else staying(self.going, positions, self.length)
         if left is not None:
             held = [self.going, self.on, self.last, *(x for layer in self.cache for x in layer)]
             self.going, self.on, self.last, *cache = (close_up(x, left) for x in held)
@@ -97,10 +105,10 @@ class LlamaGen:
         slots = (positions + self.net.config.prefix).clamp(max=self.on.shape[1] - 1)
         above = ancestors(parents)
         root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
-        live = int(slots[:, 0].max()) + 1 if tokens.device.type == "cpu" else self.on.shape[1]
+        live = self.on.shape[1] if self.static else int(slots[:, 0].max()) + 1
         seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
-        mask, table = torch.cat([seen, above], -1)[:, None], self.net.table[slots]
-        x = self._embed(tokens, positions)
+        x, table = self._embed(tokens, positions), self.net.table[slots]
+        mask = to_add(torch.cat([seen, above], -1)[:, None], x.dtype)
         self.beside, self.slots = [], slots
 
         def attended(k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +116,8 @@ class LlamaGen:
             return torch.cat([keys[:, :live], k], 1), torch.cat([values[:, :live], v], 1)
 
         for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
-            x = layer(x, table.to(x.dtype), mask, lambda k, v, keys=keys, values=values: attended(k, v, keys, values))
+            read = lambda k, v, keys=keys, values=values: attended(k, v, keys, values)  # noqa: E731
+            x = layer.forward(x, table.to(x.dtype), mask, read)
         self.hidden = self.net.norm(x)
         return at_rows(self.net.output(self.hidden), self.going, B)
 
@@ -116,14 +125,40 @@ class LlamaGen:
     def keep(self, nodes: Tensor) -> None:
         """nodes [R, W], -1 for none: their keys and values go where their positions are."""
         nodes = nodes[self.going]
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
+        if not self.static:
+            row, column = (nodes >= 0).nonzero(as_tuple=True)
+            node = nodes[row, column]
+        else:  # how many there are would be asked for: the last one is written in place of what is none
+            node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
+            row = torch.arange(len(nodes), device=nodes.device)[:, None]
         to = self.slots[row, node]
         self._see(row, to)
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
             keys[row, to], values[row, to] = k[row, node], v[row, node]
         if self.features is not None:
             self.features[self.going[row], to - self.net.config.prefix + 1] = self.hidden[row, node]
+
+
+Pass = Callable[[Transformer, Tensor, Tensor, Tensor, list[tuple[Tensor, Tensor]], int], Tensor]
+
+
+def a_pass(
+    net: Transformer, x: Tensor, slots: Tensor, on: Tensor, cache: list[tuple[Tensor, Tensor]], live: int
+) -> Tensor:
+    """x [R, S, dim] at slots [R, S] through the layers, keys and values into the cache; `on` [R, T] slots are attended,
+    of the first `live`. Hidden states [R, S, dim]."""
+    key = torch.arange(live, device=x.device)
+    mask = ((key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None]))[:, None]
+    at, table = (torch.arange(len(x), device=x.device)[:, None], slots), net.table[slots].to(x.dtype)
+    mask = to_add(mask, x.dtype)
+    for layer, (keys, values) in zip(net.layers, cache, strict=True):
+        x = layer.forward(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
+    return net.norm.forward(x)
+
+
+def to_add(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to its scores for a mask bool [...]: once a pass, where it would do it once a layer."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
 def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:

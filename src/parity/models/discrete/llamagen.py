@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import configured
 from parity.base.weights import load_weights
+from parity.models.compiling import compiled
 from parity.models.discrete import vq
-from parity.models.discrete.cached import LlamaGen
+from parity.models.discrete.cached import LlamaGen, a_pass
 from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
 from parity.models.discrete.t5 import Encoder, read_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
@@ -60,10 +61,12 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
     return networks
 
 
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool) -> LlamaGen:
-    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]."""
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> LlamaGen:
+    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix].
+    fast: its passes are compiled."""
     given = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"], guided
-    model, codes = LlamaGen(nets["net"], *given), nets["vq"].quantize
+    read = compiled(a_pass, inputs["valid"].device.type) if fast else None
+    model, codes = LlamaGen(nets["net"], *given, read=read), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)

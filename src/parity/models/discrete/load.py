@@ -26,6 +26,7 @@ class Loaded:
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
+    fast: bool = False  # whether passes are compiled
 
     def __post_init__(self) -> None:
         self.family = family(self.manifest)
@@ -36,7 +37,8 @@ class Loaded:
         """The token model of encoded prompts with the law of these settings; columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1), settings)
+        how = {"fast": True} if self.fast else {}
+        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, **how), settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
@@ -50,12 +52,16 @@ class Loaded:
 
 
 def load(
-    manifest: Mapping[str, Any], device: str = "cpu", dtype: torch.dtype = torch.float32, needs: str = ""
+    manifest: Mapping[str, Any],
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    needs: str = "",
+    fast: bool = False,
 ) -> Loaded:
     """The networks of a manifest; of "drafter" and "draft" the one needed. The image tokenizer stays in float32."""
     nets = family(manifest).load(manifest, needs)
     placed = {k: net.eval().to(device, torch.float32 if k == "vq" else dtype) for k, net in nets.items()}
-    return Loaded(manifest, placed, torch.device(device))
+    return Loaded(manifest, placed, torch.device(device), fast)
 
 
 def side(manifest: Mapping[str, Any]) -> int:

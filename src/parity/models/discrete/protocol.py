@@ -9,7 +9,7 @@ importing it, and says by these functions how its manifest (`parity.models.fetch
     }
     shape(manifest) -> tokens in a row of a picture, pixels of its side       known before anything is loaded
     load(manifest, needs) -> {"net", "vq", needs}                             needs is "", "drafter" or "draft"
-    condition(nets, inputs, guided) -> TokenModel                             of a batch of encoded prompts
+    condition(nets, inputs, guided, fast=False) -> TokenModel                            of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                               tokens that look alike
     encoder(manifest, device)(captions) -> inputs                             what `condition` reads of a batch
@@ -29,6 +29,8 @@ class TokenModel(Protocol):
     forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
 
     A model may also have, for the methods that ask for it:
+    static      True if its shapes are to be those of (batch, window) alone: decoders then do not shrink a window at
+                the end of an image
     codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows

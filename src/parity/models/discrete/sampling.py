@@ -49,6 +49,7 @@ class Sampled:
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
         for vectors in ("codebook", "raw_codebook", "embeddings"):
             setattr(self, vectors, getattr(model, vectors, None))
+        self.static = getattr(model, "static", False)
         self.grammar = bool((model.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -31,8 +31,9 @@ class TabularModel:
         drafts: Tensor | None = None,
     ):
         self.vocab, self.length, self.width = table.shape[-1], length, width or length
-        self.forced = torch.full((length,), -1) if forced is None else forced
-        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype)[:, None]  # neighbours look alike
+        device = table.device
+        self.forced = torch.full((length,), -1, device=device) if forced is None else forced
+        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype, device=device)[:, None]  # neighbours look alike
         self.codebook = self.raw_codebook = self.embeddings = line
         if table.shape[-2] != (wanted := nodes(self.vocab, length)):
             raise ValueError(f"table: {table.shape[-2]} prefixes, expected {wanted} for V={self.vocab}, L={length}")
@@ -40,10 +41,11 @@ class TabularModel:
         self.table = table.flatten(0, -2)  # [N or 2 N, V]
         self.drafts = drafts
         rows = rows * (2 if self.pair else 1)
-        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64)  # slot i holds the token fed at position i - 1
-        self.first = torch.tensor([nodes(self.vocab, i) for i in range(length)])  # number of shorter prefixes
-        self.offset = torch.arange(rows)[:, None] // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
-        self.rows = torch.arange(rows)[:, None]
+        # slot i holds the token fed at position i - 1
+        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64, device=device)
+        shorter = [nodes(self.vocab, i) for i in range(length)]
+        self.first, self.rows = torch.tensor(shorter, device=device), torch.arange(rows, device=device)[:, None]
+        self.offset = self.rows // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
 
     @cached_property
     def draft(self) -> "TabularModel":
@@ -65,7 +67,7 @@ class TabularModel:
 
     def _law(self, lines: Tensor, positions: Tensor) -> Tensor:
         """Logits [R, S, V] at positions + 1 [R, S], after what stands in lines [R or R * S, length + 1]."""
-        code = torch.zeros(len(lines), self.length, dtype=torch.int64)  # code[:, i] numbers the prefix of length i
+        code = torch.zeros_like(lines[:, : self.length])  # code[:, i] numbers the prefix of length i
         for i in range(1, self.length):
             code[:, i] = code[:, i - 1] * self.vocab + lines[:, i]
         length = (positions + 1).clamp(max=self.length - 1)
@@ -77,20 +79,23 @@ class TabularModel:
         """See TokenModel: every node has a line of its own, its ancestors' tokens over what is remembered."""
         S = tokens.shape[1]
         lines = torch.cat([self.memory, self.memory[:, :1]], 1).repeat_interleave(S, 0).view(len(tokens), S, -1)
-        node = torch.arange(S).expand_as(parents)
-        while (node >= 0).any():
+        node = torch.arange(S, device=tokens.device).expand_as(parents)
+        for _ in range(S):
             at = node.clamp(min=0)
             slot = positions.gather(1, at).clamp(max=self.length - 1) + 1
             where = torch.where(node >= 0, slot, self.length + 1)  # the last slot: of no use
             lines.scatter_(2, where[..., None], tokens.gather(1, at)[..., None])
             node = torch.where(node >= 0, parents.gather(1, at), -1)
+            if node.device.type == "cpu" and not (node >= 0).any():
+                break
         self.nodes = (tokens, positions.clamp(max=self.length - 1))
         return self._law(lines.flatten(0, 1), positions)
 
     def keep(self, nodes: Tensor) -> None:
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
-        self.memory[row, self.nodes[1][row, node] + 1] = self.nodes[0][row, node]
+        kept = torch.where(nodes < 0, nodes.amax(1, keepdim=True), nodes)  # in place of none the last again
+        node, some = kept.clamp(min=0), kept >= 0
+        where = torch.where(some, self.nodes[1].gather(1, node) + 1, 0)  # slot 0, the start, is never kept
+        self.memory.scatter_(1, where, torch.where(some, self.nodes[0].gather(1, node), self.memory[:, :1]))
 
 
 class TabularDrafter:

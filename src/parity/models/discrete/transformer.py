@@ -51,7 +51,11 @@ def rotary_table(c: LlamaGenConfig) -> Tensor:
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """x [R, S, H, D] in interleaved pairs, table [R or 1, S, D / 2, 2]."""
-    pairs, (cos, sin) = x.unflatten(-1, (-1, 2)), table[:, :, None].unbind(-1)
+    pairs = x.unflatten(-1, (-1, 2))
+    if x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():  # the same products, in one op
+        turned = torch.view_as_complex(pairs) * torch.view_as_complex(table)[:, :, None]
+        return torch.view_as_real(turned).flatten(-2)
+    cos, sin = table[:, :, None].unbind(-1)
     a, b = pairs.unbind(-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
 
@@ -62,7 +66,7 @@ class RMSNorm(nn.Module):
         self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -72,12 +76,13 @@ class Attention(nn.Module):
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.wqkv(x).chunk(3, -1))
-        q, k = rotate(q, table), rotate(k, table)
+        made = F.linear(x, self.wqkv.weight).unflatten(-1, (3 * self.heads, -1))
+        q, k = rotate(made[:, :, : 2 * self.heads], table).chunk(2, 2)
+        v = made[:, :, 2 * self.heads :]
         if remember is not None:
             k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
-        return self.wo(out.transpose(1, 2).flatten(2))
+        return F.linear(out.transpose(1, 2).flatten(2), self.wo.weight)
 
 
 class FeedForward(nn.Module):
@@ -87,7 +92,7 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(c.hidden, c.dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return F.linear(F.silu(F.linear(x, self.w1.weight)) * F.linear(x, self.w3.weight), self.w2.weight)
 
 
 class Block(nn.Module):
@@ -97,8 +102,9 @@ class Block(nn.Module):
         self.attention_norm, self.ffn_norm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), table, mask, remember)
-        return x + self.feed_forward(self.ffn_norm(x))
+        # `forward` is called by name: a call of a module costs as much as a small product
+        x = x + self.attention.forward(self.attention_norm.forward(x), table, mask, remember)
+        return x + self.feed_forward.forward(self.ffn_norm.forward(x))
 
 
 class CaptionProjection(nn.Module):

@@ -1,0 +1,64 @@
+"""Where a job computes: is the device there, does it know the dtype, and which of several is this job's own."""
+
+import fcntl
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from parity.base.errors import ParityError
+
+HELD: list[IO[str]] = []  # locks of this process, until it ends
+
+
+def check(device: str, dtype: str) -> None:
+    """ParityError, one line, for a device that is not there or does not know `dtype`."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return
+    if kind != "cuda":
+        raise ParityError(f"--device {device}: allowed: cpu, cuda, or cuda:<number>")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not there:
+        raise ParityError(f"--device {device}: torch {torch.__version__} finds no CUDA device here; allowed: cpu")
+    if number and not (number.isdigit() and int(number) < there):
+        raise ParityError(f"--device {device}: allowed: cpu, cuda, cuda:0 to cuda:{there - 1}")
+    if dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+        raise ParityError(f"dtype bfloat16: {device} does not compute in it; allowed there: float32, float64")
+
+
+def own(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
+    """The device of this job alone: "cuda" becomes the first of the `count` visible ones that no other job on this
+    machine holds, waited for if all are held; another device is itself. Held by a lock on a file in `folder` until the
+    process ends, however it ends."""
+    if device != "cuda":
+        return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    count = torch.cuda.device_count() if count is None else count
+    names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
+    folder, said = folder or Path(tempfile.gettempdir()), False
+    while True:
+        for i, name in enumerate(names):
+            file = (folder / f"parity-{os.getuid()}-cuda-{name.strip()}.lock").open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            HELD.append(file)
+            return f"cuda:{i}"
+        if not said:
+            print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
+            said = True
+        time.sleep(pause)
+
+
+def too_large(error: BaseException) -> bool:
+    """Whether an error says that memory was too little."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

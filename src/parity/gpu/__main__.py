@@ -1,0 +1,228 @@
+"""What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
+
+    python -m parity.gpu [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/gpu.md]
+
+In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
+on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
+them for some passes. On a CPU the same runs small networks, and the page says that nothing was measured.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.base.command import arguments, one_line, pin_threads, provenance
+from parity.base.devices import check, too_large
+from parity.base.noise import batch_noise
+from parity.decode import loop
+from parity.decode.canvas import now
+from parity.decode.discrete import record
+from parity.decoders.steps import Step
+from parity.experiment.options import methods, needs, options, small
+from parity.gpu import sizes
+from parity.gpu.page import page
+from parity.models import fetch
+
+Row = dict[str, Any]
+TOKENS = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+CAPTIONS = ["a small red circle", "two large squares"]
+
+
+def milliseconds(run: Callable[[], Any], device: str, times: int = 10) -> float:
+    """Of one `run`, the mean of some behind two that warm up; on CUDA by its events."""
+    for _ in range(2):
+        run()
+    if not device.startswith("cuda"):
+        begin = time.perf_counter()
+        for _ in range(times):
+            run()
+        return 1000 * (time.perf_counter() - begin) / times
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    for _ in range(times):
+        run()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / times
+
+
+def bandwidth(device: str) -> float:
+    """GB/s read and written by a copy."""
+    n = 1 << (30 if device.startswith("cuda") else 24)
+    a = torch.zeros(n, dtype=torch.uint8, device=device)
+    b = torch.empty_like(a)
+    return 2 * n / milliseconds(lambda: b.copy_(a), device) / 1e6
+
+
+def same_tokens(device: str) -> list[Row]:
+    """Of every discrete decoder: passes over the embedded model in float64, and how many tokens are not the CPU's. On a
+    CPU there is nothing to compare: one caption, small options, once."""
+    import numpy as np
+
+    from parity.inputs.captions import encode
+
+    cpu, texts = device == "cpu", CAPTIONS[: 1 if device == "cpu" else 2]
+    manifest = fetch.manifest("discrete", "scenes", {"grid": 8 if cpu else 16}, Path("results"))
+    rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
+    found = []
+    for method in methods("discrete"):
+        if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
+            continue  # the small grid has no companion
+        given = options("discrete", method, {})
+        spec = {"method": method, "options": small("discrete", given) if cpu else given, "sampling": TOKENS, "seed": 0}
+        spec["dtype"] = "float64"
+        runs = []
+        for where in ["cpu"] if cpu else ["cpu", device]:
+            noise = batch_noise(0, texts, where, torch.float64)
+            loaded = loop.load("discrete", manifest, spec, where)
+            runs.append(record(*loop.begun("discrete", loaded, spec)(rows, noise)))
+        other: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
+        share = runs[-1].passes / runs[-1].tokens.shape[1]
+        found.append(
+            {"method": method, "passes": runs[-1].passes, "passes a token": share, "tokens that differ": other}
+        )
+    return found
+
+
+def forwards(name: str, nets: sizes.Discrete, gb_s: float, left: Callable[[], bool]) -> Iterator[Row]:
+    """ms of a pass over batch x window x context, and its share of the measured bandwidth."""
+    L, cuda = nets.config.grid**2, nets.device.startswith("cuda")
+    for batch in (1, 8) if cuda else (1, 2):
+        model = nets.model(batch)
+        for window in (1, 16, 64) if cuda else (1, 4):
+            for context in (L // 2, L - 1 - window):
+                if not left():
+                    return
+                at = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
+                tokens = torch.zeros_like(at)
+                ms = milliseconds(
+                    lambda m=model, t=tokens, p=at: m.model.logits(t.repeat(2, 1), p.repeat(2, 1)), nets.device
+                )
+                size = nets.bytes(batch, nets.config.prefix + L)  # the cache's length is what a static shape reads
+                row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
+                yield row | {
+                    "ms": ms,
+                    "GB": size / 1e9,
+                    "share of bandwidth": size / 1e6 / ms / gb_s,
+                    "peak GB": peak(cuda),
+                }
+
+
+def peak(cuda: bool) -> float:
+    return torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
+
+
+def some_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, float]:
+    """ms a pass of a decoder behind its first two, and how often the host waited for the device in each."""
+    for _ in range(2):
+        next(steps)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if device.startswith("cuda"):
+            torch.cuda.set_sync_debug_mode("warn")
+        begin, made = now(torch.device(device)), 0
+        for made, _ in zip(range(1, count + 1), steps, strict=False):  # noqa: B007
+            pass
+        if device.startswith("cuda"):
+            torch.cuda.set_sync_debug_mode("default")
+        spent = now(torch.device(device)) - begin
+    waits = sum("synchroniz" in str(w.message) for w in said)
+    return 1000 * spent / max(made, 1), waits / max(made, 1)
+
+
+def decoders(name: str, nets: sizes.Discrete, passes: dict[str, float], left: Callable[[], bool]) -> Iterator[Row]:
+    """ms a pass and reads of the host of every decoder, and what an image would take at the embedded model's passes a
+    token."""
+    from importlib import import_module
+
+    for method in methods("discrete"):
+        if not left():
+            return
+        decode, given = import_module(f"parity.decoders.discrete.{method}"), options("discrete", method, {})
+        if not nets.device.startswith("cuda"):
+            given = small("discrete", given)
+        model, noise = nets.model(1, needs("discrete", method)), batch_noise(0, ["0"], nets.device)
+        steps = getattr(decode, method)(model, torch.zeros_like(noise.keys), noise=noise, **given)
+        ms, waits = some_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)
+        row = {"network": name, "compiled": nets.fast, "method": method, "ms a pass": ms, "host reads a pass": waits}
+        seconds = ms / 1000 * passes[method] * model.length if method in passes else None
+        yield row | {"seconds an image, predicted": seconds}
+
+
+def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]) -> Iterator[Row]:
+    """ms of a pass of network and head of continuous models, and of a pass of XLNet."""
+    from parity.models.anysubset.xlnet import CachedXLNet, build
+    from parity.models.continuous.protocol import path_noise
+
+    noise = batch_noise(0, ["0"], device)
+    for name, config in (sizes.CONTINUOUS if cuda else sizes.SMALL_CONTINUOUS).items():
+        if not left():
+            return
+        model = sizes.continuous(config, device, dtype, 1, 100 if cuda else 3)
+        order = torch.arange(model.length, device=device)[None]
+        tokens = torch.zeros(1, model.length, model.dim, device=device, dtype=dtype)
+        at = torch.full((1, 1), model.length // 2, device=device)
+        with torch.inference_mode():
+            condition = model.conditions(tokens, order, at, at)
+            path = path_noise(noise, "sample", at, model.steps, model.dim)
+            network = milliseconds(lambda m=model, t=tokens, o=order, p=at: m.conditions(t, o, p, p), device)
+            head = milliseconds(lambda m=model, c=condition, p=path: m.law(c, p), device, 3)
+        row = {"network": name, "ms network": network, "ms head": head}
+        yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
+    for name, given in (sizes.TEXT if cuda else sizes.SMALL_TEXT).items():
+        net = sizes.random(lambda given=given: build(given), device, dtype)
+        model, N = CachedXLNet(dict(net.state_dict()), given, 0), 512 if cuda else 16
+        order, last = torch.arange(N, device=device)[None], torch.full((1, 1), N - 1, device=device)
+        line, begin = torch.ones_like(order), torch.ones(1, dtype=torch.int64, device=device)
+        ask = partial(model.laws, line, order, begin, last, last)
+        yield {"network": name, "ms network": milliseconds(ask, device)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=540.0, help="no part begins later than this")
+    arguments(parser, "device", "threads", "out?", "page?")
+    parser.set_defaults(device="cuda" if torch.cuda.is_available() else "cpu", out=Path("gpu.json"))
+    a = parser.parse_args()
+    pin_threads(a.threads)
+    cuda, begin = a.device.startswith("cuda"), time.monotonic()
+    check(a.device, "bfloat16" if cuda else "float32")
+    dtype = torch.bfloat16 if cuda else torch.float32
+
+    def left() -> bool:
+        return time.monotonic() - begin < 0.9 * a.seconds
+
+    found: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
+    found["bandwidth GB/s"] = bandwidth(a.device)
+    found["tokens"] = same_tokens(a.device)
+    found |= {"forwards": [], "decoders": [], "others": []}
+    passes = {row["method"]: row["passes a token"] for row in found["tokens"]}
+    for name, config in (sizes.DISCRETE if cuda else sizes.SMALL_DISCRETE).items():
+        for fast in (True, False) if cuda else (False,):
+            try:
+                nets = sizes.Discrete(config, a.device, dtype, fast)
+                found["forwards"] += forwards(name, nets, found["bandwidth GB/s"], left)
+                found["decoders"] += decoders(name, nets, passes, left)
+            except Exception as error:
+                if not too_large(error):
+                    raise
+                found["left out"].append(f"{name}: memory is too little")
+    found["others"] += others(cuda, a.device, dtype, left)
+    if not left():
+        found["left out"].append(f"what would have begun behind {0.9 * a.seconds:.0f} seconds")
+    a.out.write_text(json.dumps(found, indent=1))
+    if a.page:
+        a.page.write_text(page(found))
+    many = f"{len(found['forwards'])} forwards, {len(found['decoders'])} decoders"
+    print(f"{a.out}: {many}, {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    one_line(main)
