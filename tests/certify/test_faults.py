@@ -16,9 +16,7 @@ from parity.models.discrete.tabular import nodes, random_table
 
 V, L, BLOCK = 4, 4, 2
 RNG = np.random.default_rng(0)
-P, Q = (
-    np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, nodes(V, L), V))
-)
+P, Q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in 1.2 * RNG.standard_normal((2, nodes(V, L), V)))
 LAW = Law("p", np.array([[0]]), P[None], L)
 DRAFT = Law("q", np.array([[0]]), Q[None], L)
 SUSPECTS = F.suspects(LAW, DRAFT, BLOCK, bare=Law("bare", np.array([[0]]), F.warmed(P, 2)[None], L))

@@ -49,7 +49,9 @@ def test_by_the_engines_log_probabilities(tmp_path):
 
 
 def test_tokens_that_were_not_among_the_likeliest_are_one_rank():
-    texts = [{"tokens": [3, 9], "top_logprobs": [[[3, math.log(0.6)], [1, math.log(0.3)]], [[0, math.log(0.5)], [2, -9]]]}]
+    texts = [
+        {"tokens": [3, 9], "top_logprobs": [[[3, math.log(0.6)], [1, math.log(0.3)]], [[0, math.log(0.5)], [2, -9]]]}
+    ]
     ranks, laws = of_engine(texts)
     assert ranks.tolist() == [[0, 2]]
     assert np.allclose(laws(0, 1)[0, 0], [0.6, 0.3, 0.1])

@@ -50,15 +50,14 @@ def prompts_of(a: argparse.Namespace, vocab: int) -> np.ndarray:
     return np.array(list(found))
 
 
-def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], name: str, suspects: Any = None) -> int:
+def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], name: str, diagnose: Any = None) -> int:
     """Certify, diagnose, write, print: the exit code."""
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
     settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "processes": a.processes}
     settings |= {"batch": a.batch, "seeds": (a.seed, a.seed + 1), "folder": out, "spec": spec, "name": name}
     c = leaf("parity.certify.sampler").certify_sampler(sample, law, **settings)
-    if c.exit_code == 1 and suspects is not None:
-        counts = c.counts if c.counts is not None else np.zeros(0)
-        c.beside["diagnosis"] = leaf("parity.certify.diagnosis").diagnosis(counts, law, suspects())
+    if c.exit_code == 1 and diagnose is not None:
+        c.beside["diagnosis"] = diagnose(c)
     written = leaf("parity.certify.page")
     written.write(c, out, spec | {"command": "parity certify " + shlex.join(sys.argv[1:])})
     print(c)
@@ -74,7 +73,7 @@ def transformers(a: argparse.Namespace) -> int:
     model = adapter.load(target)
     drafts = a.assistant or (made(a, "assistant") if not a.target and not drafting(options) else None)
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
-    spec |= {"target": weights_digest(Path(target)), "options": options, "kind": model.config.model_type}
+    spec |= {"target": weights_digest(Path(target)), "options": dict(options), "kind": model.config.model_type}
     if drafts:
         options["assistant_model"] = adapter.load(drafts)
         spec["assistant"] = weights_digest(Path(drafts))
@@ -87,7 +86,12 @@ def transformers(a: argparse.Namespace) -> int:
     law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
     sampler = adapter.Generate(model, a.length, options, a.end)
     name = " ".join(["transformers", model.config.model_type, *(f"{k}={said(v)}" for k, v in spec["options"].items())])
-    return judged(a, sampler, law, spec, name, lambda: adapter.suspects(sampler, law))
+
+    def diagnose(c: Any) -> dict[str, Any]:
+        located = leaf("parity.certify.adapters.mending").located(sampler, law, max(c.beside["n"]), a.seed + 2)
+        return located or leaf("parity.certify.diagnosis").diagnosis(c.counts, law, adapter.suspects(sampler, law))
+
+    return judged(a, sampler, law, spec, name, diagnose)
 
 
 def said(value: Any) -> str:
@@ -118,7 +122,7 @@ def server(a: argparse.Namespace) -> int:
     law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
     letters = adapter.tokenizer_of(a.target)
     sampler = served.Server(a.url, a.length, letters, model=a.model, timeout=a.timeout, options=options, end=a.end)
-    spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": options}
+    spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": dict(options)}
     return judged(a, sampler, law, spec, f"server {a.model}".strip())
 
 
@@ -161,10 +165,12 @@ def texts(a: argparse.Namespace) -> int:
 
 def models(a: argparse.Namespace) -> int:
     tools = leaf("parity.certify.models")
-    target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed)
-    for companion in tools.write_companions(target, a.out, a.tv):
-        print(companion)
-    print(target)
+    if a.kind == "gemma4":
+        found = tools.write_gemma4(a.out, a.vocab, a.seed)
+    else:
+        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed)
+        found = [target, *tools.write_companions(target, a.out, a.tv)]
+    print(*found, sep="\n")
     return 0
 
 

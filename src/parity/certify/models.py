@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from parity.base.errors import ParityError
-from parity.certify.adapters.transformers import law, load, quiet, vocab_of
+from parity.certify.adapters.transformers import all_shared, law, load, quiet, vocab_of
 
 SPREAD = 0.75
 EMBEDDING, MATRIX = 0.3, 0.5  # of weights: a token early in the prefix moves the law as much as the last one
@@ -72,7 +72,8 @@ def _janus(t: Any, V: int) -> Any:
 
 
 def _gemma4(t: Any, V: int) -> Any:
-    return t.Gemma4ForCausalLM(_gemma4_config(t, V))
+    layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    return t.Gemma4ForCausalLM(_gemma4_config(t, V, num_kv_shared_layers=2, **layers))
 
 
 def _gemma4_config(t: Any, V: int, **more: Any) -> Any:
@@ -99,12 +100,17 @@ def new(kind: str, vocab: int, seed: int) -> Any:
     quiet()
     torch.manual_seed(seed)
     model = MAKES[kind](transformers, vocab).eval()
+    randomise(model)
+    sharpen(model, vocab)
+    return model
+
+
+def randomise(model: Any) -> None:
+    """Normal weights, from torch's generator as it stands."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim >= 2:
                 weight.normal_(std=EMBEDDING if any(e in name for e in ("embed", "wte", "shared")) else MATRIX)
-    sharpen(model, vocab)
-    return model
 
 
 def head_of(model: Any) -> Any:
@@ -217,16 +223,13 @@ def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     """A Gemma 4 target and its assistant, which reads the target's keys and values (several tokens at one position)."""
     import transformers as t
 
-    target = new("gemma4", vocab, seed)
+    all_shared()
     torch.manual_seed(seed + 1)
     shared = _gemma4_config(t, vocab, num_kv_shared_layers=2)
     config = t.Gemma4AssistantConfig(text_config=shared, backbone_hidden_size=16, tie_word_embeddings=False)
     drafter = t.Gemma4AssistantForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, weight in drafter.named_parameters():
-            if weight.ndim >= 2:
-                weight.normal_(std=1.0 if "embed" in name else 0.5)
-    return [save(target, folder / "gemma4"), save(drafter, folder / "gemma4-assistant")]
+    randomise(drafter)
+    return [save(new("gemma4", vocab, seed), folder / "gemma4"), save(drafter, folder / "gemma4-assistant")]
 
 
 __all__ = [
