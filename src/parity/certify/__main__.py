@@ -14,6 +14,7 @@ The verdict is printed, and a page, JSON and a badge are written to --out. Exit 
 import argparse
 import hashlib
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -88,7 +89,9 @@ def transformers(a: argparse.Namespace) -> int:
     name = " ".join(["transformers", model.config.model_type, *(f"{k}={said(v)}" for k, v in spec["options"].items())])
 
     def diagnose(c: Any) -> dict[str, Any]:
-        located = leaf("parity.certify.adapters.mending").located(sampler, law, max(c.beside["n"]), a.seed + 2)
+        located = leaf("parity.certify.adapters.mending").located(
+            sampler, law, min(400, max(c.beside["n"])), a.seed + 2
+        )
         return located or leaf("parity.certify.diagnosis").diagnosis(c.counts, law, adapter.suspects(sampler, law))
 
     return judged(a, sampler, law, spec, name, diagnose)
@@ -195,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--kind", default="llama", help="architecture of the tiny model that is made")
     p.add_argument("--vocab", type=int, default=4, help="of the model that is made (4)")
     p.add_argument("--tv", type=float, default=0.3, help="of the assistant that is made (0.3)")
+    p.set_defaults(processes=min(2, os.cpu_count() or 1))
     p = way(server, "an OpenAI-compatible server; sampling options follow after --")
     p.add_argument("--url", required=True)
     p.add_argument("--target", type=Path, required=True, help="folder of the model that it serves")
@@ -230,12 +234,12 @@ def sampling_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--minutes", type=float, help="no more than fit into this time")
     p.add_argument("--margin", type=float, default=0.1, help="TV below which a bound certifies (0.1)")
     p.add_argument("--alpha", type=float, default=0.05, help="false alarms (0.05)")
-    p.add_argument("--length", type=int, default=4, help="tokens drawn (4)")
+    p.add_argument("--length", type=int, default=3, help="tokens drawn (3)")
     p.add_argument("--prompts", type=json.loads, default=2, help="how many, or a JSON list of them (2)")
     p.add_argument("--prompt-length", type=int, default=3, help="of random prompts (3)")
     p.add_argument("--end", type=int, help="end token")
     p.add_argument("--batch", type=int, default=100, help="sequences between two looks (100)")
-    p.add_argument("--processes", type=int, default=1, help="samplers side by side (1)")
+    p.add_argument("--processes", type=int, default=1, help="samplers side by side (1; transformers: 2)")
 
 
 def main() -> None:

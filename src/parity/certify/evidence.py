@@ -23,7 +23,6 @@ from parity.equality.counts import TESTS, joint_rows, log_e, tv_bound
 from parity.equality.rows import Row
 
 DRAWS = 9999
-KNOWING = 1.5  # how many times the oracle's limit a test that does not know where to look needs, about
 
 
 def floor(law: np.ndarray, n: int) -> float:
@@ -81,17 +80,18 @@ def sample_rows(
     p = min(1.0, 2 * math.exp(-min(max(best, 0.0), 690.0)))
     if fixed:
         p = min([p, *(2 * spend * r["p_value"] for r in tests if r["test"] == "all four" and r["p_value"])])
-        low = tv_bound(counts, law.cells, R.ALPHA / spend)
-        certificate |= {"effect": low, "verdict": f"TV <= {low:.4f} (95 %)"}
+        bound = min(1.0, tv_bound(counts, law.cells, R.ALPHA / spend))
+        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)"}
     else:
         n = int(counts.sum())
+        certificate |= {"effect": 1.0, "verdict": "not run"}
         tests = [R.not_run("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
         certificate["note"] = "; ".join(n for n in (note, "stopped by the e-process: see the repeat") if n)
     for r in tests:
         r["decides"] = False
-    evidence |= {"statistic": max(best, evidence["statistic"]), "p_value": max(p_of(best), R.SMALLEST)}
+    evidence |= {"statistic": R.number(best), "p_value": max(p_of(best), R.SMALLEST)}
     common = {"effect": certificate["tv"], "minimum_detectable_effect": evidence["minimum_detectable_effect"]}
-    decision = R.row("exact", "all looks", int(counts.sum()), statistic=best, p_value=p, **place | common)
+    decision = R.row("exact", "all looks", int(counts.sum()), statistic=R.number(best), p_value=p, **place | common)
     R.family([decision])
     decision["verdict"] = "rejected" if p <= alpha else "not rejected"
     return [*tests, evidence, decision, certificate]

@@ -116,7 +116,7 @@ def simulated(
     block: int,
     fault: str,
     offered: np.ndarray | None = None,
-    n: int = 100_000,
+    n: int = 50_000,
     seed: int = 0,
 ) -> np.ndarray:
     """The joint [V^L] of n sequences of the loop with a fault that ties draws together.

@@ -73,7 +73,8 @@ def _janus(t: Any, V: int) -> Any:
 
 def _gemma4(t: Any, V: int) -> Any:
     layers = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
-    return t.Gemma4ForCausalLM(_gemma4_config(t, V, num_kv_shared_layers=2, **layers))
+    each = {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": V, "num_kv_shared_layers": 2}
+    return t.Gemma4ForCausalLM(_gemma4_config(t, V, **each, **layers))
 
 
 def _gemma4_config(t: Any, V: int, **more: Any) -> Any:

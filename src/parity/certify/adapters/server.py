@@ -94,8 +94,9 @@ class Server:
     def one(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
         """Tokens, and drafts offered and accepted (-1: not said)."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
+        said = self.ask("/v1/completions", self.body | {"prompt": text, "seed": seed})
         try:
-            answer = json.loads(self.ask("/v1/completions", self.body | {"prompt": text, "seed": seed}))
+            answer = json.loads(said)
             choice, timings = answer["choices"][0], answer.get("timings") or {}
         except (ValueError, KeyError, IndexError, TypeError):
             raise ParityError(f"server {self.url}: an answer without choices") from None
