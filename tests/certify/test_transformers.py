@@ -94,9 +94,9 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         T.law(pair[0], [[0, 9]], 2)
     with pytest.raises(ParityError, match="vocab 50: allowed: 3 to 8"):
         models.new("llama", 50, 0)
-    with pytest.raises(ParityError, match="architecture 'bert': allowed: gemma3, "):
+    with pytest.raises(ParityError, match=r"architecture 'bert': allowed: gemma3, "):
         models.new("bert", 4, 0)
-    with pytest.raises(ParityError, match="tv 0.9: allowed: above 0, below 0.6"):
+    with pytest.raises(ParityError, match=r"tv 0\.9: allowed: above 0, below 0.6"):
         models.companion(pair[0], 0.9)
 
 

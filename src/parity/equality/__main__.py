@@ -1,5 +1,6 @@
-"""python -m parity.equality COMMAND ... : the equality layers from the command line (of a decoder of your own:
-`parity certify decoder`).
+"""python -m parity.equality COMMAND ... : the equality layers from the command line.
+
+Of a decoder of your own: `parity certify decoder`.
 
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
