@@ -5,8 +5,8 @@
 A block of drafts is verified from left to right (Leviathan et al. 2023, Alg. 1). Laws are tables [N, V] of conditionals
 by prefix, so the law of the loop follows by adding up, over all prefixes, the probability that a block starts there,
 that its first i drafts stand, and what is drawn in place of the next. A fault is one of the laws exchanged for another.
-`simulated` draws the same loop where a fault ties draws together (a seed used again, a cache that keeps what was
-rejected), which laws of single prefixes do not express.
+`parity.certify.simulated` draws the same loop where a fault ties draws together (a seed used again, a cache that keeps
+what was rejected), which laws of single prefixes do not express.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from parity.certify.laws import Law, first_of, joint_of
+from parity.certify.simulated import TIED, TINY, residual, simulated
 
-TINY = 1e-300
 TEMPERATURES = (0.5, 0.8, 1.25, 2.0)
 SURPLUSES = (0.01, 0.05, 0.1, 0.3)
-TIED = ("seed reused", "shared uniform", "cache not rolled back", "unverified kept", "nothing verified")
-
-
-def residual(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """max(0, p - q) as a law; p where the two agree."""
-    rest = np.maximum(p - q, 0)
-    total = rest.sum(-1, keepdims=True)
-    return np.where(total > 1e-12, rest / np.maximum(total, TINY), p)
 
 
 def difference(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -107,88 +99,6 @@ class Suspect(NamedTuple):
     name: str
     law: Callable[[], np.ndarray]  # [K, V^L]
     variants: int = 1
-
-
-def simulated(
-    p: np.ndarray,
-    q: np.ndarray,
-    *,
-    block: int,
-    fault: str,
-    offered: np.ndarray | None = None,
-    n: int = 50_000,
-    seed: int = 0,
-) -> np.ndarray:
-    """The joint [V^L] of n sequences of the loop with a fault that ties draws together.
-
-    "seed reused"            every block is drafted and verified with the same random numbers
-    "shared uniform"         one acceptance number a block
-    "cache not rolled back"  what was fed as a draft and rejected stays in the target's context
-    "unverified kept"        the draft behind the rejected one is kept
-    "nothing verified"       drafts stand as they are
-    """
-    V = p.shape[-1]
-    length = round(np.log(len(p) * (V - 1) + 1) / np.log(V))
-    rng, rows = np.random.default_rng(seed), np.arange(n)
-    tokens = np.zeros((n, length + block + 2), dtype=np.int64)
-    seen = tokens.copy()  # what the target's context holds
-    at = np.zeros(n, dtype=np.int64)
-    first = np.array([first_of(V, t) for t in range(length)])
-    powers = V ** np.arange(length)
-
-    drafted = np.ones(len(p), dtype=bool) if offered is None else offered
-
-    def laws(table: np.ndarray, context: np.ndarray, where: np.ndarray) -> np.ndarray:
-        where = np.minimum(where, length - 1)
-        exponent = where[:, None] - 1 - np.arange(length)
-        codes = np.where(exponent >= 0, context[:, :length] * powers[np.maximum(exponent, 0)], 0).sum(1)
-        return table[first[where] + codes]
-
-    def draw(law: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        return np.argmax(law / np.maximum(numbers, TINY), 1)
-
-    held: list[np.ndarray] = []
-    while (at < length).any():
-        live = at < length
-        fresh = [rng.exponential(size=(n, V)) for _ in range(2 * block + 1)] + [rng.random((n, block))]
-        numbers = held = held or fresh if fault == "seed reused" else fresh
-        open_, count, rejected = live.copy(), np.zeros(n, dtype=np.int64), np.full(n, -1)
-        closed = np.zeros(n, dtype=bool)  # blocks that end where nothing was offered
-        drafts, context = [], tokens.copy()
-        for i in range(block):
-            drafts.append(draw(laws(q, context, at + i), numbers[i]))
-            context[rows, at + i] = drafts[-1]
-        stop = np.full(n, block)  # how many drafts of the block were offered
-        for i in range(block):
-            where = at + i
-            ends = open_ & (stop == block) & ~laws(drafted, tokens, where)
-            stop[ends], asked = i, open_ & ~ends
-            truth, guess, own = laws(p, seen, where), laws(q, tokens, where), drafts[i]
-            u = numbers[-1][:, 0 if fault == "shared uniform" else i]
-            good = u < truth[rows, own] / np.maximum(guess[rows, own], TINY)
-            if fault == "nothing verified":
-                good = np.ones(n, dtype=bool)
-            token = np.where(good, own, draw(residual(truth, guess), numbers[block + i]))
-            memory = own if fault == "cache not rolled back" else token
-            tokens[rows[asked], where[asked]] = token[asked]
-            seen[rows[asked], where[asked]] = memory[asked]
-            count += asked
-            rejected = np.where(asked & ~good, i, rejected)
-            open_ = asked & good
-            closed = closed | ends
-        open_ = open_ | closed
-        last = at + stop
-        bonus = draw(laws(p, seen, last), numbers[2 * block])
-        tokens[rows[open_], last[open_]] = seen[rows[open_], last[open_]] = bonus[open_]
-        count += open_
-        if fault == "unverified kept":
-            more = live & (rejected >= 0) & (rejected < stop - 1)
-            behind = np.stack(drafts, 1)[rows, np.minimum(rejected + 1, block - 1)]
-            tokens[rows[more], (at + count)[more]] = seen[rows[more], (at + count)[more]] = behind[more]
-            count += more
-        at = np.minimum(at + count, length)
-    codes = tokens[:, :length] @ V ** np.arange(length - 1, -1, -1)
-    return np.bincount(codes, minlength=V**length) / n
 
 
 def suspects(
