@@ -278,6 +278,7 @@ def certify_sampler(
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
         second = gather(sample, law, seeds[1], size, store, stop=False, **common)
         rows += [r | {"repeat": 1} for r in rows_of(second, law, seeds[1], store, alpha, draws)]
+        check_repeats([*first.batches, *second.batches], law)
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
     counts = samples[-1].counts
