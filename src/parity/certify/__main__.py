@@ -45,7 +45,8 @@ def prompts_of(a: argparse.Namespace, vocab: int) -> np.ndarray:
         return np.array(a.prompts)
     if a.prompts > vocab**a.prompt_length:
         raise ParityError(f"--prompts {a.prompts}: allowed: up to {vocab}^{a.prompt_length}")
-    rng, found = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    found: dict[tuple[int, ...], None] = {}
     while len(found) < a.prompts:
         found[tuple(rng.integers(vocab, size=a.prompt_length).tolist())] = None
     return np.array(list(found))

@@ -81,7 +81,7 @@ def tokens_of(found: Any, rows: int, law: Law) -> np.ndarray:
         if len(line) < L and not ended:
             raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; allowed: {L}")
         whole[i, : len(line)] = line
-        if ended:
+        if ended and end is not None:
             whole[i, int(np.argmax(line == end)) :] = end
     if rows and (whole.min() < 0 or whole.max() >= V):
         row, at = np.argwhere((whole < 0) | (whole >= V))[0]
@@ -213,7 +213,14 @@ def rows_of(found: Drawn, law: Law, seed: int, store: Store, alpha: float, draws
     looks, fixed, look = store.looks(seed), not found.stopped, None
     if looks is not None:
         look = list(looks).index(found.n) if found.n in looks else len(looks)
-    about = {"seed": seed, "best": found.best, "look": look, "fixed": fixed, "alpha": alpha, "draws": draws}
+    about: dict[str, Any] = {
+        "seed": seed,
+        "best": found.best,
+        "look": look,
+        "fixed": fixed,
+        "alpha": alpha,
+        "draws": draws,
+    }
     rows = evidence.sample_rows(found.counts, law, **about)
     own = next(r["p_value"] for r in rows if r["test"] == "all four")
     if looks is not None and fixed:
