@@ -155,6 +155,21 @@ def test_what_is_no_sampler_is_one_line(sample, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n": -5}, "n -5: allowed: above 0"),
+        ({"minutes": 0}, "minutes 0: allowed: above 0"),
+        ({"margin": 2}, "margin 2: allowed: above 0, below 1"),
+        ({"alpha": 0}, "alpha 0: allowed: above 0, below 1"),
+        ({"batch": 0}, "batch 0: allowed: above 0"),
+    ],
+)
+def test_a_size_that_is_none_is_one_line(given, message):
+    with pytest.raises(ParityError, match=message):
+        certify_sampler(correct, LAW, **given, **QUIET)
+
+
 def test_a_sampler_that_ignores_its_seed_is_told_so():
     """Behind one prompt (else the prompts differ between batches)."""
     one = law(conditional, vocab=V, length=L, prompts=PROMPTS[:1])

@@ -233,6 +233,14 @@ def rows_of(found: Drawn, law: Law, seed: int, store: Store, alpha: float, draws
     return [*rows, *(evidence.prompt_rows(found.counts, law, seed) if len(law.prompts) > 1 else [])]
 
 
+def check_settings(**given: float | None) -> None:
+    """ParityError for sizes that are none."""
+    for key, value in given.items():
+        below = key in ("margin", "alpha")
+        if value is not None and not (0 < value < 1 if below else value > 0):
+            raise ParityError(f"{key} {value:g}: allowed: above 0{', below 1' if below else ''}")
+
+
 def certify_sampler(
     sample: Sample,
     law: Law,
@@ -260,6 +268,7 @@ def certify_sampler(
     folder   where samples are kept; a second call with the same sampler goes on there
     spec     what the sampler is (kept beside the samples: another one's are refused)
     """
+    check_settings(n=n, minutes=minutes, margin=margin, alpha=alpha, batch=batch, processes=processes)
     store, name = Store(folder), name or name_of(sample)
     about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist(), "batch": batch}
     store.check({"sampler": spec or name, **about, "law": canonical([round(float(p), 9) for p in law.cells[:64]])})

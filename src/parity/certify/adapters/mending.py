@@ -73,7 +73,7 @@ def located(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | 
     mended(law.prompts[:1], seed)
     if not mended.found:
         return None
-    found = certify_sampler(mended, law, n=n, seeds=(seed,), margin=1.0, tell=lambda text: None)
+    found = certify_sampler(mended, law, n=n, seeds=(seed,), margin=0.9, tell=lambda text: None)
     decision = next(r for r in found.rows if r["test"] == "all looks")
     if found.exit_code != 0:
         return None
