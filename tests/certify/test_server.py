@@ -1,5 +1,6 @@
 """A server over loopback: a fake one that answers as the OpenAI-compatible ones do."""
 
+import contextlib
 import json
 import threading
 import time
@@ -45,7 +46,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(BrokenPipeError):  # who asked has stopped waiting
+            self.wfile.write(data)
 
     def log_message(self, *given):
         pass

@@ -65,7 +65,8 @@ def certified(
     from parity.certify.sampler import certify_sampler
 
     law = target if isinstance(target, Law) else law_for(target, vocab, length, prompts, end, options)
-    wanted, given = n or needed(law.cells, margin, 0.025), {"alpha": false_alarm, "seeds": (seed, seed + 1)}
+    wanted = n or needed(law.cells, margin, 0.025)
+    given: dict[str, Any] = {"alpha": false_alarm, "seeds": (seed, seed + 1)}
     given |= {"batch": batch, "processes": processes, "folder": keep or folder / "parity", "tell": lambda text: None}
     for times in LOOKS if n is None else (1.0,):
         found = certify_sampler(sampler, law, n=int(wanted * times), margin=margin, **given)

@@ -48,7 +48,7 @@ def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
     quiet()
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        auto = transformers.AutoModelForCausalLM
+        auto: Any = transformers.AutoModelForCausalLM
         if config.is_encoder_decoder:
             auto = transformers.AutoModelForSeq2SeqLM
         elif config.model_type == "janus":
@@ -64,8 +64,9 @@ def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
 def all_shared() -> None:
     """Let a Gemma 4 assistant be made: 5.23.0 asks for a layer that stores keys where, as there, all layers read the
     target's."""
-    from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig as Config
+    from transformers.models.gemma4 import configuration_gemma4
 
+    Config: Any = configuration_gemma4.Gemma4TextConfig
     own = Config.kv_sharing_modes.fget
     if getattr(own, "mended", False):
         return
@@ -75,7 +76,7 @@ def all_shared() -> None:
         return ["reuse"] * layers if self.num_kv_shared_layers == layers else own(self)
 
     modes.mended = True  # type: ignore[attr-defined]
-    Config.kv_sharing_modes = property(modes)  # type: ignore[method-assign]
+    Config.kv_sharing_modes = property(modes)
 
 
 def tokenizer_of(folder: Path | str) -> Any:
