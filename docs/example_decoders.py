@@ -1,7 +1,7 @@
 """Two decoders of a user's own, for docs/equality.md: one is right, one is wrong in a way that samples do not show.
 
-    python -m parity.equality certify docs/example_decoders.py:lookahead
-    python -m parity.equality certify docs/example_decoders.py:hasty
+    parity certify decoder docs/example_decoders.py:lookahead
+    parity certify decoder docs/example_decoders.py:hasty
 
 Both draft two tokens at a time uniformly at random, and verify them in one pass of the target. `hasty` differs in one
 expression: it replaces a rejected draft by a draw from p, where the law must be what p has more of than q,

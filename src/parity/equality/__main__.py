@@ -1,6 +1,7 @@
 """python -m parity.equality COMMAND ... : the equality layers from the command line.
 
-    certify MODULE_OR_FILE.py:FUNCTION [--option k=v ...] [--n N]    verdict and table of any discrete decoder
+Of a decoder of your own: `parity certify decoder`.
+
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
     faults --kind K --n N --out rows.json                            planted faults: the tests must find them
@@ -13,65 +14,15 @@ so that a job depends on the sources of its own alone.
 
 import argparse
 import json
-import os
 import sys
 import time
-from importlib import import_module, util
-from pathlib import Path
 from typing import Any
 
 from parity.base.command import arguments, one_line, pin_threads
-from parity.base.errors import ParityError
 from parity.base.files import write_json
+from parity.base.named import leaf
 
 KINDS = ("discrete", "anysubset", "continuous")
-
-
-def load(name: str) -> Any:
-    """The object named by `package.module:name` or `path/to/file.py:name`; ParityError if there is none."""
-    module, colon, function = name.rpartition(":")
-    if not colon:
-        raise ParityError(f"{name}: allowed: MODULE:FUNCTION or FILE.py:FUNCTION")
-    if module.endswith(".py"):
-        if not Path(module).is_file():
-            raise ParityError(f"{module}: no such file")
-        spec = util.spec_from_file_location(Path(module).stem, module)
-        loaded = util.module_from_spec(spec)  # type: ignore[arg-type]
-        sys.modules[Path(module).stem] = loaded
-        spec.loader.exec_module(loaded)  # type: ignore[union-attr]
-    else:
-        sys.path.insert(0, os.getcwd())
-        loaded = leaf(module)
-    if not hasattr(loaded, function):
-        raise ParityError(f"{module}: has no {function!r}")
-    return getattr(loaded, function)
-
-
-def leaf(module: str) -> Any:
-    """A module by name; ParityError where there is none."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if not error.name or not module.startswith(error.name):
-            raise  # something that the module itself imports
-        raise ParityError(f"{module}: no such module") from None
-
-
-def option(text: str) -> tuple[str, Any]:
-    """`k=v`, v read as JSON where it is JSON (4, 0.5, true), else as text."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected key=value")
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value
-
-
-def certify(a: argparse.Namespace) -> None:
-    settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "threads": a.threads}
-    decoder, seeds = load(a.decoder), (a.seed, a.seed + 1)
-    print(leaf("parity.equality.certificate").certify(decoder, seeds=seeds, **settings, **dict(a.option)))
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
@@ -123,16 +74,11 @@ def parser() -> argparse.ArgumentParser:
         if run in (exact, faults, calibration):
             c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the second repeats a rejection")
             c.add_argument("--draws", type=int, help="of the Monte-Carlo null")
-        if run in (certify, exact):
+        if run is exact:
             c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
             c.add_argument("--models", choices=("full", "small"), default="full")
         return c
 
-    c = command(certify, "verdict and table of any object with the decoder signature", kind=False, n=100_000)
-    c.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
-    c.add_argument("--option", type=option, action="append", default=[], metavar="K=V", help="an option of the decoder")
-    c.add_argument("--seed", type=int, default=0, help="of the run; a rejection is repeated with the next")
-    c.add_argument("--margin", type=float, default=0.025, help="TV below which a bound certifies")
     c = command(exact, "layer 1 for a decoder of parity.decoders", "out", n=1_000_000)
     c.add_argument("--method", required=True, help="module in parity.decoders.KIND and function in it")
     c.add_argument("--options", type=json.loads, default={}, help="JSON object")

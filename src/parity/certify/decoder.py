@@ -1,38 +1,13 @@
 """One call for a decoder of your own: the exact layer and its verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from parity.certify.certificate import Certificate
 from parity.equality import verdict
 from parity.equality.exact import exact, name_of
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import targets
-
-
-@dataclass
-class Certificate:
-    """The verdict (see verdict.verdicts) and the rows behind it; printed, a short report."""
-
-    verdict: dict[str, Any]
-    rows: list[Row]
-
-    def __str__(self) -> str:
-        v = self.verdict
-        heads = " ".join(f"{head:>8}" for head in ("n", "G", "V-V", "pairs", "condit.", "all four", "Holm"))
-        lines = [f"{v['method']}: {v['verdict']}", f"  {v['note']}", "", f"  {'target':<14} {heads}  TV (95 %)"]
-        for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
-            own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
-            tests = ("joint G", "Valiant-Valiant", "pairs", "conditionals", "all four")
-            ps = [own[t]["p_value"] for t in tests] + [own["all four"]["p_holm"]]
-            cells = " ".join(f"{'not run' if p is None else format(p, '.2g'):>8}" for p in ps)
-            last = own["TV certificate"]
-            note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], last["note"]) if n))
-            bound = last["verdict"].removesuffix(" (95 %)")
-            again = f"   (repeat, seed {seed})" if last["repeat"] else ""
-            lines.append(f"  {model:<14} {last['n']:>8} {cells}  {bound}{again}   {note}".rstrip())
-        return "\n".join(lines)
 
 
 def certify(

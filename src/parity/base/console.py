@@ -1,0 +1,35 @@
+"""The console script `parity STAGE ...`: the commands `python -m parity.<stage>` under one name.
+
+parity certify transformers --target DIR --assistant DIR -- num_assistant_tokens=4
+parity equality exact --kind discrete --method sjd --out rows.json
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+HELP = "usage: parity COMMAND ...\n\ncommands (each has --help):\n"
+
+
+def commands() -> dict[str, str]:
+    """Stages that are commands, with the first line of what they say of themselves."""
+    package = Path(__file__).parents[1]
+    found = {}
+    for file in sorted(package.glob("*/__main__.py")):
+        first = file.read_text(encoding="utf-8").lstrip('"').partition("\n")[0].strip().strip('"')
+        found[file.parent.name] = first.partition(": ")[2] if first.startswith("python -m") else first
+    return found
+
+
+def main() -> None:
+    known, given = commands(), sys.argv[1:2]
+    if given and given[0] in known:
+        sys.argv = [f"parity {given[0]}", *sys.argv[2:]]
+        runpy.run_module(f"parity.{given[0]}.__main__", run_name="__main__")
+        return
+    listing = HELP + "".join(f"  {name:<10} {what}\n" for name, what in known.items())
+    if given and given[0] in ("-h", "--help"):
+        print(listing, end="")
+        return
+    print(f"error: command {given[0] if given else ''!r}: allowed: {', '.join(known)}", file=sys.stderr)
+    raise SystemExit(2)

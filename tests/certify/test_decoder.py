@@ -1,0 +1,53 @@
+"""Decoders written for Parity: users' own get their verdicts; what a command line names is found, or one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity.base import named
+from parity.base.errors import ParityError
+from parity.certify import certify
+from parity.decoders.discrete.sjd import sjd
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_users_decoders_get_their_verdicts():
+    """The documented example: the correct one through the command, the subtly wrong one through the call."""
+    way = ["parity.certify", "decoder", "docs/example_decoders.py:lookahead"]
+    settings = ["--models", "small", "--n", "5000", "--margin", "0.08"]
+    good = subprocess.run(
+        [sys.executable, "-m", *way, *settings], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert good.returncode == 0 and good.stdout.startswith("lookahead: certified lossless"), good.stdout + good.stderr
+    bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=5000, models="small")
+    assert bad.verdict["verdict"].startswith("lossy: TV = 0.1") and bad.verdict["mismatch"] and bad.exit_code == 1
+    assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
+
+
+def test_the_call_takes_options():
+    assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict["verdict"] == "certified lossless"
+    assert named.option("window=2") == ("window", 2) and named.option("init=random") == ("init", "random")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:f", "nowhere.py: no such file"),
+        ("sjd", "sjd: allowed: MODULE:FUNCTION or FILE.py:FUNCTION"),
+        ("json:sjd", "json: has no 'sjd'"),
+        ("no.such:f", "no.such: no such module"),
+    ],
+)
+def test_a_name_of_nothing_is_one_line(name, message):
+    with pytest.raises(ParityError, match=message):
+        named.load(name)
+
+
+def test_a_module_that_lacks_one_of_its_own_is_a_traceback(tmp_path, monkeypatch):
+    (tmp_path / "broken_decoder.py").write_text("import something_that_is_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="something_that_is_not_there"):
+        named.load("broken_decoder:f")
