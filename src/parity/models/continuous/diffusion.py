@@ -91,6 +91,14 @@ def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)
 
 
+def of_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    """Columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. Of one step for all they
+    are numbers, which a device takes from the host without a wait."""
+    if isinstance(i, int):
+        return table[i - 1].to(like.dtype).unbind()
+    return table.to(like.device)[i - 1].to(like.dtype)[..., None].unbind(-2)
+
+
 class ResBlock(nn.Module):
     def __init__(self, width: int):
         super().__init__()
@@ -246,25 +254,28 @@ class Steps:
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
         s, flat = schedule(self.sampling.steps), x.flatten(0, -2)
-        ab, t = (v.to(x.device)[torch.as_tensor(i, device=x.device) - 1] for v in (s.alpha_bar, s.t))
+        signal, noise = of_step(torch.stack([s.alpha_bar, 1 - s.alpha_bar], -1).sqrt(), i, x)
         condition, both = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
         if x.ndim > 2:
             condition = condition.repeat_interleave(len(flat) // len(x), 0)
-        t = t.expand(x.shape[:-1]).flatten().repeat(len(both) // len(flat))
+        at = (
+            torch.full(x.shape[:-1], int(s.t[i - 1]), device=x.device)
+            if isinstance(i, int)
+            else s.t.to(x.device)[i - 1]
+        )
+        t = at.flatten().repeat(len(both) // len(flat))
         eps, v = self.net.run(both, t, condition).to(x.dtype).chunk(2, -1)
         if self.unconditional is not None and self.guidance is not None:
             n, scale = len(flat), self.guidance.repeat_interleave(len(flat) // len(x))
             eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
-        noise, signal = ((1 - ab).sqrt().to(x.dtype)[..., None], ab.sqrt().to(x.dtype)[..., None])
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
     def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
         start, v = said.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
-        at = torch.as_tensor(i, device=said.device) - 1
-        of_step = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta).to(said.device)[at]
-        of_start, of_x, low, high = of_step.to(said.dtype)[..., None].unbind(-2)
+        known = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
+        of_start, of_x, low, high = of_step(known, i, said)
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
         return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 

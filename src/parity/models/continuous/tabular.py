@@ -122,7 +122,7 @@ class MixtureWalk:
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """r g(x) / x, (1 - r^2)^1/2, mean and scale of the chosen component: [..., 4 D]."""
         N, D = x.shape[0], x.shape[-1]
-        step = torch.as_tensor(i, device=x.device, dtype=x.dtype).expand(x.shape[:-1]).reshape(N, -1)
+        step = (x.new_full(x.shape[:-1], i) if isinstance(i, int) else i.to(x.dtype)).reshape(N, -1)
         points, w = x.reshape(N, -1, D), self.law.log_weights.exp()
         phase = step[..., None] + 3 * w[:, None, :1] + torch.arange(D, device=x.device)
         r = 0.9 * phase.cos()
@@ -135,7 +135,9 @@ class MixtureWalk:
 
     def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
         turned, spread, mean, scale = said.chunk(4, -1)
-        final = torch.as_tensor(i, device=said.device)[..., None] == 1
+        if isinstance(i, int):
+            return Affine(mean, 0 * turned, scale) if i == 1 else Affine(0 * mean, turned, spread)
+        final = (i == 1)[..., None]
         return Affine(mean * final, turned * ~final, torch.where(final, scale, spread))
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, walk
+from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, of_step, walk
 from parity.models.continuous.kl import fold
 from parity.models.continuous.protocol import Affine, PathNoise, most, require_predecessors
 
@@ -207,11 +207,14 @@ class Flow:
     def prior(self) -> Tensor:
         return self.net.pred.weight.new_zeros(self.net.config.cell**2 * self.net.config.dim)
 
-    def times(self, i: int | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The time t of x_i, and of x_{i-1}; float64."""
-        every = torch.linspace(1, CLEANEST, self.steps, dtype=torch.float64, device=like.device)
-        at = self.steps - torch.as_tensor(i, device=like.device)
-        return every[at], torch.cat([every, every.new_zeros(1)])[at + 1]
+    def times(self, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """Of steps i: the time t of x_i, what of x_0 and of x_i the mean has, and the deviation. The velocity is
+        (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x), `after` the time of x_{i-1}."""
+        t = torch.linspace(1, CLEANEST, self.steps, dtype=torch.float64).flip(0)
+        step = t - torch.cat([t.new_zeros(1), t[:-1]])
+        of_start = step * (2 - t) / t
+        std = self.sampling.temperature * (2 * t * step).sqrt()
+        return of_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
 
     def velocity(self, x: Tensor, i: int | Tensor) -> Tensor:
         """[..., k*k*D] with guidance, of one pass over all points."""
@@ -219,15 +222,15 @@ class Flow:
         B, n = places.shape
         points, area = x.numel() // (B * n * x.shape[-1]), self.net.config.cell**2
         places = places.repeat_interleave(points, 1)
-        t, _ = self.times(i, x)
-        t = t.expand(x.shape[:-1]).reshape(B, n * points) if t.ndim else t.view(1, 1)
+        t = self.times(i, x)[0]
+        t = t[..., 0].reshape(B, n * points) if t.ndim else x.new_full((1, 1), float(t))
         clean = torch.arange(before[0][0].shape[2], device=x.device) // area
         number = torch.arange(n * points, device=x.device).repeat_interleave(area)
         own = (number == number[:, None]).expand(B, -1, -1)
         mask = torch.cat([clean < places[:, number][..., None], own], 2)[:, None]
         cells, guided = x.reshape(B, n * points, -1), len(labels) > B
         twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
-        t = (twice(t) if len(t) == B and t.numel() > 1 else t).to(x.dtype)
+        t = twice(t) if isinstance(i, Tensor) else t
         v, _ = self.net(twice(cells), t, labels, twice(places), twice(mask), before)
         if guided:
             linear = s.guidance_schedule == "linear"
@@ -236,17 +239,11 @@ class Flow:
         return v.reshape(x.shape)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        t, _ = self.times(i, x)
-        return x - t.to(x.dtype)[..., None] * self.velocity(x, i)
+        return x - self.times(i, x)[0] * self.velocity(x, i)
 
     def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
-        """The velocity is (x - x_0) / t, the mean x - (t - after) ((2 - t) v + x)."""
-        t, after = self.times(i, said)
-        of_start = (t - after) * (2 - t) / t
-        std = self.sampling.temperature * (2 * t * (t - after)).sqrt()
-        each = (of_start, 1 - of_start - (t - after), std)
-        of_start, of_x, std = (v.to(said.dtype)[..., None].expand_as(said) for v in each)
-        return Affine(of_start * said, of_x, std)
+        _, of_start, of_x, std = self.times(i, said)
+        return Affine(of_start * said, of_x.expand_as(said), std.expand_as(said))
 
     def __len__(self) -> int:
         return self.context.places.numel()
