@@ -67,5 +67,9 @@ rule continuous:
         section_page("continuous"),
 
 
+onstart:
+    forks.begin()
+
+
 onsuccess:
     announce(f"{RESULT}/report.html", *(f"{RESULT}/{section}/report.html" for section in options.KINDS.values()))

@@ -12,9 +12,13 @@ A wrong configuration stops here, before any job, with one line that names the k
 import sys
 from pathlib import Path
 
-ROOT = Path(workflow.basedir)
+import snakemake
+
+ROOT, KEPT = Path(workflow.basedir), Path(".snakemake").absolute()
 sys.path.insert(0, str(ROOT / "src"))
-from parity.base import machine
+from parity.base import forks, machine
+
+machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
@@ -22,6 +26,8 @@ from parity.experiment import checks, layers, options, paths, sources, study
 from parity.inputs import readers
 
 machine.use_package(ROOT / "src")
+sources.remember(KEPT / "sources.json")
+shell.prefix("set -euo pipefail; " + forks.prefix().replace("{", "{{").replace("}", "}}"))  # jobs start warm
 PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published").glob("*.csv"))
 
 try:

@@ -36,8 +36,6 @@ rule decode:
         "results/cells/<kind>/{model}/<method>-{key}/shards/{shard}-of-{shards}.npz",
     log:
         "logs/decode/<kind>/{model}/<method>-{key}/{shard}-of-{shards}.log",
-    benchmark:
-        "results/benchmarks/decode/<kind>/{model}/<method>-{key}/{shard}-of-{shards}.jsonl"
     pathvars:
         kind="abstract",
         method="abstract",

@@ -7,11 +7,12 @@ import os
 import tempfile
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parity.base.errors import ParityError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -88,15 +89,19 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """An .npz, compressed; every member carries zip's CRC, which `read_arrays` checks."""
+    import numpy as np
+
     stream = io.BytesIO()
     np.savez_compressed(stream, allow_pickle=False, **arrays)
     publish(path, stream.getvalue())
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     """All arrays of an .npz; ParityError that names the file if it is not whole."""
+    import numpy as np
+
     try:
         with np.load(path, allow_pickle=False) as data:
             return {k: data[k] for k in data.files}

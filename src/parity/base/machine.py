@@ -2,12 +2,23 @@
 
 import os
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 
 def gpu() -> int:
     """1 if the machine has a CUDA device, else 0: the `gpu` resource that a decoding job asks for."""
     return int(Path("/dev/nvidia0").exists())
+
+
+def keep_bytecode(beside: str, folder: Path) -> None:
+    """Let this process and its commands keep what they compile in a folder, where the environment forbids it beside the
+    sources and an installed module (`beside`) has not been compiled: else every job compiles torch anew, seconds each.
+    """
+    if sys.dont_write_bytecode and sys.pycache_prefix is None and not Path(cache_from_source(beside)).exists():
+        sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
 def use_package(source: Path) -> None:

@@ -1,29 +1,43 @@
 """Words of the Scenes grammar as numbers: the tokenizer of every embedded network that reads captions."""
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from typing import TYPE_CHECKING
+
+import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from parity.base.errors import ParityError
 from parity.embedded.scenes import WORDS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PREFIX = 24  # caption positions of the embedded networks
 VOCAB = len(WORDS) + 3
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Any word the grammar does not have is <unk>. The end token has the highest id, as open_clip's pooling expects."""
+def tokenizer() -> "Tokenizer":
+    """Any word the grammar does not have is <unk>. The end token has the highest id, as open_clip's pooling expects.
+
+    Of `tokenizers` itself: transformers, which would wrap it, takes longer to import than a job's captions to encode.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
     words = ["<pad>", "<unk>", *WORDS, "</s>"]
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
     core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", unk_token="<unk>", eos_token="</s>")
+    core.add_special_tokens(["<pad>", "<unk>", "</s>"])
+    return core
 
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
     """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as transformers' are."""
-    read, ended = tokenizer(), [c + " </s>" for c in captions]
-    check_lengths(read(ended)["input_ids"], captions, max_length)
-    return dict(read(ended, padding="max_length", max_length=max_length, return_tensors="pt"))
+    rows = [read.ids for read in tokenizer().encode_batch([c + " </s>" for c in captions])]
+    check_lengths(rows, captions, max_length)
+    ids = torch.zeros(len(rows), max_length, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    return {"input_ids": ids, "attention_mask": (torch.arange(max_length) < lengths[:, None]).long()}
 
 
 def check_lengths(rows: list[list[int]], captions: list[str], most: int) -> None:

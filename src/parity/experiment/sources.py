@@ -6,11 +6,15 @@ Modules that a job imports by name (a decoder, a model family) are given beside 
 """
 
 import ast
+import atexit
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from parity.base.files import read_json, write_json
 from parity.experiment.declared import PACKAGE
 
 ROOT = PACKAGE.parent
@@ -25,14 +29,9 @@ def file_of(module: str) -> Path | None:
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
-@cache
-def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def imported(file: Path) -> Iterator[str]:
-    """Modules of this package that a source file imports, also inside functions, and the packages they are in."""
-    for node in ast.walk(tree(file)):
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Modules that a source imports, also inside functions, and the packages they are in."""
+    for node in ast.walk(tree):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
@@ -41,11 +40,55 @@ def imported(file: Path) -> Iterator[str]:
             yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
+def without_docstrings(tree: ast.Module) -> ast.Module:
+    """The tree itself, its docstrings cut."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) and body:
+            first = body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                node.body = body[1:]
+    return tree
+
+
+_known: dict[str, list[Any]] = {}  # by the digest of a text: that of its code, and what of this package it imports
+
+
+def facts(file: Path) -> list[Any]:
+    """[digest of the code, modules of this package that it may import] of a source, parsed if no such text was before."""
+    text = file.read_bytes()
+    key = hashlib.sha256(text).hexdigest()
+    if key not in _known:
+        tree = ast.parse(text)
+        names = sorted({name for name in imported(tree) if name.partition(".")[0] == "parity"})
+        _known[key] = [hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names]
+    return _known[key]
+
+
+def remember(file: Path) -> None:
+    """Read what earlier runs found of sources, by their content, and write it back at the end: the parsing of a hundred
+    files was half of a dry run's time. A file that is not whole, or cannot be written, costs that time again."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        _known.update(read_json(file))
+    before = len(_known)
+
+    def keep() -> None:
+        if len(_known) > before:
+            with contextlib.suppress(OSError):
+                write_json(file, _known)
+
+    atexit.register(keep)
+
+
 @cache
 def direct(module: str) -> frozenset[str]:
     """Modules of this package that a module imports itself."""
     file = file_of(module)
-    return frozenset(m for m in imported(file) if file_of(m)) - {module} if file else frozenset()
+    return frozenset(m for m in facts(file)[1] if file_of(m)) - {module} if file else frozenset()
 
 
 def closure(*modules: str) -> list[str]:
@@ -70,24 +113,11 @@ def own_digest(module: str) -> str:
     """Of a module's code, and of the templates that lie beside it."""
     file = file_of(module)
     assert file is not None
-    parsed = ast.parse(file.read_text(encoding="utf-8"))  # a copy of its own: docstrings are cut
-    for node in ast.walk(parsed):
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) and body:
-            first = body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = body[1:]
-    whole = hashlib.sha256(ast.dump(parsed).encode())
-    if file.name == "__init__.py":
-        for template in sorted((file.parent / "templates").glob("*")):
-            whole.update(template.read_bytes())
-    return whole.hexdigest()
+    templates = sorted((file.parent / "templates").glob("*")) if file.name == "__init__.py" else []
+    return hashlib.sha256(b"".join([facts(file)[0].encode(), *(t.read_bytes() for t in templates)])).hexdigest()
 
 
+@cache
 def digest(*modules: str) -> str:
     """Of the code that `modules` run, docstrings and comments aside: 12 hex digits."""
     whole = [f"{module} {own_digest(module)}" for module in closure(*modules)]

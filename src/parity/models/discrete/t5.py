@@ -2,20 +2,24 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, T5Config, T5EncoderModel
 
 from parity.base.weights import load_weights
 from parity.embedded.tokenizer import VOCAB, check_lengths, encode
 
+if TYPE_CHECKING:
+    from transformers import T5EncoderModel
+
 Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model is conditioned on, a row each
 
 
-def t5_encoder() -> T5EncoderModel:
+def t5_encoder() -> "T5EncoderModel":
     """The embedded encoder's architecture, freshly initialised; 0.6 M parameters."""
+    from transformers import T5Config, T5EncoderModel
+
     sizes: Any = {"d_model": 128, "d_kv": 32, "d_ff": 384, "num_layers": 2, "num_heads": 4}
     return T5EncoderModel(T5Config(vocab_size=VOCAB, **sizes, feed_forward_proj="gated-gelu", dropout_rate=0.0))
 
@@ -35,6 +39,8 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     ParityError for a caption of more tokens than that.
     """
     if path.is_dir():
+        from transformers import AutoTokenizer, T5EncoderModel
+
         net = T5EncoderModel.from_pretrained(path, local_files_only=True)
         tokenizer: Callable[..., dict[str, Tensor]] = AutoTokenizer.from_pretrained(path, local_files_only=True)
     else:
