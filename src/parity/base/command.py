@@ -4,13 +4,11 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from parity.base.errors import ParityError
 
@@ -41,12 +39,23 @@ def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def one_line(main: Callable[[], None]) -> None:
-    """Run a command; what the user can mend (ParityError) is one line and exit code 1, anything else a traceback."""
+    """Run a command; what the user can mend (ParityError) is one line and exit code 1, anything else a traceback.
+
+    A log ends with what the job cost.
+    """
     try:
         main()
+        if not sys.stderr.isatty():
+            print(cost(), file=sys.stderr)
     except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def cost() -> str:
+    """CPU-seconds and peak memory of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return f"cost: {used.ru_utime + used.ru_stime:.2f} CPU-seconds, {used.ru_maxrss // 1024} MiB"
 
 
 def pin_threads(threads: int) -> None:
@@ -60,10 +69,12 @@ def pin_threads(threads: int) -> None:
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """A bar on a terminal; in a log a plain line at about every tenth of the work."""
-    console = Console(stderr=True)
-    if console.is_terminal:
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
             yield from bar.track(items, total=total, description=what)
         return
     for done, item in enumerate(items, 1):
