@@ -67,7 +67,7 @@ def began(package):
             [sys.executable, "-c", script], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         started.append(process)
-        one = {f"{name}_NUM_THREADS": "1" for name in forks.THREADS}
+        one = dict.fromkeys(forks.THREADS, "1")
         return environment | one | {forks.NAME: process.stdout.readline().strip()}
 
     yield begin

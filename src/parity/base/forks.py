@@ -25,7 +25,9 @@ from typing import Any, NoReturn
 NAME = "PARITY_FORKS"  # names the socket to the clients; empty: no server is wanted
 # What may differ between the server's environment and a job's: the child takes the job's.
 FREE = {NAME, "TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES"}
-THREADS = ("OMP", "GOTO", "OPENBLAS", "MKL", "VECLIB", "NUMEXPR")  # Snakemake gives a job <name>_NUM_THREADS
+THREADS = tuple(f"{of}_NUM_THREADS" for of in ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")) + (
+    "VECLIB_MAXIMUM_THREADS",
+)
 Request = dict[str, Any]
 
 
@@ -372,7 +374,7 @@ def begin() -> None:
             listener.bind("\0" + name)
             listener.listen(64)
             alive, held = os.pipe()
-            one = {f"{library}_NUM_THREADS": "1" for library in THREADS}
+            one = dict.fromkeys(THREADS, "1")  # as Snakemake says to a job of one thread
             process = subprocess.Popen(
                 [sys.executable, "-S", __file__, "serve", str(alive)],
                 stdin=listener, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
