@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parity.base import files
 from parity.base.errors import ParityError
+from parity.experiment import paths
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -68,3 +70,24 @@ def test_a_damaged_file_of_arrays_is_named_and_one_that_is_missing_is_missing(tm
         files.read_arrays(tmp_path / "x.npz")
     with pytest.raises(FileNotFoundError):
         files.read_arrays(tmp_path / "y.npz")
+
+
+def test_numbered_files_are_found_again_by_one_name(tmp_path):
+    """What the workflow names together a command takes apart, in order; a gap, or too few, is one line."""
+    names = [str(tmp_path / f"{k}-of-12.npz") for k in range(12)]
+    for name in (*names, str(tmp_path / "0-of-2.npz"), str(tmp_path / ".0-of-12.npz.part")):
+        open(name, "w").close()
+    assert [str(p) for p in files.apart(Path(paths.together(names)))] == names
+    assert (
+        files.apart(tmp_path / "0-of-2.npz")
+        == [tmp_path / "0-of-2.npz"]
+        == [Path(paths.together([f"{tmp_path}/0-of-2.npz"]))]
+    )
+    for lacking in ("*-of-2.npz", "*-of-3.npz", "*.json"):
+        with pytest.raises(ParityError, match="numbered from 0 without a gap"):
+            files.apart(tmp_path / lacking)
+    os.remove(names[3])
+    with pytest.raises(ParityError, match="11 files"):
+        files.apart(tmp_path / "*-of-12.npz")
+    with pytest.raises(ValueError, match="not files of one folder"):
+        paths.together([names[0], "elsewhere/1-of-12.npz"])

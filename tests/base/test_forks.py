@@ -11,6 +11,7 @@ import pytest
 
 from parity.base import forks
 
+SOURCE = Path(forks.__file__).parents[3]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux alone")
 JOBS = {
     "said": """
@@ -26,7 +27,8 @@ atexit.register(print, "at the end")
     "interrupted": "raise KeyboardInterrupt",
     "where": """
 import os, sys
-print("serve" in open(f"/proc/{os.getppid()}/cmdline").read().split("\\0"), "parity.other" in sys.modules, "wave" in sys.modules)
+parent = open(f"/proc/{os.getppid()}/cmdline").read()
+print("forks/server.py" in parent, "parity.other" in sys.modules, "wave" in sys.modules)
 import wave, parity.other
 """,
     "other": "",
@@ -61,14 +63,13 @@ def began(package):
     def begin(**more):
         environment = {k: v for k, v in os.environ.items() if k != forks.NAME} | {"SAID": "hello", **more}
         environment["PYTHONPATH"] = str(package / "src")
-        script = f"import runpy, os, sys; m = runpy.run_path({forks.__file__!r}, run_name='forks'); m['begin']()"
-        script += f"; print(os.environ.get({forks.NAME!r}, ''), flush=True); sys.stdin.read()"
+        script = f"import os, sys; sys.path.insert(0, {str(SOURCE)!r}); from parity.base import forks; forks.begin()"
+        script += "; print(os.environ[forks.NAME], flush=True); sys.stdin.read()"
         process = subprocess.Popen(
             [sys.executable, "-c", script], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         started.append(process)
-        one = dict.fromkeys(forks.THREADS, "1")
-        return environment | one | {forks.NAME: process.stdout.readline().strip()}
+        return environment | forks.ONE_THREAD | {forks.NAME: process.stdout.readline().strip()}
 
     yield begin
     for process in started:
@@ -77,7 +78,7 @@ def began(package):
 
 
 def client(*words):
-    return [sys.executable, "-IS", forks.__file__, "-m", *words]
+    return [sys.executable, "-IS", str(forks.CLIENT), "-m", *words]
 
 
 def ended(environment, package, *words, plain=False):

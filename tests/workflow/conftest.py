@@ -1,11 +1,14 @@
 """A copy of the project to run the workflow in, and a workflow that believes to be finished."""
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from parity.base.forks import NAME
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "prompts", "envs")
@@ -47,12 +50,13 @@ def project(tmp_path):
 
 @pytest.fixture
 def snakemake(project):
-    """Run snakemake in the copy: `snakemake(*arguments, config=FILE)`."""
+    """Run snakemake in the copy: `snakemake(*arguments, config=FILE)`; `warm`: with the process that jobs fork from."""
 
-    def run(*arguments, config="tiny.yaml", cwd=project):
+    def run(*arguments, config="tiny.yaml", cwd=project, warm=False):
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0"]
         command += ["--configfile", config, *arguments]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500)
+        environment = {k: v for k, v in os.environ.items() if k != NAME} | ({} if warm else {NAME: ""})
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500, env=environment)
 
     return run
 

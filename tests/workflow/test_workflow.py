@@ -118,3 +118,30 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
         if name.endswith("0-of-1.npz"):
             halves = [wanted[name.replace("0-of-1", f"{k}-of-2")] for k in range(2)]
             assert np.array_equal(whole, np.concatenate(halves))
+
+
+def test_command_lines_do_not_grow_with_shards(project, snakemake):
+    """Files that differ in their number are one name: a thousand would be more than a command line holds."""
+    (project / "many.yaml").write_text(TINY.replace("limit: 4, shards: 2", "limit: 120, shards: 120"))
+    done = snakemake("-n", "-p", config="many.yaml")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.lstrip().startswith(("python", "--"))]
+    assert sum("/*-of-120.npz'" in line for line in lines) >= 3 and max(map(len, lines)) < 1000
+
+
+NOTE = """
+import os, sys
+from pathlib import Path
+
+if "parity.models" in sys.orig_argv:
+    Path("parent").write_text(Path(f"/proc/{os.getppid()}/cmdline").read_text())
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_jobs_are_forked_from_the_warm_process(project, snakemake, warm):
+    """The environment that Snakemake gives a job is the server's; without a server a job's parent is its shell."""
+    (project / "src/sitecustomize.py").write_text(NOTE)
+    done = snakemake("--until", "checkpoint", warm=warm)
+    assert done.returncode == 0, done.stderr
+    assert ("forks/server.py" in (project / "parent").read_text()) == warm

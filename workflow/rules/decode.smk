@@ -30,7 +30,7 @@ rule specification:
 rule decode:
     input:
         spec="results/cells/<kind>/{model}/<method>-{key}/spec.json",
-        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key])[int(w.shard) :][:1],
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key], int(w.shard)),
         checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, BY_KEY[w.key])),
     output:
         "results/cells/<kind>/{model}/<method>-{key}/shards/{shard}-of-{shards}.npz",

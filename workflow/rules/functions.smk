@@ -3,6 +3,8 @@
 Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<key>".
 """
 
+import shlex
+
 # Cells
 
 
@@ -58,8 +60,11 @@ def decoding_code(cell):
 
 
 def given(flag, files):
-    """`--flag file ...`, or nothing where there is no file."""
-    return f"--{flag} {' '.join(files)}" if files else ""
+    """`--flag file`, of several that differ in their number alone `--flag 'folder/*-of-2.npz'`, of none nothing.
+
+    A command line has room for a thousand names, not for ten thousand.
+    """
+    return f"--{flag} {shlex.quote(paths.together(files))}" if files else ""
 
 
 def section_page(section):

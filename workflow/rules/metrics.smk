@@ -115,6 +115,7 @@ rule measure:
         gpu=GPU,
     params:
         cell=subpath(input.spec, parent=True),
+        shards=lambda w, input: given("shards", input.shards),
         pictures=lambda w, input: given("pictures", input.pictures),
         laws=lambda w, input: given("laws", input.laws),
         inputs=lambda w, input: given("inputs", input.inputs),
@@ -127,8 +128,7 @@ rule measure:
         python -m parity.metrics measure \
             --kind {wildcards.kind} \
             --cell {params.cell:q} \
-            --shards {input.shards:q} \
-            {params.pictures} {params.laws} {params.inputs} {params.reference} {params.run_code} \
+            {params.shards} {params.pictures} {params.laws} {params.inputs} {params.reference} {params.run_code} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {params.device} \
@@ -191,6 +191,8 @@ rule drafted_trees:
         gpu=GPU,
     params:
         cell=subpath(input.spec, parent=True),
+        inputs=lambda w, input: given("inputs", input.inputs),
+        shards=lambda w, input: given("shards", input.shards),
         device=device,
         code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
@@ -199,8 +201,7 @@ rule drafted_trees:
         r"""
         python -m parity.metrics drafted-trees \
             --cell {params.cell:q} \
-            --inputs {input.inputs:q} \
-            --shards {input.shards:q} \
+            {params.inputs} {params.shards} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {params.device} \

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
+from parity.base.files import apart
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -23,6 +24,13 @@ FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
+class Files(argparse.Action):
+    """Several files, by name or by one name with a star for their number (`files.apart`)."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        setattr(namespace, self.dest, [file for name in values for file in apart(name)])
+
+
 def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Flags that recur: threads, device and batch as in FLAGS, any other name a path, as `--name`.
 
@@ -33,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
         if flag in FLAGS:
             parser.add_argument(f"--{flag}", **FLAGS[flag])
         elif many in "+*":
-            parser.add_argument(f"--{flag}", type=Path, nargs=many, required=many == "+", default=[])
+            parser.add_argument(f"--{flag}", type=Path, nargs=many, required=many == "+", default=[], action=Files)
         else:
             parser.add_argument(f"--{flag}", type=Path, required=many != "?")
 

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -69,6 +70,23 @@ def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
         return kind(**said)
     except TypeError as error:
         raise ParityError(f"{file}: its configuration is not whole: {error}") from None
+
+
+def apart(name: Path) -> list[Path]:
+    """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself.
+
+    ParityError unless they are numbered from 0 without a gap, and are as many as they say.
+    """
+    before, star, rest = name.name.partition("*")
+    if not star:
+        return [name]
+    wanted = re.compile(rf"{re.escape(before)}([0-9]+){re.escape(rest)}")
+    found = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
+    said = re.match(r"-of-([0-9]+)\.", rest)
+    n = int(said[1]) if said else len(found)
+    if not found or sorted(found) != list(range(n)):
+        raise ParityError(f"{name}: {len(found)} files; allowed: numbered from 0 without a gap, {n or 'one or more'}")
+    return [found[k] for k in range(n)]
 
 
 def canonical(value: Any) -> str:

@@ -1,5 +1,8 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, variant_key
 from parity.experiment.schema import Config
@@ -47,13 +50,27 @@ def shards(config: Config, kind: str) -> int:
     return config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
 
 
-def inputs(config: Config, prompts: list[str], cell: Cell) -> list[str]:
-    """What a cell's shards are decoded from, shard by shard; [] where images are numbered alone."""
+def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = None) -> list[str]:
+    """What a cell's shards are decoded from, shard by shard, or one of them; [] where images are numbered alone."""
     spec = cell.spec
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
-        return [f"{folder}/{k}.npz" for k in range(shards(config, "discrete"))]
+        return [f"{folder}/{k}.npz" for k in (range(shards(config, "discrete")) if shard is None else [shard])]
     return [task(spec["task_kind"], spec["task"])] if cell.kind == "anysubset" else []
+
+
+def together(files: Sequence[str]) -> str:
+    """One name for files of a folder that differ in the number they begin with: a star in its place.
+
+    `base.files.apart` finds them again. ValueError for files that are not so.
+    """
+    places = {(path.parent, path.name.lstrip("0123456789")) for path in map(Path, files)}
+    if len(files) == 1:
+        return files[0]
+    if len(places) != 1:
+        raise ValueError(f"{files[0]} and {len(files) - 1} more: not files of one folder, numbered")
+    [(parent, rest)] = places
+    return f"{parent}/*{rest}"
 
 
 def folder(cell: Cell) -> str:

@@ -59,7 +59,7 @@ _known: dict[str, list[Any]] = {}  # by the digest of a text: that of its code, 
 
 
 def facts(file: Path) -> list[Any]:
-    """[digest of the code, modules of this package that it may import] of a source, parsed if no such text was before."""
+    """[digest of the code, modules of this package that it may import] of a source; parsed once a text."""
     text = file.read_bytes()
     key = hashlib.sha256(text).hexdigest()
     if key not in _known:

@@ -1,17 +1,9 @@
-"""Jobs that start warm: one process a workflow keeps the libraries in memory, and forks itself for a job that asks.
+"""The server: a process that holds libraries, and forks itself for a job (see the package).
 
-Importing torch takes a job seconds, and a run has hundreds of jobs. `begin` (the Snakefile, before the first job) starts
-the server, which ends with Snakemake; `prefix` makes the `python` of a rule's shell the client, this file as a script.
-A job's command stays what it is: the client hands its arguments, folder, environment and open files over, and the
-server's child runs the module as `python -m` would. The client passes signals on and ends as the child ends; killed, it
-takes the child along. Where there is no server, or what it would give is not surely what plain Python gives (another
-interpreter, environment, container or control group; threads that a fork would lose), the client becomes plain Python.
-
-The server imports no module of this package, so an edited one is never run as it was: what it holds are libraries, torch
-and whatever it has seen a job of the same command import. Its socket has a name and no file: nothing is left behind, and
-nothing can be too long or read-only. Linux alone; another user's process is not heard.
+python -S server.py PIPE        with the listening socket as its file 0
 """
 
+import contextlib
 import gc
 import marshal
 import os
@@ -22,97 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-NAME = "PARITY_FORKS"  # names the socket to the clients; empty: no server is wanted
+from client import NAME, exactly, place, same_user, sent  # of this folder, by path: the package is not imported
+
 # What may differ between the server's environment and a job's: the child takes the job's.
 FREE = {NAME, "TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES"}
-THREADS = tuple(f"{of}_NUM_THREADS" for of in ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")) + (
-    "VECLIB_MAXIMUM_THREADS",
-)
 Request = dict[str, Any]
-
-
-def prefix() -> str:
-    """What stands before a rule's shell command: its `python` is the client."""
-    import shlex
-
-    return f'python() {{ command python -IS {shlex.quote(__file__)} "$@"; }}; '
-
-
-def place() -> tuple[str, ...]:
-    """What a client and the server must share: the interpreter, the container and the control group."""
-    with open("/proc/self/cgroup") as stream:
-        group = stream.read()
-    spaces = (os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "user"))
-    return os.path.dirname(sys.executable), sys.version, *spaces, group
-
-
-def same_user(connection: socket.socket) -> bool:
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", said)[1] == os.getuid()
-
-
-def exactly(connection: socket.socket, n: int) -> bytes:
-    """n bytes; EOFError if the other side ends before."""
-    found = b""
-    while len(found) < n:
-        more = connection.recv(n - len(found))
-        if not more:
-            raise EOFError
-        found += more
-    return found
-
-
-def sent(group: int, number: int) -> None:
-    """A signal to a job and what it has started; none if it has ended meanwhile."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        pass
-
-
-# The client
-
-
-def plainly(arguments: Sequence[str]) -> NoReturn:
-    os.execv(sys.executable, [sys.executable, *arguments])
-
-
-def asked(arguments: Sequence[str]) -> int | None:
-    """Run a command by the server: its exit code, negative for a signal; None if it must be run plainly."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect("\0" + os.environ[NAME])
-        if not same_user(connection):
-            return None
-        mask = os.umask(0)
-        os.umask(mask)
-        request = {"argv": list(arguments), "env": dict(os.environ), "cwd": os.getcwd(), "umask": mask, "at": place()}
-        data = marshal.dumps(request)
-        socket.send_fds(connection, [struct.pack("I", len(data))], [0, 1, 2])
-        connection.sendall(data)
-        child = struct.unpack("i", exactly(connection, 4))[0]
-        if not child:
-            return None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda number, frame: sent(child, number))
-        return struct.unpack("i", exactly(connection, 4))[0]
-
-
-def client(arguments: Sequence[str]) -> NoReturn:
-    code = None
-    if os.environ.get(NAME) and arguments[:1] == ["-m"] and arguments[1].startswith("parity."):
-        try:
-            code = asked(arguments)
-        except (OSError, EOFError, ValueError):
-            code = None  # the server is gone, and its children with it: files are published whole, so begin anew
-    if code is None:
-        plainly(arguments)
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -code)
-    os._exit(code & 0xFF)
-
-
-# The server
 
 
 def kind_of(argv: Sequence[str]) -> tuple[str, ...]:
@@ -147,10 +53,8 @@ def bring(names: Sequence[str]) -> None:
 
 def answer(connection: socket.socket, value: int) -> None:
     """A number to a client, if it is there."""
-    try:
+    with contextlib.suppress(OSError):
         connection.sendall(struct.pack("i", value))
-    except OSError:
-        pass
 
 
 def threads() -> int:
@@ -193,16 +97,17 @@ def dressed(request: Request, files: Sequence[int], before: dict[str, str]) -> N
     os.environ.clear()
     os.environ.update(imported | request["env"])
     line = bool(os.environ.get("PYTHONUNBUFFERED"))
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open(1, "w", 1 if line or os.isatty(1) else -1, closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # type: ignore[misc]
+    told: Any = sys
+    told.stdin = told.__stdin__ = os.fdopen(0, closefd=False)
+    told.stdout = told.__stdout__ = os.fdopen(1, "w", 1 if line or os.isatty(1) else -1, closefd=False)
+    told.stderr = told.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     sys.argv, sys.path[0] = ["-m", *request["argv"][2:]], request["cwd"]
     sys.orig_argv = [sys.executable, *request["argv"]]
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None
+        vars(sys.modules["tempfile"])["tempdir"] = None
     import importlib
 
     importlib.invalidate_caches()
@@ -285,7 +190,8 @@ class Server:
         return request["at"] == self.at and mine == yours
 
     def accept(self) -> None:
-        connection, files = self.listener.accept()[0], []
+        connection = self.listener.accept()[0]
+        files: Sequence[int] = []
         try:
             connection.settimeout(10)  # a client that says nothing holds nobody up for long
             if not same_user(connection):
@@ -352,48 +258,13 @@ def serve() -> None:
     import site
     from types import ModuleType
 
-    sys.path.pop(0)  # the folder of this file
+    sys.path.pop(0), sys.modules.pop("client")  # of the folder of this file: no library's name
     sys.modules["sitecustomize"] = ModuleType("sitecustomize")  # the children run it, as every Python does
     site.main()
     del sys.modules["sitecustomize"]
     sys.path.insert(0, "")  # a child's working folder
-    Server(socket.socket(fileno=os.dup(0)), int(sys.argv[2])).serve()
-
-
-def begin() -> None:
-    """Start the server and tell this process's children of it; it ends with this process. Where it cannot: nothing."""
-    import atexit
-    import subprocess
-
-    if NAME in os.environ or not hasattr(os, "pidfd_open") or not sys.platform.startswith("linux"):
-        return
-    name = f"parity-{os.getpid()}-{os.urandom(8).hex()}"
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind("\0" + name)
-            listener.listen(64)
-            alive, held = os.pipe()
-            one = dict.fromkeys(THREADS, "1")  # as Snakemake says to a job of one thread
-            process = subprocess.Popen(
-                [sys.executable, "-S", __file__, "serve", str(alive)],
-                stdin=listener, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[alive], env=os.environ | one, start_new_session=True,
-            )  # fmt: skip
-            os.close(alive)
-    except OSError:
-        return
-    os.environ[NAME] = name
-
-    def end() -> None:
-        os.close(held)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            pass  # a job outlives Snakemake, as it always did
-
-    atexit.register(end)
+    Server(socket.socket(fileno=os.dup(0)), int(sys.argv[1])).serve()
 
 
 if __name__ == "__main__":
-    serve() if sys.argv[1:2] == ["serve"] else client(sys.argv[1:])
+    serve()
