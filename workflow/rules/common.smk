@@ -18,6 +18,7 @@ ROOT, KEPT = Path(workflow.basedir), Path(".snakemake").absolute()
 sys.path.insert(0, str(ROOT / "src"))
 from parity.base import forks, machine
 
+sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
 machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical
