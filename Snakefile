@@ -69,6 +69,8 @@ rule continuous:
 
 onstart:
     forks.begin()
+    if workflow.local_exec:  # for a limit of jobs a second Snakemake looks anew each second, once for each job so far
+        workflow.scheduler.job_rate_limiter = None
 
 
 onsuccess:
