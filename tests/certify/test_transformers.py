@@ -90,8 +90,9 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
     target, other = pair
     models.save(target, tmp_path / "target")
     for name, model in (("right", target), ("wrong", other)):
-        rows = T.Generate(model, 12)(np.full((120, 1), 2), 5)
-        lines = [json.dumps({"prompt": [2], "tokens": row.tolist()}) for row in rows]
+        torch.manual_seed(5)
+        rows = model.generate(torch.full((100, 1), 2), do_sample=True, top_k=0, max_new_tokens=12, pad_token_id=0)
+        lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
     assert right.verdict["verdict"] == "consistent" and "conditionals" in right.beside["tests"], said(right)
