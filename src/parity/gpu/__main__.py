@@ -102,9 +102,7 @@ def forwards(name: str, nets: sizes.Discrete, gb_s: float, left: Callable[[], bo
                     return
                 at = torch.arange(context, context + window, device=nets.device).expand(batch, -1)
                 tokens = torch.zeros_like(at)
-                ms = milliseconds(
-                    lambda m=model, t=tokens, p=at: m.model.logits(t.repeat(2, 1), p.repeat(2, 1)), nets.device
-                )
+                ms = milliseconds(partial(model.model.logits, tokens.repeat(2, 1), at.repeat(2, 1)), nets.device)
                 size = nets.bytes(batch, nets.config.prefix + L)  # the cache's length is what a static shape reads
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
                 yield row | {
@@ -172,8 +170,8 @@ def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]
         with torch.inference_mode():
             condition = model.conditions(tokens, order, at, at)
             path = path_noise(noise, "sample", at, model.steps, model.dim)
-            network = milliseconds(lambda m=model, t=tokens, o=order, p=at: m.conditions(t, o, p, p), device)
-            head = milliseconds(lambda m=model, c=condition, p=path: m.law(c, p), device, 3)
+            network = milliseconds(partial(model.conditions, tokens, order, at, at), device)
+            head = milliseconds(partial(model.law, condition, path), device, 3)
         row = {"network": name, "ms network": network, "ms head": head}
         yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
     for name, given in (sizes.TEXT if cuda else sizes.SMALL_TEXT).items():

@@ -43,7 +43,8 @@ SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner
 def random(build: Any, device: str, dtype: torch.dtype) -> Any:
     """A network in its place and dtype, its weights random; buffers are those it computes."""
     with torch.device(device):
-        before, _ = torch.get_default_dtype(), torch.set_default_dtype(dtype)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
         try:
             net = build()
         finally:

@@ -172,9 +172,8 @@ def cspd(
         tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
         yield drawn
     at = torch.full((B,), first, device=device)  # first open place
-    while min(begin := at.tolist()) < L:
-        going = [row for row, place in enumerate(begin) if place < L]  # finished rows take no part
-        W, rows = min(gamma, L - min(begin)), torch.tensor(going, device=device)
+    while min(begin := at.tolist()) < L:  # finished rows take no part
+        W, rows = min(gamma, L - min(begin)), torch.tensor(begin).lt(L).nonzero().flatten().to(device)
         order, known, here, here_at = start.order[rows], tokens[rows], noise.take(rows), at[rows, None]
         slot = torch.arange(W + 1, device=device)
         real = here_at + slot[:W] < L

@@ -146,10 +146,9 @@ def vvs(
         tree = below(line, None)
         if line.step:  # before there is a feature nothing can be drafted
             candidates = draft(line.before, line.at, s2 if blend and line.step % 2 == 0 else s1)
+            skip = g == 0
             if schedule == "dynamic":
                 skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
-            else:
-                skip = g == 0
             due = schedule == "dynamic" or (schedule == "uniform" and line.step % (interval - 1) == 0)
             if due and not none(skip):
                 path = sequence(candidates, select, noise.uniform("branch", turn), depth)
