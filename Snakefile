@@ -69,7 +69,8 @@ rule continuous:
 
 onstart:
     forks.begin()
-    if workflow.local_exec:  # for a limit of jobs a second Snakemake looks anew each second, once for each job so far
+    # for a limit of jobs a second Snakemake looks anew each second, once for each job so far
+    if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
 
 

@@ -174,14 +174,12 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 
 def shared(places: Tensor, known: Tensor) -> bool:
-    """Whether the places [B, n] of a row know the same tokens, `known` [B, n] of them. A GPU is asked only where it
-    does not show: in one number for all of them, or in places that each know what is before them."""
-    if known.device.type != "cpu":
-        if known.shape[1] == 1 or known.stride(1) == 0:
-            return True
-        if known is places:
-            return False
-    return bool((known == known[:, :1]).all())
+    """Whether the places [B, n] of a row know the same tokens, `known` [B, n] of them, and are drawn together. Asked
+    only where it does not show: in one number for all of them, or in places that each know what is before them (the
+    last place may stand there several times)."""
+    if known.shape[1] == 1 or known.stride(1) == 0:
+        return True
+    return known is not places and bool((known == known[:, :1]).all())
 
 
 def most(places: Tensor, length: int) -> int:
