@@ -8,24 +8,24 @@ import runpy
 import sys
 from pathlib import Path
 
+PACKAGE = Path(__file__).parents[1]
 HELP = "usage: parity COMMAND ...\n\ncommands (each has --help):\n"
 
 
 def commands() -> dict[str, str]:
     """Stages that are commands, with the first line of what they say of themselves."""
-    package = Path(__file__).parents[1]
-    found = {}
-    for file in sorted(package.glob("*/__main__.py")):
+    stages = {}
+    for file in sorted(PACKAGE.glob("*/__main__.py")):
         first = file.read_text(encoding="utf-8").lstrip('"').partition("\n")[0].strip().strip('"')
-        found[file.parent.name] = first.partition(": ")[2] if first.startswith("python -m") else first
-    return found
+        stages[file.parent.name] = first.partition(": ")[2] if first.startswith("python -m") else first
+    return stages
 
 
 def main() -> None:
     known, given = commands(), sys.argv[1:2]
     if given and given[0] in known:
         sys.argv = [f"parity {given[0]}", *sys.argv[2:]]
-        runpy.run_module(f"parity.{given[0]}.__main__", run_name="__main__")
+        runpy.run_path(str(PACKAGE / given[0] / "__main__.py"), run_name="__main__")
         return
     listing = HELP + "".join(f"  {name:<10} {what}\n" for name, what in known.items())
     if given and given[0] in ("-h", "--help"):
