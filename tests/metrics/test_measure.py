@@ -70,7 +70,9 @@ def continuous_cell(folder: Path, manifest: dict) -> dict:
     accepted = np.tile([-1, 1, 0, 1], (N, 1)).astype(np.int8)
     columns = rows(4) | {"accepted": accepted, "order": np.tile([2, 0, 1, 3], (N, 1))}
     columns |= {name: np.where(accepted >= 0, 1.5, np.nan) for name in ("log_ratio", "distance")}
-    columns |= {name: np.ones(N) for name in ("steps", "tries", "gave_up", "target_conditions", "depth", "target_head_rows")}
+    columns |= {
+        name: np.ones(N) for name in ("steps", "tries", "gave_up", "target_conditions", "depth", "target_head_rows")
+    }
     columns |= {f"target_{part}_seconds": np.ones(N) for part in ("network", "head", "density")}
     return {"columns": columns, **of_pictures("continuous", folder, manifest)}
 
