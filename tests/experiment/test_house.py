@@ -1,7 +1,6 @@
 """The house: arrows run downwards, no circle, nothing too long to read at once, no torch where jobs are planned."""
 
 import ast
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,3 @@ def test_planning_needs_no_torch():
             {"numpy"} if stage(module) == "embedded" or module == "parity.base.files" else set()
         )
         assert not heavy, f"{module} imports {heavy}"
-
-
-def test_every_folder_of_tests_is_run():
-    root = Path(__file__).parents[2]
-    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
-    assert set(listed) == {f"tests/{p.parent.name}" for p in (root / "tests").glob("*/test_*.py")}
