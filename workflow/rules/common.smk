@@ -28,7 +28,8 @@ from parity.inputs import readers
 
 machine.use_package(ROOT / "src")
 sources.remember(KEPT / "sources.json")
-shell.prefix("set -euo pipefail; " + forks.prefix().replace("{", "{{").replace("}", "}}"))  # jobs start warm
+warm = forks.prefix().replace("{", "{{").replace("}", "}}")
+shell.prefix(f"set -euo pipefail; {warm}")  # jobs start warm
 PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published").glob("*.csv"))
 
 try:
