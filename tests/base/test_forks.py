@@ -168,7 +168,7 @@ def gone(pid):
     """Ended, or a zombie that nobody has asked for yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while we read
         return True
 
 
