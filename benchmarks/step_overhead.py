@@ -9,36 +9,14 @@ median over rounds. Seconds on a CPU rank no methods.
 """
 
 import statistics
-import time
-from typing import Any
 
 from common import asked, captioned, cell, guided
 
 from parity.base.noise import batch_noise
 from parity.decode import loop
-from parity.decode.discrete import record
+from parity.decode.clock import clocked
+from parity.decode.discrete import networks, record
 from parity.experiment.options import methods, needs
-
-
-class Clock:
-    """Seconds and number of the forwards of the models that it watches."""
-
-    def __init__(self) -> None:
-        self.seconds, self.calls = 0.0, 0
-
-    def watch(self, model: Any) -> None:
-        """Time a model's forwards from now on, in place."""
-        model.logits, model.tree = self.timed(model.logits), self.timed(model.tree)
-
-    def timed(self, call: Any) -> Any:
-        def run(*inputs: Any) -> Any:
-            begin = time.perf_counter()
-            out = call(*inputs)
-            self.seconds += time.perf_counter() - begin
-            self.calls += 1
-            return out
-
-        return run
 
 
 def main() -> None:
@@ -51,14 +29,12 @@ def main() -> None:
     for turn in range(a.rounds + 1):
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
         for name, spec in specs.items():
-            clock, noise = Clock(), batch_noise(0, rows["ids"].tolist())
+            noise = batch_noise(0, rows["ids"].tolist())
             model, start, steps = loop.begun("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
-            network = model.model  # under guidance and filters
-            for watched in filter(None, (network, network.drafter, network.draft)):
-                clock.watch(watched)
-            done = record(model, start, steps)
+            with clocked(networks(model), noise.keys.device) as clock:
+                done = record(model, start, steps)
             if turn:  # the first warms up
-                taken[name].append((1 - clock.seconds / done.seconds, 1000 * done.seconds / clock.calls))
+                taken[name].append((1 - clock.seconds() / done.seconds, 1000 * done.seconds / len(clock.spans)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
     for name, runs in taken.items():
         overhead, step = (statistics.median(r[i] for r in runs) for i in (0, 1))

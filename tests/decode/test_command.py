@@ -38,7 +38,9 @@ def test_a_shard_says_what_it_holds_and_how_it_came_about(job, decoded):
     assert found.ids.dtype.kind == "U" and (found.step.max(1) >= 1).all() and (found.passes >= 1).all()
     timed = np.arange(3) < leaf(job.kind).PACED
     assert np.array_equal(np.isfinite(found.plain_seconds), timed) and (found.plain_seconds[timed] > 0).all()
-    assert (found.seconds > 0).all()
+    assert ((found.network_seconds > 0) & (found.network_seconds < found.seconds)).all()
+    alone = [getattr(found, name)[timed] for name in ("seconds", "plain_seconds")]
+    assert np.array_equal([found.single_seconds[timed], found.plain_single_seconds[timed]], alone)  # batches of one
     assert found.provenance["spec"] == job.spec and found.provenance["code"] == "0"
 
 

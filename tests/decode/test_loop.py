@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from parity.decode.loop import decode
+from parity.decode.records import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import table
@@ -46,16 +47,21 @@ ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] 
 
 @pytest.mark.parametrize("paced", [0, 1, 2])
 def test_plain_decoding_is_timed_on_networks_of_its_own_and_changes_nothing(paced):
-    """A first call is nobody's; then plain decoding, a pass a token, beside each of the first batches."""
+    """A first call is nobody's; then plain decoding, a pass a token, beside each of the first batches, and the first
+    row alone by both."""
     loaded = Loaded()
     shard = decode("discrete", loaded, cell(window=3), ROWS, 2, paced)
     passes = [m.passes for m in loaded.models]
     kept = [p for _, p in sorted({(int(i) // 2, int(p)) for i, p in zip(ROWS["ids"], shard.passes, strict=True)})]
-    plain = [1, L, kept[0], L, *kept[1:]] if paced == 2 else [1, L, *kept] if paced else kept
+    beside = [1, L, L, int(shard.nfe[0])]
+    plain = [*beside, kept[0], L, *kept[1:]] if paced == 2 else [*beside, *kept] if paced else kept
     assert passes == plain and max(kept) < L + 1
     assert np.isfinite(shard.plain_seconds).tolist() == [i < 2 * paced for i in range(7)]
+    for single in (shard.single_seconds, shard.plain_single_seconds):
+        assert np.isfinite(single).tolist() == [paced > 0, *[False] * 6]
+    assert ((shard.network_seconds > 0) & (shard.network_seconds < shard.seconds)).all()
     unpaced = decode("discrete", Loaded(), cell(window=3), ROWS, 2)
-    for name in set(shard.columns) - {"seconds", "plain_seconds"}:
+    for name in set(shard.columns) - set(TIMES):
         assert np.array_equal(shard.columns[name], unpaced.columns[name]), name
 
 
@@ -85,3 +91,12 @@ def test_laws_and_noise_are_float64_where_the_cell_is():
 def test_an_unknown_kind_or_method_is_no_quiet_default():
     with pytest.raises(ModuleNotFoundError, match=r"parity\.decoders\.discrete\.nothing"):
         decode("discrete", Loaded(), {**cell(), "method": "nothing"}, ROWS, 2)
+
+
+def test_plain_decoding_is_its_own_measure():
+    """No second time; of its first row alone it is timed."""
+    loaded = Loaded()
+    shard = decode("discrete", loaded, cell("ar"), ROWS, 4, 1)
+    assert [m.passes for m in loaded.models] == [1, L, L, L]
+    assert np.array_equal(shard.plain_seconds[:4], shard.seconds[:4]) and np.isnan(shard.plain_seconds[4:]).all()
+    assert shard.single_seconds[0] == shard.plain_single_seconds[0] > 0

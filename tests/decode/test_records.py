@@ -25,7 +25,8 @@ def columns(n=3, L=4, passes=4, first=0):
         "kept": np.ones((n, passes), np.int16),
         "passes": np.full(n, passes),
         "seconds": one / 2,
-        "plain_seconds": one * np.nan,
+        "network_seconds": one / 4,
+        **dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), one * np.nan),
         "batch": np.full(n, n),
     }
 

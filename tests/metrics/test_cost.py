@@ -30,6 +30,9 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
         "ids": np.array(ids),
         "seconds": np.where(first, 2.0, 1.0),
         "plain_seconds": np.where(first, 3.0, np.nan),
+        "network_seconds": np.where(first, 1.0, 0.5),
+        "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
+        "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "batch": np.where(first, 4, rows - 4),
         "passes": np.where(first, 5, 4),
     }
@@ -76,7 +79,9 @@ def test_speed_counts_a_batch_once():
 
 
 def test_speedup_is_the_median_over_batches_beside_which_plain_decoding_was_timed():
-    assert speed.measure(discrete())["speedup"] == 1.5  # of one batch; the other says nothing
+    figures = speed.measure(discrete())
+    assert figures["speedup"] == 1.5  # of one batch; the other says nothing
+    assert figures["speedup_single"] == 3 and figures["network_share"] == 0.5
     found = speed.speedup(np.array([3.0, 2.0, 9.0, np.nan]), np.array([2.0, 2.0, 3.0, 1.0]))
     assert found == {"speedup": 1.5, "speedup_q1": 1.25, "speedup_q3": 2.25}
     assert np.isnan(speed.speedup(np.array([np.nan]), np.array([1.0]))["speedup"])

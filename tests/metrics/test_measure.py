@@ -42,6 +42,9 @@ def rows(length: int) -> dict[str, np.ndarray]:
         "step": np.tile(np.arange(1, length + 1), (N, 1)),
         "seconds": np.where(first, 2.0, 1.0),
         "plain_seconds": np.where(first, 4.0, 1.0),
+        "network_seconds": np.where(first, 1.0, 0.5),
+        "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
+        "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "batch": np.where(first, 8, 4),
         "passes": np.where(first, length, length - 1),
     }

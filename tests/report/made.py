@@ -166,7 +166,10 @@ def shard(path: Path, ids: list[str], step: np.ndarray, **columns: Any) -> None:
     n, provenance = len(ids), {"device": "cpu", "dtype": "float32", "versions": {"torch": "2"}, "threads": 1}
     clock = {
         "seconds": np.full(n, 2.0),
+        "network_seconds": np.ones(n),
         "plain_seconds": np.full(n, 2.0),
+        "single_seconds": np.ones(n),
+        "plain_single_seconds": np.ones(n),
         "batch": np.full(n, n),
         "passes": np.full(n, 9),
     }

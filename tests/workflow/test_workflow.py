@@ -1,7 +1,6 @@
 """The workflow as a user runs it: bad input stops it, a killed run resumes, a second run does nothing."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -89,35 +88,31 @@ GOAL = ["--until", "discrete_ar", "discrete_sjd"]
 
 @pytest.mark.slow
 def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(project, snakemake):
-    """SIGKILL of the whole process group at random moments; then shards again with one shard in place of two."""
-    assert snakemake(*GOAL).returncode == 0
-    wanted = tokens(project)
-    assert len(wanted) == 6
-    assert executed(snakemake(*GOAL)) == 0
-
-    shutil.rmtree(project / "results")
-    shutil.rmtree(project / ".snakemake")
+    """SIGKILL of the whole process group at random moments, two shards; then undisturbed, in one shard."""
     rng = np.random.default_rng(0)
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "tiny.yaml"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    killed = 0
     for _ in range(3):
         run = subprocess.Popen([*command, *GOAL], cwd=project, start_new_session=True, **silent)
-        time.sleep(rng.uniform(6, 20))
+        time.sleep(rng.uniform(6, 16))
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
             snakemake("--unlock")
-    done = snakemake(*GOAL)
-    assert done.returncode == 0, done.stderr
-    found = tokens(project)
-    assert found.keys() == wanted.keys() and all(np.array_equal(found[k], wanted[k]) for k in wanted)
+            killed += 1
+    executed(snakemake(*GOAL, warm=True))
+    halves = tokens(project)
+    assert killed and len(halves) == 6
+    assert executed(snakemake(*GOAL, warm=True)) == 0
 
     (project / "one.yaml").write_text(TINY.replace("shards: 2", "shards: 1"))
-    assert snakemake(*GOAL, config="one.yaml").returncode == 0
-    for name, whole in tokens(project).items():
-        if name.endswith("0-of-1.npz"):
-            halves = [wanted[name.replace("0-of-1", f"{k}-of-2")] for k in range(2)]
-            assert np.array_equal(whole, np.concatenate(halves))
+    assert executed(snakemake(*GOAL, config="one.yaml", warm=True)) > 0
+    wholes = {name: found for name, found in tokens(project).items() if name.endswith("0-of-1.npz")}
+    assert len(wholes) == 3
+    for name, whole in wholes.items():
+        of_two = [halves[name.replace("0-of-1", f"{k}-of-2")] for k in range(2)]
+        assert np.array_equal(whole, np.concatenate(of_two))
 
 
 def test_command_lines_do_not_grow_with_shards(project, snakemake):

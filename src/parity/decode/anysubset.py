@@ -10,6 +10,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.canvas import Canvas
+from parity.decode.clock import Call
 from parity.decoders.steps import Fill
 from parity.experiment.declared import constant
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, infilling
@@ -67,6 +68,11 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
         return model, infilling(tokens.long(), known, words.mask, words.vocab, end.long())
 
     return begin
+
+
+def networks(model: Any) -> list[Call]:
+    """Passes of the one network that fills in."""
+    return [(model, "laws")]
 
 
 def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Filled) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.canvas import Canvas, now
+from parity.decode.clock import Call
 from parity.decoders.steps import Draw
 from parity.experiment.options import needs
 from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order
@@ -85,12 +86,18 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
+def networks(model: Pair) -> list[Call]:
+    """None to be timed from outside: see `Clocked`."""
+    return []
+
+
 def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
     """What a shard keeps of a batch: of each network an image's share of what it cost."""
     counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
     shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
     depth = sum(network.depth for network in model if isinstance(network, Clocked))
-    return vars(done) | shares | {"passes": int(counts["target"]["passes"]), "depth": depth}
+    waited = sum(c[name] for c in counts.values() for name in ("network_seconds", "head_seconds"))
+    return vars(done) | shares | {"passes": int(counts["target"]["passes"]), "depth": depth, "network_seconds": waited}
 
 
 @dataclass

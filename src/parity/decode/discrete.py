@@ -10,8 +10,10 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.canvas import Canvas
+from parity.decode.clock import Call
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
+from parity.models.discrete.sampling import Sampled
 
 PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
 
@@ -62,6 +64,13 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
         return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
 
     return begin
+
+
+def networks(model: Any) -> list[Call]:
+    """Passes of the target, under its guidance and filters, and of the drafting network."""
+    target = model.model if isinstance(model, Sampled) else model
+    drafting = [getattr(target, name, None) for name in ("drafter", "draft")]
+    return [(network, call) for network in (target, *drafting) if network is not None for call in ("logits", "tree")]
 
 
 def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:

@@ -4,6 +4,7 @@ What is particular to a kind is in `parity.decode.<kind>`, imported by name: an 
 
     PACED                             batches of a job beside which plain decoding is timed
     opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take
+    networks(model)                   the calls by which a decoder asks networks
     record(model, start, steps)       runs a decoder: its tokens, and what they cost
     columns(rows, model, start, done) what a shard keeps of that
 """
@@ -22,10 +23,13 @@ from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
+from parity.decode.clock import clocked
 from parity.decode.records import Shard, join
 from parity.experiment.options import needs, plain_method, plain_options
+from parity.experiment.options import plain as is_plain
 
 Rows = dict[str, np.ndarray]
+UNTIMED = dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), float("nan"))
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
 
 
@@ -60,23 +64,44 @@ def column(value: Any, n: int) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.full(n, value)
 
 
-def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> float:
-    """Wall time of plain decoding of a batch, its networks fresh. What a first call pays for once is nobody's."""
+def seconds_of(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise) -> float:
+    """Wall time of decoding a batch, its networks fresh."""
+    return leaf(kind).record(*begun(kind, loaded, spec)(rows, noise)).seconds
+
+
+def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> dict[str, Any]:
+    """Wall times of plain decoding of a batch and, of a job's first, of its first row alone, by the method and plainly.
+    What a first call pays for once is nobody's. A cell that is plain decoding is its own measure."""
     plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
+    itself, n = is_plain(kind, spec["method"], spec["options"]), len(rows["ids"])
+    times: dict[str, Any] = {}
     if first:
         _, _, steps = begun(kind, loaded, plain)(rows, noise)
         next(steps)
-    return leaf(kind).record(*begun(kind, loaded, plain)(rows, noise)).seconds
+    if not itself:
+        times["plain_seconds"] = seconds_of(kind, loaded, plain, rows, noise)
+    if first and n > 1:
+        one, its = {k: v[:1] for k, v in rows.items()}, noise.take(torch.arange(1, device=noise.keys.device))
+        plainly = seconds_of(kind, loaded, plain, one, its)
+        own = plainly if itself else seconds_of(kind, loaded, spec, one, its)
+        alone = {"single_seconds": own, "plain_single_seconds": plainly}
+        times |= {name: np.where(np.arange(n) == 0, seconds, np.nan) for name, seconds in alone.items()}
+    return times
 
 
 def piece(kind: str, loaded: Any, spec: dict[str, Any], some: Rows, number: int, paced: int) -> dict[str, np.ndarray]:
     """Columns of batch `number`; see `decode`."""
     n, wide = len(some["ids"]), torch.float64 if spec.get("dtype") == "float64" else torch.float32
     noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)  # laws are float32 or wider
-    paced_by = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else float("nan")
+    times = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else {}
     model, start, steps = begun(kind, loaded, spec)(some, noise)
-    done = leaf(kind).record(model, start, steps)
-    given = {"ids": some["ids"], "plain_seconds": paced_by, "batch": n}
+    with clocked(leaf(kind).networks(model), noise.keys.device) as clock:
+        done = leaf(kind).record(model, start, steps)
+    if number < paced:
+        times = {"plain_seconds": done.seconds, **times}
+        if n == 1:
+            times |= {"single_seconds": done.seconds, "plain_single_seconds": times["plain_seconds"]}
+    given = {"ids": some["ids"], **UNTIMED, **times, "network_seconds": clock.seconds(), "batch": n}
     return {k: column(v, n) for k, v in (given | leaf(kind).columns(some, model, start, done)).items()}
 
 

@@ -5,7 +5,10 @@ Of every kind of model
     tokens        [n, L], or [n, L, D] where they are continuous
     step          [n, L] int16: the step in which a token became final; 0 for what was given or forced
     seconds       [n] wall time of the row's batch, decoding alone
-    plain_seconds [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed
+    network_seconds      [n] of these, those of its networks
+    plain_seconds        [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed
+    single_seconds, plain_single_seconds
+                         [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
     batch         [n] rows in that batch
     passes        [n] passes of the target over that batch, one after another
     provenance    device, versions, specification, code
@@ -23,7 +26,8 @@ import numpy as np
 from parity.base.errors import ParityError
 from parity.base.files import canonical, read_arrays, write_arrays
 
-NEEDED = ("ids", "tokens", "step", "seconds", "plain_seconds", "batch", "passes")
+TIMES = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
+NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "passes")
 
 
 @dataclass

@@ -3,7 +3,8 @@
 metrics.json holds every figure that a metric of the cell's kind declares, as far as it applies, `<figure>_se` where it
 has a standard error, and beside them
     n, batch, batches, device, dtype          rows, rows decoded at once, batches, and where
-    seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3; speedup _q1 and _q3
+    seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3; speedup _q1 and _q3;
+        speedup_single, network_share
     discrete     step_compression_low and _high; reference_n of FID
     anysubset    code_not_run: why unit tests were not run
     continuous   drafted, is_sd, test_seconds, target_network_seconds, target_head_seconds, real_accuracy, reference_n

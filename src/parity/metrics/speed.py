@@ -14,6 +14,8 @@ from parity.metrics.spread import mean_and_error, ratio_and_error
 KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {
     "speedup": ("speed, times plain decoding's", "", "higher"),
+    "speedup_single": ("speed at batch 1, times plain decoding's", "", "higher"),
+    "network_share": ("share of the time that is the networks'", "", "none"),
     "tokens_per_second": ("tokens per second", "measured", "higher"),
     "seconds_per_image": ("seconds per image or text", "measured", "lower"),
     "ms_per_forward": ("ms per forward", "measured", "lower"),
@@ -53,7 +55,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 def measure(sample: Any) -> dict[str, Any]:
     """Times are one observation a batch, however many rows it holds: `_se` is a standard error, the others quartiles
-    over batches."""
+    over batches. A job's first row is also timed alone."""
     shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
@@ -65,5 +67,9 @@ def measure(sample: Any) -> dict[str, Any]:
         ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
     ):
         figures |= {name: value, f"{name}_se": error, **quartiles(name, of_batch)}
+    timed = ~np.isnan(shard.single_seconds)  # rows decoded alone, too
+    single = shard.plain_single_seconds[timed] / shard.single_seconds[timed]
+    figures["speedup_single"] = float(np.median(single)) if len(single) else float("nan")
+    figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype")}
     return figures | speedup(plain, seconds) | made_with | {"batch": int(size.max()), "batches": len(first)}

@@ -32,7 +32,7 @@ OF_TASK = {
     "code": [Column("pass@1", measured("passed"), "share of completions that pass their unit tests")],
 }
 SHOWN = {"perplexity", "entropy", "logp", "nfe", "aux", "nfe_per_token", "tokens_per_loop", "passed", "speedup"}
-SHOWN |= {"rouge1", "rouge2", "rougeL"}
+SHOWN |= {"rouge1", "rouge2", "rougeL", "speedup_single", "network_share"}
 
 
 def told(task: str, settings: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def tasks(g: Gathered) -> Iterator[Any]:
         yield from (f"pass@1 not run: {why}." for why in not_run)
         of_task = [] if len(not_run) else OF_TASK.get(str(task), [])
         rows, first = common.relabelled(own), g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
-        columns = [tables.METHOD, *tables.COST, *of_task, *COLUMNS]
+        columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *of_task, *COLUMNS]
         yield show(rows, columns, told(str(task), read(given)), mark)
         yield from common.other_figures(KIND, rows, SHOWN)
         wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])

@@ -53,6 +53,7 @@ COST = [
     tables.METHOD,
     Column("NFE", measured("nfe"), "target passes per image, ± standard error"),
     *tables.COST[1:],
+    *tables.CLOCK,
     Column("Step compression", measured("step_compression"), "tokens per pass, 95% bootstrap interval"),
     Column("Nodes per pass", measured("nodes_per_pass"), "tokens that the target evaluates in a pass"),
     Column("Nodes per token", measured("nodes_per_token"), "tokens evaluated per token kept: 1 is no waste"),
@@ -62,7 +63,7 @@ COST = [
     Column("Dtype", value("dtype")),
 ]
 IN_TABLES = {"clip_score", "fid", "kid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
-IN_TABLES |= {"nodes_per_pass", "nodes_per_token", "speedup"}
+IN_TABLES |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share"}
 
 
 def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:

@@ -121,10 +121,18 @@ def speed(row: Row) -> Entry:
     return entry if low == high else entry._replace(detail=f"{low.text} to {high.text}")
 
 
+def alone(row: Row) -> Entry:
+    return form.times(row.get("speedup_single"))
+
+
 COST = [
     Column("n", value("n"), "images or texts"),
     Column("Fewer passes", fewer, "passes of plain decoding / of this method, counted"),
     Column("Speed", speed, "plain decoding's time / its own, in the same job: median and quartiles over batches"),
+]
+CLOCK = [
+    Column("Speed at batch 1", alone, "the same, of each job's first row decoded alone"),
+    Column("Networks", share("network_share"), "share of the time that is its networks'; the rest is the decoder's"),
 ]
 
 
