@@ -40,7 +40,9 @@ class Job:
         """The same with another specification."""
         return replace(self, spec=self.spec | changes)
 
-    def arguments(self, *, batch: int = 3, code: str = "0", out: str = "0-of-1.npz", checkpoint: str = "") -> list[str]:
+    def arguments(
+        self, *, batch: int = 3, code: str = "0", out: str = "0-of-1.npz", checkpoint: str = "", shards: int = 1
+    ) -> list[str]:
         """Of the command; its files are written. `checkpoint`: another file, for jobs that must not load a model."""
         write_json(self.folder / "spec.json", self.spec)
         write_json(self.folder / "manifest.json", self.manifest)
@@ -50,7 +52,7 @@ class Job:
             given = ["--inputs", str(self.folder / "rows.npz")]
         manifest = checkpoint or str(self.folder / "manifest.json")
         paths = ["--checkpoint", manifest, "--spec", str(self.folder / "spec.json"), "--store", str(self.store)]
-        how = ["--kind", self.kind, "--code", code, "--batch", str(batch)]
+        how = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
         return [*how, *paths, *given, "--out", str(self.folder / out)]
 
     @property

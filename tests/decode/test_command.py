@@ -8,7 +8,7 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.decode.loop import leaf
-from parity.decode.records import NEEDED
+from parity.decode.records import NEEDED, read_shard
 from parity.experiment.options import KINDS
 
 every_kind = pytest.mark.parametrize("job", list(KINDS), indirect=True)
@@ -87,6 +87,24 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, decoded, damage):
     with pytest.raises(FileNotFoundError, match="manifest"):
         decoded(job, checkpoint=NOWHERE)
     assert np.array_equal(decoded(job).tokens, whole.tokens)
+
+
+@pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
+def test_a_job_of_several_shards_decodes_those_that_are_not_kept(job, decoded, capsys):
+    """The same rows in one file, a shard lost alone decoded again; plain decoding is timed beside the first."""
+    whole, some = decoded(job), decoded(job, shards=2, code="1")
+    assert np.array_equal(some.ids, whole.ids) and same(some.tokens, whole.tokens, job.kind)
+    assert np.isfinite(some.plain_seconds).tolist() == [True, False, False]
+    kept = {file: read_shard(file) for file in job.store.iterdir() if len(read_shard(file).ids) < 3}
+    assert sorted(len(shard.ids) for shard in kept.values()) == [1, 2]
+    lost = next(file for file, shard in kept.items() if len(shard.ids) == 2)
+    lost.unlink()
+    with pytest.raises(FileNotFoundError, match="manifest"):
+        decoded(job, shards=2, code="1", checkpoint=NOWHERE)
+    again = decoded(job, shards=2, code="1")
+    assert "1 of 2 shards" in capsys.readouterr().out and same(again.tokens, whole.tokens, job.kind)
+    assert np.array_equal(again.seconds[:1], some.seconds[:1])  # of the one that was kept
+    assert same(decoded(job, shards=2, code="1", checkpoint=NOWHERE).tokens, whole.tokens, job.kind)
 
 
 @pytest.mark.slow

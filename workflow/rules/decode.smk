@@ -5,8 +5,9 @@ OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/spec.json          
                  results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
 `decode` is the rule that every method inherits (workflow/methods/<kind>_<method>.smk); by itself nothing asks for it.
-Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shard there
-links it, so neither a killed run nor an option changed and changed back decodes anything twice.
+Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
+decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there
+are more shards than jobs, each job decodes some, one after another, to one file.
 """
 
 
@@ -52,6 +53,7 @@ rule decode:
         kind=lambda w: BY_KEY[w.key].kind,
         inputs=lambda w, input: given("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
+        shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
         device=device,
         compile=EXPERIMENT.compile,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
@@ -66,6 +68,7 @@ rule decode:
             --code {params.digest} \
             --store results/store \
             --batch {params.batch} \
+            --shards {params.shards} \
             --threads {threads} \
             --device {params.device} \
             --compile {params.compile} \

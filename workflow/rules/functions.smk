@@ -115,7 +115,7 @@ def pictured(kind):
 
 def reference_prompts(wildcards):
     """The captions that reference pictures are drawn of."""
-    shards = range(EXPERIMENT.image.prompts.shards) if wildcards.kind == "discrete" else []
+    shards = range(paths.jobs(EXPERIMENT, "discrete")) if wildcards.kind == "discrete" else []
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 

@@ -15,7 +15,7 @@ if EXPERIMENT.image:
         input:
             EXPERIMENT.image.prompts.file,
         output:
-            collect("results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(EXPERIMENT.image.prompts.shards)),
+            collect("results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))),
         log:
             f"logs/inputs/{PROMPT_SET}.log",
         conda:
@@ -25,7 +25,7 @@ if EXPERIMENT.image:
             folder=subpath(output[0], parent=True),
             limit=len(PROMPTS),
             repeats=EXPERIMENT.image.prompts.repeats,
-            shards=EXPERIMENT.image.prompts.shards,
+            shards=paths.jobs(EXPERIMENT, "discrete"),
             max_words=EXPERIMENT.image.prompts.max_words,
             code=code("parity.base.command", "parity.inputs.prompts"),
         shell:

@@ -1,10 +1,11 @@
-"""Decode one shard of one cell: the job that every method's rule runs.
+"""Decode some shards of one cell to one file: the job that every method's rule runs.
 
 python -m parity.decode --kind discrete --spec spec.json --inputs 0.npz --checkpoint manifest.json --code 0123abcd \
     --store results/store --batch 32 --threads 1 --device cpu --out 0-of-1.npz
 """
 
 import argparse
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,9 +14,17 @@ from parity.base.devices import check, own
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
-from parity.decode.records import is_whole, read_rows, write_shard
+from parity.decode.loop import Rows
+from parity.decode.records import is_whole, read_rows, read_shards, write_shard
 from parity.decode.store import link, stored
 from parity.experiment.options import KINDS
+
+
+def parts(rows: Rows, count: int) -> list[Rows]:
+    """The rows in contiguous shards whose sizes differ by one at most; none of them empty."""
+    n = len(rows["ids"])
+    bounds = [n * k // count for k in range(count + 1)]
+    return [{k: v[first:end] for k, v in rows.items()} for first, end in pairwise(bounds) if first < end]
 
 
 def main() -> None:
@@ -23,6 +32,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--code", required=True, help="digest of the sources that the samples depend on")
     parser.add_argument("--compile", choices=["auto", "off"], default="auto", help="auto: passes on CUDA alone")
+    parser.add_argument("--shards", type=int, default=1, help="parts that the rows are decoded and kept in")
     arguments(parser, "spec", "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
@@ -31,18 +41,25 @@ def main() -> None:
         raise ParityError(f"--inputs: none; needed for {a.kind} models, whose images are not numbered")
     numbered = np.array([str(i) for i in range(spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
-    kept = stored(a.store, a.kind, spec, a.code, rows)
-    if is_whole(kept):
-        print(f"{kept}: whole and of this specification; not decoded again")
-    else:
+    shards = [(part, stored(a.store, a.kind, spec, a.code, part)) for part in parts(rows, a.shards)]
+    open_shards = [(part, kept) for part, kept in shards if not is_whole(kept)]
+    if len(open_shards) < len(shards):
+        print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
+    if open_shards:
         check(a.device, spec.get("dtype", "float32"))
         device = own(a.device)
         fast = a.compile == "auto" and device.startswith("cuda")
         loaded = loop.load(a.kind, read_json(a.checkpoint), spec, device, fast)
-        shard = loop.decode(a.kind, loaded, spec, rows, a.batch, loop.leaf(a.kind).PACED)
         how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
-        write_shard(kept, shard.columns, how)
-    link(kept, a.out)
+        for part, kept in open_shards:
+            paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
+            write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced).columns, how)
+    files = [kept for _, kept in shards]
+    if len(files) == 1:
+        link(files[0], a.out)
+    else:
+        whole = read_shards(files)
+        write_shard(a.out, whole.columns, whole.provenance)
 
 
 if __name__ == "__main__":

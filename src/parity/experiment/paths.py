@@ -37,7 +37,7 @@ def manifests(config: Config) -> dict[str, str]:
 
 def prompt_set(config: Config, prompts: list[str]) -> str:
     assert config.image is not None
-    return f"{prompt_digest(prompts)}-{config.image.prompts.repeats}x{config.image.prompts.shards}"
+    return f"{prompt_digest(prompts)}-{config.image.prompts.repeats}x{jobs(config, 'discrete')}"
 
 
 def task(kind: str, key: str) -> str:
@@ -45,9 +45,18 @@ def task(kind: str, key: str) -> str:
     return f"results/inputs/anysubset/{kind}-{key}.npz"
 
 
-def shards(config: Config, kind: str) -> int:
-    """Jobs that a cell's decoding is split over."""
-    return config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
+def jobs(config: Config, kind: str) -> int:
+    """Jobs that decode a cell, each to a file: one a shard, or some shards each where there are more of them. What a
+    plan costs grows with jobs alone."""
+    if kind != "discrete" or config.image is None:
+        return 1
+    return min(config.image.prompts.shards, config.image.prompts.jobs)
+
+
+def shards_of_a_job(config: Config, kind: str) -> int:
+    """Shards that a job decodes one after another."""
+    whole = config.image.prompts.shards if kind == "discrete" and config.image is not None else 1
+    return -(-whole // jobs(config, kind))
 
 
 def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = None) -> list[str]:
@@ -55,7 +64,7 @@ def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = N
     spec = cell.spec
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
-        return [f"{folder}/{k}.npz" for k in (range(shards(config, "discrete")) if shard is None else [shard])]
+        return [f"{folder}/{k}.npz" for k in (range(jobs(config, "discrete")) if shard is None else [shard])]
     return [task(spec["task_kind"], spec["task"])] if cell.kind == "anysubset" else []
 
 
@@ -79,7 +88,7 @@ def folder(cell: Cell) -> str:
 
 def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     """A cell's files of one kind ("shards" or "pictures"), in order."""
-    n = shards(config, cell.kind)
+    n = jobs(config, cell.kind)
     return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
 
 

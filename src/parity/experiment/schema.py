@@ -52,7 +52,12 @@ class PromptSpec(Strict):
     file: str = "prompts/scenes.txt"
     limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
-    shards: int = Field(1, ge=1, le=1000, description="jobs the prompts are split over; changes no result")
+    shards: int = Field(
+        1, ge=1, le=100_000, description="parts of the prompts, each kept as soon as it is decoded; changes no result"
+    )
+    jobs: int = Field(
+        100, ge=1, le=1000, description="jobs at most that decode a cell's shards, some each; changes no result"
+    )
     max_words: int = Field(23, ge=1, le=120, description="longest prompt the model's prefix holds")
 
 
