@@ -34,23 +34,21 @@ continuous:
 """
 
 
-@pytest.fixture
-def project(tmp_path):
+def copied(folder):
     """A copy of the project without results."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(source, tmp_path / part)
-    (tmp_path / "tiny.yaml").write_text(TINY)
-    (tmp_path / "every.yaml").write_text(EVERY)
-    return tmp_path
+            shutil.copy(source, folder / part)
+    (folder / "tiny.yaml").write_text(TINY)
+    (folder / "every.yaml").write_text(EVERY)
+    return folder
 
 
-@pytest.fixture
-def snakemake(project):
-    """Run snakemake in the copy: `snakemake(*arguments, config=FILE)`; `warm`: with the process that jobs fork from."""
+def runner(project):
+    """Runs snakemake in a copy: `run(*arguments, config=FILE)`; `warm`: with the process that jobs fork from."""
 
     def run(*arguments, config="tiny.yaml", cwd=project, warm=False):
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0"]
@@ -59,6 +57,16 @@ def snakemake(project):
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500, env=environment)
 
     return run
+
+
+@pytest.fixture
+def project(tmp_path):
+    return copied(tmp_path)
+
+
+@pytest.fixture
+def snakemake(project):
+    return runner(project)
 
 
 def jobs(run):
@@ -97,19 +105,14 @@ if "-m" in words[:3] and words[words.index("-m") + 1].startswith("parity."):
 '''
 
 
-@pytest.fixture
-def finished(project, snakemake):
-    """A workflow that has run, as far as Snakemake can tell: every command leaves empty files and ends."""
-
-    def finish(config="every.yaml"):
-        stub = project / "src/sitecustomize.py"
-        stub.write_text(STUB)
-        plan = jobs(snakemake("-n", config=config))
-        done = snakemake(config=config)
-        assert done.returncode == 0, done.stdout + done.stderr
-        stub.unlink()
-        again = snakemake("-n", config=config)
-        assert not jobs(again), jobs(again)
-        return plan
-
-    return finish
+def finish(project, snakemake, config="every.yaml"):
+    """The jobs of a workflow that has run, as far as Snakemake can tell: every command leaves empty files and ends."""
+    stub = project / "src/sitecustomize.py"
+    stub.write_text(STUB)
+    plan = jobs(snakemake("-n", config=config))
+    done = snakemake(config=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    stub.unlink()
+    again = snakemake("-n", config=config)
+    assert not jobs(again), jobs(again)
+    return plan

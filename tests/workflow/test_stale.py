@@ -11,7 +11,7 @@ import pytest
 
 from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
-from tests.workflow.conftest import EVERY, jobs
+from tests.workflow.conftest import EVERY, copied, finish, jobs, runner
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
@@ -60,6 +60,23 @@ print(json.dumps(found))
 '''
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """One for all: these tests plan, and put back what they edit."""
+    return copied(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def snakemake(project):
+    return runner(project)
+
+
+@pytest.fixture(scope="module")
+def plan(project, snakemake):
+    """The jobs of a workflow that has run."""
+    return finish(project, snakemake)
+
+
 def reasons(said):
     """Why each job of a dry run runs: {first output: reason}."""
     found, output = {}, ""
@@ -79,13 +96,28 @@ def named(project):
     return {output: modules for output, modules in roots(project / ".snakemake/metadata").items() if modules}
 
 
+def module_of(path):
+    """The name by which a file of the package is imported."""
+    return ".".join(("parity", *path.relative_to(PACKAGE).with_suffix("").parts))
+
+
 @pytest.mark.slow
-def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, finished):
-    """Every module of these stages in turn; that a job imports nothing else is seen in CI, on jobs that were run."""
-    planned = {output for _, output in finished()}
+def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan):
+    """Of modules that the same jobs import one is edited, in turn; an edit of any changes its digest. That a job
+    imports nothing else is seen in CI, on jobs that were run."""
+    planned = {output for _, output in plan}
     known = {output: set(sources.closure(*modules)) for output, modules in named(project).items() if output in planned}
     assert len(known) > 50
-    files = {str(project / "src/parity" / p.relative_to(PACKAGE)): p for p in EDITED}
+    importers = {p: frozenset(output for output, modules in known.items() if module_of(p) in modules) for p in EDITED}
+    files = {
+        str(project / "src/parity" / p.relative_to(PACKAGE)): p
+        for p in {jobs: p for p, jobs in importers.items()}.values()
+    }
+    assert len(files) > 30
+    edited = project / "edited.py"
+    for path in EDITED:
+        edited.write_text(path.read_text() + "\nEDITED = 1\n")
+        assert sources.facts(edited)[0] != sources.facts(path)[0], path
     arguments = ["--cores", "2", "--resources", "gpu=0", "--configfile", "every.yaml", "-n"]
     done = subprocess.run(
         [sys.executable, "-c", PLANS, *arguments],
@@ -95,33 +127,33 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, finis
     assert done.returncode == 0, done.stderr
     for file, (code, said) in json.loads(done.stdout).items():
         assert code == 0, said
-        module = ".".join(("parity", *files[file].relative_to(PACKAGE).with_suffix("").parts))
+        module = module_of(files[file])
         # Of a job that runs for a new input Snakemake does not always say that its parameters changed too.
-        why, expected = reasons(said), {output for output, modules in known.items() if module in modules}
+        why, expected = reasons(said), importers[files[file]]
         changed = {output for output, reason in why.items() if "Params have changed" in reason}
         assert changed <= expected <= set(why), module
         assert all("Input files updated" in why[output] for output in expected - changed), module
 
 
-def test_writing_runs_nothing(project, snakemake, finished):
+def test_writing_runs_nothing(project, snakemake, plan):
     """A comment and a docstring in a module that every verdict imports."""
-    finished()
     file = project / "src/parity/equality/rows.py"
-    file.write_text(file.read_text().replace('"""', '"""Said at length. ', 1) + "\n# a comment\n")
+    before = file.read_text()
+    file.write_text(before.replace('"""', '"""Said at length. ', 1) + "\n# a comment\n")
     assert not jobs(snakemake("-n", config="every.yaml"))
+    file.write_text(before)
 
 
-def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, snakemake, finished):
-    finished()
+def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, snakemake, plan):
     for kind, more in (
         ("discrete", ("sjd: [{window: 16}]", "sjd: [{window: 16}, {window: 17}]")),
         ("anysubset", ("assd: [{k: 5}]", "assd: [{k: 5}, {k: 4}]")),
         ("continuous", ("cspd: [{gamma: 4}]", "cspd: [{gamma: 4}, {gamma: 3}]")),
     ):
         (project / "more.yaml").write_text(EVERY.replace(*more))
-        plan = jobs(snakemake("-n", config="more.yaml"))
-        new = {file.split("/")[-2] for rule, file in plan if rule == "specification"}
-        assert len(new) == 1, plan
+        now = jobs(snakemake("-n", config="more.yaml"))
+        new = {file.split("/")[-2] for rule, file in now if rule == "specification"}
+        assert len(new) == 1, now
         allowed = re.compile("|".join([*new, "^results/every/", f"^results/equality/exact/{kind}/"]))
-        assert not [job for job in plan if not allowed.search(job[1])], plan
-        assert ("report", "results/every/report.html") in plan
+        assert not [job for job in now if not allowed.search(job[1])], now
+        assert ("report", "results/every/report.html") in now

@@ -117,7 +117,7 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
 
 def test_command_lines_do_not_grow_with_shards(project, snakemake):
     """Files that differ in their number are one name: a thousand would be more than a command line holds."""
-    (project / "many.yaml").write_text(TINY.replace("limit: 4, shards: 2", "limit: 120, shards: 120"))
+    (project / "many.yaml").write_text(TINY.replace("limit: 4, shards: 2", "limit: 120, shards: 120, jobs: 120"))
     done = snakemake("-n", "-p", config="many.yaml")
     assert done.returncode == 0, done.stderr
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.lstrip().startswith(("python", "--"))]
