@@ -21,6 +21,8 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from parity.base import weights
+
 backend_registration._setup_privateuseone_for_python_backend()  # torch asks for a guard of every device it is named
 DEVICE = torch.device("privateuseone:0")
 ROOT = Path(__file__).parents[1]
@@ -138,3 +140,27 @@ def elsewhere() -> Iterator[Elsewhere]:
             yield device
     finally:
         torch._C._set_only_lift_cpu_tensors(lifting)
+
+
+@contextmanager
+def loading() -> Iterator[Elsewhere]:
+    """The device, for jobs that load their networks themselves, onto the device whose name they are given."""
+    to, load_file = torch.nn.Module.to, weights.load_file
+
+    def there(device: Any) -> bool:
+        return isinstance(device, str | torch.device) and torch.device(device).type == DEVICE.type
+
+    with elsewhere() as device:
+
+        def moved(net: Any, *given: Any, **named: Any) -> Any:
+            net = to(net, *(x for x in given if not there(x)), **named)
+            return device.put(net) if any(map(there, given)) else net
+
+        torch.nn.Module.to = moved
+        weights.load_file = lambda file, device_name="cpu", **named: (
+            device.put(load_file(file)) if there(named.get("device", device_name)) else load_file(file, **named)
+        )
+        try:
+            yield device
+        finally:
+            torch.nn.Module.to, weights.load_file = to, load_file

@@ -18,6 +18,7 @@ from parity.experiment.declared import modules, require
 from parity.experiment.options import options
 from parity.inputs import tasks
 from parity.models import fetch
+from tests.elsewhere import DEVICE, loading
 
 MODELS = {
     "discrete": {"grid": 8},
@@ -65,14 +66,14 @@ class Workplace:
                 write_shard(folder / "shards/0-of-1.npz", shard.columns, {})
         return folder
 
-    def run(self, layer, folder, settings=None, baseline=None):
+    def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
         """The layer's JSON file, made by the command from the files that it reads, and its laws."""
         said = require(f"equality/layers/{self.kind}", layer.replace("-", "_"), ("READS", "WRITES"))
         paths = {"shards": folder / "shards/0-of-1.npz", "inputs": self.folder / "inputs.npz"}
         paths |= {"checkpoint": self.folder / "manifest.json", "baseline": baseline, "laws": folder / "laws.npz"}
         given = [x for name in (*said["READS"], *said["WRITES"]) for x in (f"--{name}", str(paths[name]))]
         place = ["layer", layer, "--kind", self.kind, "--cell", str(folder), "--settings", json.dumps(settings or {})]
-        a = command.parser().parse_args([*place, *given, "--out", str(folder / "rows.json")])
+        a = command.parser().parse_args([*place, *given, "--device", str(device), "--out", str(folder / "rows.json")])
         write_json(a.out, a.run(a))
         return read_json(a.out), read_arrays(a.laws) if a.laws else {}
 
@@ -268,6 +269,25 @@ def test_one_token_of_control_and_drafted_methods(workplace):
     assert drafted["ratios"]["acceptance"]["n"] == 2 * 64 and smallest(drafted) > 0.01
     models = sorted({r["model"] for r in drafted["rows"]})
     assert [m.rsplit(" ", 1)[0] for m in models] == ["gmm, condition 0, place", "gmm, condition 1, place"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer", "method", "given", "settings"),
+    [
+        ("discrete", "teacher-forced", "ar", {}, {"seeds": [11]}),
+        ("discrete", "pathwise", "jacobi", {"window": 8, "coupling": "shared"}, {"pathwise": 1}),
+        ("anysubset", "teacher-forced", "assd", {"k": 4}, {}),
+        ("continuous", "one-token", "cspd", {"gamma": 4}, {"forced": 64, "conditions": 2}),
+    ],
+)
+def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method, given, settings):
+    place = workplace(kind)
+    cell = place.cell(method, given, seed=7, decoded=layer == "teacher-forced")
+    baseline = place.cell("mar", seed=0) if layer == "one-token" else None
+    here, _ = place.run(layer, cell, settings, baseline)
+    with loading():
+        there, _ = place.run(layer, cell, settings, baseline, DEVICE)
+    assert there["rows"] == [pytest.approx(row, rel=1e-4) for row in here["rows"]] and here["rows"]  # but for rounding
 
 
 def test_files_are_read_when_they_are_asked_for(tmp_path):

@@ -23,6 +23,7 @@ from parity.metrics import measure, reference
 from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
+from tests.elsewhere import DEVICE, loading
 
 N = 12  # rows of a cell
 MODELS = {
@@ -143,6 +144,16 @@ def test_a_cell_is_measured_twice_alike(measured):
     before = [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
     measure.run(a)
     assert before == [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
+
+
+def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
+    """Of two devices no op; what the host asks for grows with batches, not with rows."""
+    _, folder, a = measured
+    given = {**vars(a), "device": str(DEVICE), "out": tmp_path / "metrics.json"}
+    with loading() as device:
+        measure.run(argparse.Namespace(**given))
+    assert (tmp_path / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
+    assert 0 < len(device.reads) < N
 
 
 def test_files_of_other_rows_are_refused(measured, tmp_path):

@@ -83,7 +83,9 @@ def batch_noise(seed: int, prompts: list[str], device: str = "cpu", dtype: torch
     return Noise(torch.tensor([row_key(seed, p) for p in prompts], device=device), dtype)
 
 
-def counted_noise(seed: int, rows: range, dtype: torch.dtype = torch.float64) -> Noise:
+def counted_noise(
+    seed: int, rows: range, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+) -> Noise:
     """Noise of many anonymous rows, keyed by number: what the equality tests draw their samples with."""
-    keys = torch.arange(rows.start, rows.stop, dtype=torch.int64)
+    keys = torch.arange(rows.start, rows.stop, dtype=torch.int64, device=device)
     return Noise(_mix(keys * GOLDEN + torch.tensor(seed) * MIX2), dtype)

@@ -122,9 +122,9 @@ def rows(
         family: list[Row] = []
         for c, (pair, image) in enumerate(conditions):
             here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
-            fresh, dtype = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), image[0].dtype
-            mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, dtype))
-            theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, dtype))
+            fresh, how = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), (image[0].dtype, image[0].device)
+            mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, *how))
+            theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, *how))
             x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
             family += family_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
             result += shifts(x, y, **here) if repeat == 0 else []

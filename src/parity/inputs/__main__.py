@@ -17,7 +17,7 @@ def write_prompts(a: argparse.Namespace) -> None:
     from parity.experiment.schema import PromptSpec
     from parity.inputs.prompts import write
 
-    settings = {name: getattr(a, name) for name in PromptSpec.model_fields}
+    settings = {name: getattr(a, name) for name in ("file", "limit", "repeats", "shards", "max_words")}
     write(PromptSpec(**settings), a.out)
 
 

@@ -96,7 +96,7 @@ class CLIP(nn.Module):
     def encode_text(self, ids: Tensor) -> Tensor:
         """Token ids [B, CONTEXT] to features [B, d], read off the end token, whose id is the highest."""
         x = self.transformer(self.token_embedding(ids) + self.positional_embedding, self.get_buffer("mask"))
-        return self.ln_final(x)[torch.arange(len(x)), ids.argmax(-1)] @ self.text_projection
+        return self.ln_final(x)[torch.arange(len(x), device=x.device), ids.argmax(-1)] @ self.text_projection
 
 
 def load(file: Path, device: str = "cpu") -> CLIP:

@@ -30,9 +30,9 @@ def rows(cell: CellFiles) -> list[Row]:
     options = {k: ONE.get(k, v) for k, v in spec["options"].items()}
     rng, conditions = np.random.default_rng([spec["seed"], 11]), []
     for c in range(min(cell.settings["conditions"], len(shard.tokens))):
-        image = (torch.from_numpy(shard.tokens[c]), torch.from_numpy(shard.order[c]))
+        image = [torch.from_numpy(column[c]).to(cell.device) for column in (shard.tokens, shard.order)]
         place = int(rng.integers(1, shard.order.shape[1]))
-        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (*image, place)))
+        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (image[0], image[1], place)))
     seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
     result = one_token.rows(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
     cell.beside["ratios"] = {}
@@ -54,7 +54,7 @@ def ratios(
     of the distance of draft and target, and of acceptance, over the drafts of all conditions."""
     drawn: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     for c, (pair, image) in enumerate(conditions):
-        noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32)
+        noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, image[0].device)
         done = one_token.draw(pair, decoder, options, image, noise)
         drawn["two_paths"] += done.log_ratio[:, 0].tolist()
         drawn["distance"] += done.distance[:, 0].tolist()
