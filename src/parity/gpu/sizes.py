@@ -1,7 +1,7 @@
 """Networks of published sizes with random weights: the time of a pass depends on shapes, not on what the weights are.
 
-Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.transformer` has not; xAR-H, whose
-depth is not in its paper.
+Sizes are those of the released code's constructors. Left out: Emu3, whose attention has fewer keys than queries, which
+`models.discrete.transformer` has not.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.models.compiling import compiled
-from parity.models.continuous import harmon, mar
+from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import LlamaGen, a_pass
 from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
@@ -20,7 +20,7 @@ from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
-# name to sizes: LlamaGenConfig, MARConfig or HarmonConfig, XLNet's as transformers saves them
+# name to sizes: LlamaGenConfig, a continuous family's Config, XLNet's as transformers saves them
 DISCRETE = {
     "Lumina-mGPT 7B at 768": LlamaGenConfig(65536, 4096, 32, 32, grid=48, prefix=52, caption_dim=4096),
     "Anole 7B at 512": LlamaGenConfig(65536, 4096, 32, 32, grid=32, prefix=52, caption_dim=4096),
@@ -31,12 +31,16 @@ CONTINUOUS: dict[str, Any] = {
     "MAR-B": mar.MARConfig(),
     "MAR-L": mar.MARConfig(width=1024, encoder=16, decoder=16, heads=16, head_width=1280, head_depth=8),
     "MAR-H": mar.MARConfig(**MAR_H),
+    "xAR-H": xar.XARConfig(width=1280, encoder=20, decoder=20, heads=16),
     "Harmon-1.5B": harmon.HarmonConfig(**MAR_H, **QWEN),
 }
 TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "vocab_size": 32000}}
 # what a CPU runs, so that the command is tested
 SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
-SMALL_CONTINUOUS = {"small MAR": mar.MARConfig(10, 4, 4, 64, 2, 2, 4, 4, 64, 2)}
+SMALL_CONTINUOUS = {
+    "small MAR": mar.MARConfig(10, 4, 4, 64, 2, 2, 4, 4, 64, 2),
+    "small xAR": xar.XARConfig(10, 4, 2, 4, 64, 2, 2, 4),
+}
 SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner": 128, "vocab_size": 256}}
 
 
@@ -93,9 +97,9 @@ class Discrete:
 
 
 def continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
-    """A random MAR or Harmon of a size as a model of `batch` images, guided."""
-    family = harmon if isinstance(config, harmon.HarmonConfig) else mar
+    """A random MAR, xAR or Harmon of a size as a model of `batch` images, guided."""
+    family: Any = next(f for f in (mar, xar, harmon) if isinstance(config, f.Config))
     net = random(lambda: family.Network(config), device, dtype)
     prompts = torch.zeros(batch, dtype=torch.int64, device=device)
-    labels: Tensor = prompts if family is mar else prompts[:, None].expand(-1, 8)
+    labels: Tensor = prompts[:, None].expand(-1, 8) if family is harmon else prompts
     return family.Model(net, labels, HeadSampling(steps, guidance=3.0))
