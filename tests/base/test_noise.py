@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from parity.base.noise import Noise, batch_noise, counted_noise, row_key
+from parity.base.keys import row_key
+from parity.base.noise import Noise, batch_noise, counted_noise
 
 
 def test_noise_of_a_row_does_not_depend_on_its_batch():

@@ -1,28 +1,27 @@
 """Decoders written for Parity: users' own get their verdicts; what a command line names is found, or one line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from parity.base import named
 from parity.base.errors import ParityError
+from parity.certify import __main__ as command
 from parity.certify import certify
 from parity.decoders.discrete.sjd import sjd
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_users_decoders_get_their_verdicts():
+def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
     """The documented example: the correct one through the command, the subtly wrong one through the call."""
-    way = ["parity.certify", "decoder", "docs/example_decoders.py:lookahead"]
-    settings = ["--models", "small", "--n", "5000", "--margin", "0.08"]
-    good = subprocess.run(
-        [sys.executable, "-m", *way, *settings], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert good.returncode == 0 and good.stdout.startswith("lookahead: certified lossless"), good.stdout + good.stderr
-    bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=5000, models="small")
+    settings = ["--models", "small", "--n", "3000", "--margin", "0.1"]
+    monkeypatch.setattr("sys.argv", ["", "decoder", f"{ROOT}/docs/example_decoders.py:lookahead", *settings])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    said = capsys.readouterr()
+    assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
+    bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
     assert bad.verdict["verdict"].startswith("lossy: TV = 0.1") and bad.verdict["mismatch"] and bad.exit_code == 1
     assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
 

@@ -50,3 +50,8 @@ def option(text: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except json.JSONDecodeError:
         return key, value
+
+
+def name_of(function: Any) -> str:
+    """The function's name, also under functools.partial."""
+    return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

@@ -9,10 +9,10 @@ consecutive counters. Everything is int64 tensor arithmetic, so the bits are the
 stable keyed generator that takes a tensor of keys and of counters.
 """
 
-import hashlib
-
 import torch
 from torch import Tensor
+
+from parity.base.keys import row_key
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -29,11 +29,6 @@ def _mix(z: Tensor) -> Tensor:
 def _signed(n: int) -> int:
     """n modulo 2^64 as an int64 holds it."""
     return (n + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def row_key(seed: int, prompt: str) -> int:
-    """The 64-bit key of a row, from the run's seed and the prompt's id."""
-    return int.from_bytes(hashlib.sha256(f"{seed}\n{prompt}".encode()).digest()[:8], "little", signed=True)
 
 
 class Noise:

@@ -56,7 +56,7 @@ def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], n
     """Certify, diagnose, write, print: the exit code."""
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
     settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "processes": a.processes}
-    settings |= {"batch": a.batch, "seeds": (a.seed, a.seed + 1), "folder": out, "spec": spec, "name": name}
+    settings |= {"repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1), "folder": out, "spec": spec, "name": name}
     c = leaf("parity.certify.sampler").certify_sampler(sample, law, **settings)
     if c.exit_code == 1 and diagnose is not None:
         c.beside["diagnosis"] = diagnose(c)
@@ -123,7 +123,8 @@ def server(a: argparse.Namespace) -> int:
     adapter, served = leaf(TRANSFORMERS), leaf("parity.certify.adapters.server")
     model = adapter.load(a.target)
     options = dict(a.options)
-    law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
+    laws = {k: v for k, v in options.items() if k in served.OF_LAW}
+    law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, laws, end=a.end)
     letters = adapter.tokenizer_of(a.target)
     sampler = served.Server(a.url, a.length, letters, model=a.model, timeout=a.timeout, options=options, end=a.end)
     spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": dict(options)}
@@ -172,7 +173,8 @@ def models(a: argparse.Namespace) -> int:
     if a.kind == "gemma4":
         found = tools.write_gemma4(a.out, a.vocab, a.seed)
     else:
-        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed)
+        more = {} if a.head_dim is None else {"head_dim": a.head_dim}
+        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **more)
         found = [target, *tools.write_companions(target, a.out, a.tv)]
     print(*found, sep="\n")
     return 0
@@ -226,6 +228,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--kind", default="llama")
     p.add_argument("--vocab", type=int, default=4)
     p.add_argument("--tv", type=float, default=0.3, help="of the companions")
+    p.add_argument("--head-dim", type=int, help="width of a head (8); vLLM's CPU build takes 32 and more")
     return main
 
 
@@ -233,6 +236,7 @@ def sampling_flags(p: argparse.ArgumentParser) -> None:
     """What the ways share whose laws are enumerated."""
     p.add_argument("--n", type=int, help="sequences (as many as --margin needs)")
     p.add_argument("--minutes", type=float, help="no more than fit into this time")
+    p.add_argument("--repeat", type=int, help="sequences of a rejection's repeat (twice those of the first)")
     p.add_argument("--margin", type=float, default=0.1, help="TV below which a bound certifies (0.1)")
     p.add_argument("--alpha", type=float, default=0.05, help="false alarms (0.05)")
     p.add_argument("--length", type=int, default=3, help="tokens drawn (3)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from parity.certify import evidence
 from parity.certify.laws import Law, first_of
@@ -91,12 +91,18 @@ def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
 
 
 def tv_low(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
-    """A lower bound on the TV at 1 - alpha / 2: the event that the first seed's sample has too often, in the second's
-    (Clopper-Pearson), less its probability. One sample chooses, the other judges, so it holds at any size."""
-    event = first > first.sum() * law.cells
-    hits, n = int(second[event].sum()), int(second.sum())
-    least = float(stats.beta.ppf(alpha / 2, hits, n - hits + 1)) if hits else 0.0
-    return max(0.0, least - float(law.cells[event].sum()))
+    """A lower bound on the TV at 1 - alpha / 2: an event that the first seed's sample has too often, in the second's
+    (Clopper-Pearson), less its probability. One sample chooses, the other judges, so it holds at any size. Events are
+    of the prompt and the first 1, 2, ..., L tokens (few cells are chosen well by few samples), each with its share."""
+    K, V, L = len(law.prompts), law.vocab, law.length
+    best, n = 0.0, int(second.sum())
+    for depth in range(1, L + 1):
+        own, again, p = (x.reshape(K, V**depth, -1).sum(-1) for x in (first, second, law.cells))
+        event = own > own.sum() * p
+        hits = int(again[event].sum())
+        least = float(special.betaincinv(hits, n - hits + 1, alpha / 2 / L)) if hits else 0.0
+        best = max(best, least - float(p[event].sum()))
+    return best
 
 
 def concluded(

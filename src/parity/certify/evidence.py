@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.noise import row_key
+from parity.base.keys import row_key
 from parity.certify.laws import Law
 from parity.equality import rows as R
 from parity.equality.counts import TESTS, joint_rows, log_e, tv_bound

@@ -11,13 +11,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from parity.base.errors import ParityError
 from parity.equality.counts import digits
-from parity.models.discrete.tabular import TabularModel, nodes
+
+if TYPE_CHECKING:  # it brings torch along, and a law of a callable needs none
+    from parity.models.discrete.tabular import TabularModel
 
 CELLS = 20_000  # sequences, over all prompts, that are still counted one by one
 SUM = 1e-6  # how far a law's sum may be from one
@@ -65,7 +67,7 @@ class Law:
 
 def first_of(vocab: int, depth: int) -> int:
     """Number of prefixes shorter than `depth`."""
-    return nodes(vocab, depth)
+    return sum(vocab**i for i in range(depth))
 
 
 def joint_of(table: np.ndarray, length: int) -> np.ndarray:
@@ -121,8 +123,17 @@ def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
     return found
 
 
+def of_table(model: "TabularModel", prompts: np.ndarray, end: int | None, name: str) -> Law:
+    """The law of a table of logits."""
+    if model.pair or bool((model.forced >= 0).any()):
+        raise ParityError("law: a table with guidance, or forced tokens; allowed: certify.adapters.decoders.law_of")
+    check_size(model.vocab, model.length, 1)
+    table = model.table.double().softmax(-1).numpy()
+    return Law(name, prompts, absorbed(table, model.length, end)[None], model.length, end)
+
+
 def law(
-    source: Conditional | TabularModel,
+    source: "Conditional | TabularModel",
     *,
     vocab: int = 0,
     length: int = 0,
@@ -133,11 +144,8 @@ def law(
     """The law of a callable of prefixes [n, P + t] -> probabilities [n, V], prompt first, or of a TabularModel (which
     knows no prompt). ParityError for what is no law, or too large."""
     prompts = check_prompts(prompts)
-    if isinstance(source, TabularModel):
-        vocab, length = source.vocab, source.length
-        check_size(vocab, length, 1)
-        table = source.table[: nodes(vocab, length)].double().softmax(-1).numpy()
-        return Law(name or "table", prompts[:1], absorbed(table, length, end)[None], length, end)
+    if hasattr(source, "table"):
+        return of_table(cast("TabularModel", source), prompts[:1], end, name or "table")
     check_size(vocab, length, len(prompts))
     tables = []
     for k, prompt in enumerate(prompts):

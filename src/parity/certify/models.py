@@ -24,24 +24,27 @@ EMBEDDING, MATRIX = 0.3, 0.5  # of weights: a token early in the prefix moves th
 LETTERS = "abcdefgh"
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 GROUPED = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 64}
+HEADED = ("llama", "qwen3", "gemma3", "mistral")  # whose heads may be wider: some engines take 32 and more alone
 IDS = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
 
 
-def _llama(t: Any, V: int) -> Any:
-    return t.LlamaForCausalLM(t.LlamaConfig(vocab_size=V, **GROUPED, **IDS))
+def _llama(t: Any, V: int, head_dim: int = 8) -> Any:
+    return t.LlamaForCausalLM(t.LlamaConfig(vocab_size=V, head_dim=head_dim, **GROUPED, **IDS))
 
 
-def _qwen3(t: Any, V: int) -> Any:
-    return t.Qwen3ForCausalLM(t.Qwen3Config(vocab_size=V, head_dim=8, **GROUPED, **IDS))
+def _qwen3(t: Any, V: int, head_dim: int = 8) -> Any:
+    return t.Qwen3ForCausalLM(t.Qwen3Config(vocab_size=V, head_dim=head_dim, **GROUPED, **IDS))
 
 
-def _gemma3(t: Any, V: int) -> Any:
+def _gemma3(t: Any, V: int, head_dim: int = 8) -> Any:
     window = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
-    return t.Gemma3ForCausalLM(t.Gemma3TextConfig(vocab_size=V, head_dim=8, **window, **GROUPED, **IDS))
+    return t.Gemma3ForCausalLM(t.Gemma3TextConfig(vocab_size=V, head_dim=head_dim, **window, **GROUPED, **IDS))
 
 
-def _mistral(t: Any, V: int) -> Any:
-    return t.MistralForCausalLM(t.MistralConfig(vocab_size=V, sliding_window=3, **GROUPED, **IDS))
+def _mistral(t: Any, V: int, head_dim: int = 8) -> Any:
+    return t.MistralForCausalLM(
+        t.MistralConfig(vocab_size=V, sliding_window=3, head_dim=head_dim, **GROUPED, **IDS)
+    )
 
 
 def _gpt2(t: Any, V: int) -> Any:
@@ -84,23 +87,25 @@ def _gemma4_config(t: Any, V: int, **more: Any) -> Any:
     return t.Gemma4TextConfig(vocab_size=V, **(window | plain | GROUPED | IDS | more))
 
 
-MAKES: dict[str, Callable[[Any, int], Any]] = {
+MAKES: dict[str, Callable[..., Any]] = {
     "llama": _llama, "qwen3": _qwen3, "gemma3": _gemma3, "mistral": _mistral, "gpt2": _gpt2, "t5": _t5,
     "mamba": _mamba, "janus": _janus, "gemma4": _gemma4,
 }  # fmt: skip
 
 
-def new(kind: str, vocab: int, seed: int) -> Any:
-    """A model with random weights whose laws are neither flat nor one-hot."""
+def new(kind: str, vocab: int, seed: int, **more: int) -> Any:
+    """A model with random weights whose laws are neither flat nor one-hot; `head_dim` of llama, qwen3, gemma3, mistral."""
     import transformers
 
     if kind not in MAKES:
         raise ParityError(f"architecture {kind!r}: allowed: {', '.join(sorted(MAKES))}")
     if not 3 <= vocab <= 8:
         raise ParityError(f"vocab {vocab}: allowed: 3 to 8")
+    if more and kind not in HEADED:
+        raise ParityError(f"head_dim {more['head_dim']}: allowed for {', '.join(HEADED)} alone")
     quiet()
     torch.manual_seed(seed)
-    model = MAKES[kind](transformers, vocab).eval()
+    model = MAKES[kind](transformers, vocab, **more).eval()
     randomise(model)
     sharpen(model, vocab)
     return model
@@ -146,10 +151,17 @@ def sharpen(model: Any, vocab: int) -> None:
         low, high = (middle, high) if found > SPREAD else (low, middle)
 
 
+def conditionals(model: Any, length: int = 3) -> np.ndarray:
+    """Of all prefixes behind one-token prompts: [V, N, V]."""
+    return law(model, np.arange(vocab_of(model))[:, None], length, bare=True).tables
+
+
 def distance(model: Any, other: Any, length: int = 3) -> float:
     """Mean TV of the conditionals of two models over all prefixes (behind one-token prompts)."""
-    prompts = np.arange(vocab_of(model))[:, None]
-    one, two = (law(m, prompts, length, bare=True).tables for m in (model, other))
+    return apart(conditionals(model, length), conditionals(other, length))
+
+
+def apart(one: np.ndarray, two: np.ndarray) -> float:
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
@@ -160,14 +172,14 @@ def companion(model: Any, tv: float, seed: int = 1) -> Any:
     generator = torch.Generator().manual_seed(seed)
     other = copy.deepcopy(model)
     noise = [torch.randn(w.shape, generator=generator) * w.std() for w in model.parameters()]
-    low, high = 0.0, 8.0
+    own_laws, low, high = conditionals(model), 0.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2
         with torch.no_grad():
             for w, own, z in zip(other.parameters(), model.parameters(), noise, strict=True):
                 if w.ndim >= 2:
                     w.copy_((own + middle * z) / math.sqrt(1 + middle**2 / 4))
-        found = distance(model, other)
+        found = apart(own_laws, conditionals(other))
         if abs(found - tv) < 0.01:
             return other
         low, high = (middle, high) if found < tv else (low, middle)
@@ -196,8 +208,8 @@ def save(model: Any, folder: Path, letters: str | None = None) -> Path:
     return folder
 
 
-def write(kind: str, folder: Path, vocab: int = 4, seed: int = 0) -> Path:
-    return save(new(kind, vocab, seed), folder)
+def write(kind: str, folder: Path, vocab: int = 4, seed: int = 0, **more: int) -> Path:
+    return save(new(kind, vocab, seed, **more), folder)
 
 
 def write_companion(target: Path, folder: Path, tv: float = 0.3, seed: int = 1) -> Path:

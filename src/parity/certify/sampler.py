@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from parity.base.errors import ParityError
 from parity.base.files import canonical
-from parity.base.noise import row_key
+from parity.base.keys import row_key
+from parity.base.named import name_of
 from parity.certify import evidence
 from parity.certify.certificate import Certificate, concluded
 from parity.certify.laws import Law
 from parity.certify.store import Batch, Store
 from parity.equality import rows as R
 from parity.equality.counts import log_e
-from parity.equality.exact import name_of
 from parity.equality.rows import Row
 
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
@@ -143,7 +143,7 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
         both = prompts[first] == prompts[second]
         m, hits = int(both.sum()), int((codes[first] == codes[second])[both].sum())
         chance = float(agree[prompts[first]][both].mean()) if m else 1.0
-        return m >= 10 and stats.binom.sf(hits - 1, m, chance) < CHANCE
+        return m >= 10 and special.bdtrc(hits - 1, m, chance) < CHANCE
 
     if surprising(np.arange(n - size), np.arange(size, n)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
@@ -247,6 +247,7 @@ def certify_sampler(
     *,
     n: int | None = None,
     minutes: float | None = None,
+    repeat: int | None = None,
     margin: float = 0.05,
     alpha: float = R.ALPHA,
     seeds: Sequence[int] = (0, 1),
@@ -264,11 +265,12 @@ def certify_sampler(
 
     n        sequences; None: as many as a perfect sampler needs for a bound below `margin`, and no more than fit into
              `minutes` at the speed of the first batch
+    repeat   sequences on the next seed; None: twice those of the first
     alpha    false alarms: the rate at which a correct sampler is rejected on the first seed
     folder   where samples are kept; a second call with the same sampler goes on there
     spec     what the sampler is (kept beside the samples: another one's are refused)
     """
-    check_settings(n=n, minutes=minutes, margin=margin, alpha=alpha, batch=batch, processes=processes)
+    check_settings(n=n, minutes=minutes, repeat=repeat, margin=margin, alpha=alpha, batch=batch, processes=processes)
     store, name = Store(folder), name or name_of(sample)
     about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist(), "batch": batch}
     store.check({"sampler": spec or name, **about, "law": canonical([round(float(p), 9) for p in law.cells[:64]])})
@@ -290,7 +292,7 @@ def certify_sampler(
     check_repeats(first.batches, law)
     rows, samples = rows_of(first, law, seeds[0], store, alpha, draws), [first]
     if len(seeds) > 1 and any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        size = max(first.n, -(-min(2 * first.n, max(wanted, first.n)) // batch) * batch)
+        size = -(-(repeat or max(first.n, min(2 * first.n, wanted))) // batch) * batch
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
         second = gather(sample, law, seeds[1], size, store, stop=False, **common)
         rows += [r | {"repeat": 1} for r in rows_of(second, law, seeds[1], store, alpha, draws)]

@@ -20,9 +20,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
-from parity.base.noise import row_key
+from parity.base.keys import row_key
 from parity.equality import rows as R
 from parity.equality.rows import Row
 
@@ -104,7 +104,7 @@ def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
         width = np.diff(np.append(t.begin, cell.shape[1]))
         mean = np.maximum(np.repeat(total, width, 1) * t.share, np.finfo(float).tiny)
         chi2 = np.add.reduceat((cell - mean) ** 2 / mean, t.begin, 1)
-        log_p = np.log(np.maximum(stats.chi2.sf(chi2, t.df), R.SMALLEST))
+        log_p = np.log(np.maximum(special.chdtrc(t.df, chi2), R.SMALLEST))
         pairs = -log_p[:, : t.pairs].min(1, initial=0)
         conditionals = -2 * log_p[:, t.pairs :].sum(1)
     result = np.stack([joint, valiant, pairs, conditionals], 1)

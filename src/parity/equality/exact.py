@@ -9,14 +9,10 @@ All in float64. The seeds are a fixed list: the first is the run, the second rep
 from collections.abc import Sequence
 from typing import Any
 
+from parity.base.named import name_of
 from parity.equality import rows as R
 from parity.equality.rows import Row
 from parity.equality.targets import Decoder, Target
-
-
-def name_of(decoder: Decoder) -> str:
-    """The function's name, also under functools.partial."""
-    return getattr(getattr(decoder, "func", decoder), "__name__", type(decoder).__name__)
 
 
 def over_targets(rows: list[Row]) -> list[Row]:

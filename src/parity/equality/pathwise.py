@@ -16,10 +16,10 @@ import torch
 from scipy import stats
 
 from parity.base.errors import ParityError
+from parity.base.named import name_of
 from parity.decoders.discrete.ar import ar
 from parity.equality import rows as R
 from parity.equality.counts import digits
-from parity.equality.exact import name_of
 from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 Row = dict[str, Any]
 ALPHA = 0.05
@@ -72,7 +72,7 @@ def monte_carlo_p(observed: float, null: np.ndarray) -> float:
 
 def detectable_z(standard_error: float) -> float:
     """The effect that a two-sided z-test at ALPHA rejects with probability POWER."""
-    return float((stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER)) * standard_error)
+    return float((special.ndtri(POWER) - special.ndtri(ALPHA / 2)) * standard_error)
 
 
 def detectable_tv(n: int) -> float:
@@ -81,4 +81,4 @@ def detectable_tv(n: int) -> float:
     An event of probability near one half, where the binomial is noisiest: n = 618, 15,450,
     61,800 for TV .05, .01, .005.
     """
-    return float((stats.norm.isf(ALPHA) + stats.norm.ppf(POWER)) / 2 / math.sqrt(n))
+    return float((special.ndtri(POWER) - special.ndtri(ALPHA)) / 2 / math.sqrt(n))

@@ -17,13 +17,14 @@ from parity.base.errors import ParityError
 from parity.certify.sampler import Sampled
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
+OF_LAW = ("temperature", "top_k", "top_p", "min_p")  # fields that change the law, as in transformers
 COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
 
 
 class Server:
     """A sampler: one request a prompt, so many side by side.
 
-    options  fields of the request; `prompt_as` ("text", "ids") and `parallel` (8) are ours
+    options  fields of the request; `prompt_as` ("text", "ids") and `parallel` (8) are ours, OF_LAW change the law
     """
 
     def __init__(

@@ -128,6 +128,17 @@ def endless(model: Any, end: int | None) -> Any:
         model.generation_config = held
 
 
+@contextlib.contextmanager
+def one_line() -> Any:
+    """What `generate` says of options that it does not take, as a ParityError."""
+    try:
+        yield
+    except ParityError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ParityError(f"options: generate refuses them: {str(error).splitlines()[0]}") from error
+
+
 def logits_behind(model: Any, inputs: Tensor, paths: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Logits [B, L, V] at each place of paths [B, L] behind inputs [B, P] (decoder tokens), and both together."""
     whole = torch.cat([inputs, paths], 1)
@@ -174,7 +185,7 @@ def law(
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
         given = generation(settings, length, end)
-        with endless(exact, end), torch.no_grad(), warnings.catch_warnings():
+        with endless(exact, end), torch.no_grad(), warnings.catch_warnings(), one_line():
             warnings.simplefilter("ignore")
             exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs),
                            custom_generate=enumerate_prefixes, **given)  # fmt: skip

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.base.noise import counted_noise, row_key
+from parity.base.keys import row_key
+from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
 from parity.equality.counts import code_rows
 from parity.equality.rows import Row

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise, row_key
+from parity.base.keys import row_key
+from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.equality.counts import code_rows, digits
 from parity.equality.rows import Row

@@ -1,0 +1,68 @@
+"""A tiny Llama of `parity certify models` as a GGUF file, for llama.cpp; needs the packages gguf and safetensors.
+
+    python docs/example_gguf.py m/llama llama.gguf
+
+The vocabulary is written as RWKV's: a token a letter, and no beginning, end or unknown token that llama.cpp would add
+to prompts or stop at.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+LETTERS = "abcdefgh"
+LAYER = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of queries or keys [heads * d, hidden] as llama.cpp's rotation takes them: halves of a head interleaved."""
+    return weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape)
+
+
+def write(folder: Path, file: Path) -> None:
+    from gguf import GGUFWriter
+    from safetensors.numpy import load_file
+
+    c = json.loads((folder / "config.json").read_text())
+    assert c["model_type"] == "llama", "a folder of --kind llama"
+    heads = {"self_attn.q_proj": c["num_attention_heads"], "self_attn.k_proj": c["num_key_value_heads"]}
+    out = GGUFWriter(file, "llama")
+    out.add_name(folder.name)
+    out.add_vocab_size(c["vocab_size"])
+    out.add_context_length(c["max_position_embeddings"])
+    out.add_embedding_length(c["hidden_size"])
+    out.add_feed_forward_length(c["intermediate_size"])
+    out.add_block_count(c["num_hidden_layers"])
+    out.add_head_count(c["num_attention_heads"])
+    out.add_head_count_kv(c["num_key_value_heads"])
+    out.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    out.add_key_length(c["head_dim"])
+    out.add_value_length(c["head_dim"])
+    out.add_rope_dimension_count(c["head_dim"])
+    out.add_rope_freq_base(c["rope_parameters"]["rope_theta"])
+    out.add_tokenizer_model("rwkv")
+    out.add_token_list(list(LETTERS[: c["vocab_size"]]))
+    out.add_token_types([1] * c["vocab_size"])
+    for name, weights in load_file(folder / "model.safetensors").items():
+        stem = name.removesuffix(".weight")
+        if stem in WHOLE:
+            out.add_tensor(f"{WHOLE[stem]}.weight", weights)
+            continue
+        number, part = stem.removeprefix("model.layers.").split(".", 1)
+        whole = interleaved(weights, heads[part]) if part in heads else weights
+        out.add_tensor(f"blk.{number}.{LAYER[part]}.weight", np.ascontiguousarray(whole))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]))
