@@ -86,7 +86,9 @@ def transformers(a: argparse.Namespace) -> int:
         options["candidate_generator"] = load(a.generator)
         spec["generator"] = a.generator
     law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
-    sampler = adapter.Generate(model, a.length, options, a.end)
+    paged = options.get("cache_implementation") == "paged"
+    make = leaf("parity.certify.adapters.continuous").Continuous if paged else adapter.Generate
+    sampler = make(model, a.length, options, a.end)
     name = " ".join(["transformers", model.config.model_type, *(f"{k}={said(v)}" for k, v in spec["options"].items())])
 
     def diagnose(c: Any) -> dict[str, Any]:
@@ -170,8 +172,9 @@ def texts(a: argparse.Namespace) -> int:
 
 def models(a: argparse.Namespace) -> int:
     tools = leaf("parity.certify.models")
-    if a.kind == "gemma4":
-        found = tools.write_gemma4(a.out, a.vocab, a.seed)
+    if a.kind in ("gemma4", "mellum"):  # what drafts is made with the target
+        make = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind]
+        found = make(a.out, a.vocab, a.seed)
     else:
         more = {} if a.head_dim is None else {"head_dim": a.head_dim}
         target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **more)

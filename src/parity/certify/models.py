@@ -24,6 +24,10 @@ EMBEDDING, MATRIX = 0.3, 0.5  # of weights: a token early in the prefix moves th
 LETTERS = "abcdefgh"
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 GROUPED = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 64}
+MTP_NAMES = {
+    "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm",
+    "mtp_block": "layers.0",
+}  # fmt: skip
 HEADED = ("llama", "qwen3", "gemma3", "mistral")  # whose heads may be wider: some engines take 32 and more alone
 IDS = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
 
@@ -87,9 +91,23 @@ def _gemma4_config(t: Any, V: int, **more: Any) -> Any:
     return t.Gemma4TextConfig(vocab_size=V, **(window | plain | GROUPED | IDS | more))
 
 
+def _mellum(t: Any, V: int) -> Any:
+    """With one head of multi-token prediction; its weights are written by `write_mellum`."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense"] * 2}
+    heads = {"num_mtp_layers": 1, "mtp_layer_types": ["full_attention"], "mtp_mlp_layer_types": ["dense"]}
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+    sizes = {"head_dim": 8, "sliding_window": 6} | experts | layers | heads
+    return t.MellumForCausalLM(t.MellumConfig(vocab_size=V, **sizes, **GROUPED, **IDS))
+
+
+def _lfm2(t: Any, V: int) -> Any:
+    layers = {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
+    return t.Lfm2ForCausalLM(t.Lfm2Config(vocab_size=V, **layers, **GROUPED, **IDS))
+
+
 MAKES: dict[str, Callable[..., Any]] = {
     "llama": _llama, "qwen3": _qwen3, "gemma3": _gemma3, "mistral": _mistral, "gpt2": _gpt2, "t5": _t5,
-    "mamba": _mamba, "janus": _janus, "gemma4": _gemma4,
+    "mamba": _mamba, "janus": _janus, "gemma4": _gemma4, "mellum": _mellum, "lfm2": _lfm2,
 }  # fmt: skip
 
 
@@ -232,6 +250,24 @@ def save_universal(target: Any, folder: Path, tv: float, seed: int = 1) -> Path:
     return save(other, folder, letters)
 
 
+def write_mellum(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
+    """A Mellum with a random head of multi-token prediction, under the names of its checkpoints: `use_mtp=true`."""
+    from safetensors.torch import load_file, save_file
+    from transformers.modeling_layers import MtpModel
+
+    model = new("mellum", vocab, seed)
+    torch.manual_seed(seed + 1)
+    head = MtpModel(model, 1)
+    randomise(head.layers)
+    file = save(model, folder / "mellum") / "model.safetensors"
+    weights = load_file(file)
+    for name, weight in head.layers[0].state_dict().items():
+        stem, rest = name.split(".", 1)
+        weights[f"mtp.{MTP_NAMES[stem]}.{rest}"] = weight.contiguous()
+    save_file(weights, file, metadata={"format": "pt"})
+    return [folder / "mellum"]
+
+
 def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
     """A Gemma 4 target and its assistant, which reads the target's keys and values (several tokens at one position)."""
     import transformers as t
@@ -247,5 +283,5 @@ def write_gemma4(folder: Path, vocab: int = 4, seed: int = 0) -> list[Path]:
 
 __all__ = [
     "MAKES", "companion", "distance", "new", "save", "save_universal", "tokenizer", "write", "write_companion",
-    "write_companions", "write_gemma4",
+    "write_companions", "write_gemma4", "write_mellum",
 ]  # fmt: skip

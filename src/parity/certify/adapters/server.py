@@ -17,6 +17,7 @@ from parity.base.errors import ParityError
 from parity.certify.sampler import Sampled
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
+WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # vLLM, SGLang: no letter left out of the text
 OF_LAW = ("temperature", "top_k", "top_p", "min_p")  # fields that change the law, as in transformers
 COUNTERS = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
 
@@ -44,7 +45,7 @@ class Server:
         if tokenizer is None:
             raise ParityError("--target: has no tokenizer.json; needed to read the server's text")
         self.letters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.body = {"max_tokens": length, **PLAIN, **given} | ({"model": model} if model else {})
+        self.body = {"max_tokens": length, **PLAIN, **WHOLE, **given} | ({"model": model} if model else {})
         self.__name__ = "server"
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
@@ -101,7 +102,8 @@ class Server:
             choice, timings = answer["choices"][0], answer.get("timings") or {}
         except (ValueError, KeyError, IndexError, TypeError):
             raise ParityError(f"server {self.url}: an answer without choices") from None
-        found = self.tokens(choice["text"])
+        ids = choice.get("token_ids")
+        found = self.tokens(choice["text"]) if ids is None else [int(t) for t in ids]
         if self.end is not None and len(found) < self.length:
             found.append(self.end)
         return found, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))

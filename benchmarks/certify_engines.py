@@ -1,0 +1,82 @@
+"""transformers' ways of speculating that are not rejected: the rows of docs/certify.md, a sampler each.
+
+    python benchmarks/certify_engines.py --n 600 [NAME ...]        about 15 minutes on one core; --list names them
+
+Printed are the bound on the TV, drafts accepted, and the sequences that a bound below .05 takes. A row that is rejected
+says so and ends the run with code 1.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ParityError
+from parity.certify import certify_sampler, models
+from parity.certify.adapters import transformers as T
+from parity.certify.adapters.continuous import Continuous
+
+PROMPTS = [[0, 1, 2], [3, 2, 1]]
+FOUR = {"num_assistant_tokens": 4}
+ROWS: dict[str, tuple[str, dict[str, Any], int | None]] = {  # name: kind, options, end token
+    "assistant": ("llama", FOUR, None),
+    "assistant, warped": ("llama", FOUR | {"temperature": 0.8, "top_k": 3, "top_p": 0.95}, None),
+    "assistant, min-p": ("llama", FOUR | {"min_p": 0.2}, None),
+    "assistant, end token": ("llama", FOUR, 3),
+    "assistant, heuristic schedule": ("llama", FOUR | {"num_assistant_tokens_schedule": "heuristic"}, None),
+    "assistant, confidence threshold": ("llama", FOUR | {"assistant_confidence_threshold": 0.4}, None),
+    "look-up": ("llama", {"prompt_lookup_num_tokens": 3}, None),
+    "early exit": ("llama", {"assistant_early_exit": 1}, None),
+    "MTP head": ("mellum", {"use_mtp": True}, None),
+    "continuous batching": ("llama", {"cache_implementation": "paged"}, None),
+    "continuous batching, warped": ("llama", {"cache_implementation": "paged", "temperature": 0.8, "top_k": 3}, None),
+    "static cache": ("llama", {"cache_implementation": "static"}, None),
+    "static cache, assistant": ("llama", FOUR | {"cache_implementation": "static"}, None),
+    **{f"{kind}, assistant": (kind, FOUR, None) for kind in ("gpt2", "qwen3", "mistral", "gemma3", "t5", "lfm2")},
+}
+
+
+def sampler_of(folder: Path, kind: str, options: dict[str, Any], end: int | None, length: int) -> tuple[Any, Any]:
+    """A sampler and its law, of a tiny model made for it (in a folder, where heads are loaded from)."""
+    model = T.load(models.write_mellum(folder)[0]) if kind == "mellum" else models.new(kind, 4, 0)
+    options = dict(options)
+    if "num_assistant_tokens" in options:
+        options["assistant_model"] = models.companion(model, 0.3)
+    make = Continuous if options.get("cache_implementation") == "paged" else T.Generate
+    return make(model, length, options, end), T.law(model, PROMPTS, length, options, end=end)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--n", type=int, default=600)
+    parser.add_argument("--length", type=int, default=3)
+    parser.add_argument("--list", action="store_true")
+    a = parser.parse_args()
+    if a.list:
+        print(*ROWS, sep="\n")
+        return
+    wrong = [name for name in a.names if name not in ROWS]
+    if wrong:
+        raise SystemExit(f"error: {wrong[0]!r}: allowed: {', '.join(ROWS)}")
+    rejected, folder = False, tempfile.TemporaryDirectory()
+    for name in a.names or ROWS:
+        begin = time.process_time()
+        try:
+            sampler, law = sampler_of(Path(folder.name), *ROWS[name], a.length)
+            c = certify_sampler(sampler, law, n=a.n, margin=0.05, tell=lambda text: None)
+        except ParityError as error:
+            print(f"| {name} | {error} |", flush=True)
+            continue
+        rejected |= c.exit_code == 1
+        words = f"{c.verdict['verdict']}, TV <= {c.verdict['tv_bound']:.3f}" if c.exit_code != 1 else str(c)
+        drafts = "" if c.beside["drafted"] is None else f"{c.beside['accepted']} of {c.beside['drafted']}"
+        seconds = time.process_time() - begin
+        print(f"| {name} | {words} | {drafts} | {c.beside['needed']:,} | {seconds:.0f} s |", flush=True)
+    sys.exit(int(rejected))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Texts at a vocabulary of 50,000: a correct speculative sampler, and one whose drafts' temperature is not applied.
+
+    python benchmarks/certify_texts.py [--texts 400 --length 32 --vocab 50000]
+
+A Llama with random weights is written with texts of both samplers, and `parity certify --target --texts` is run on them
+as a user runs it. Printed: verdict, CPU seconds, the largest memory of the process.
+"""
+
+import argparse
+import copy
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.certify.adapters.transformers import load
+
+
+def written(folder: Path, vocab: int, spread: float = 6.0) -> Any:
+    """A small Llama whose next-token laws are neither flat nor one-hot."""
+    import transformers as t
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = t.LlamaConfig(vocab_size=vocab, max_position_embeddings=128, bos_token_id=0, eos_token_id=None, **sizes)
+    model = t.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for w in model.parameters():
+            if w.ndim >= 2:
+                w.normal_(0, 0.5)
+        logits = model(torch.arange(64)[None]).logits
+        model.lm_head.weight *= spread / logits.std()
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    return load(folder)
+
+
+@torch.no_grad()
+def texts(model: Any, n: int, length: int, temperature: float, seed: int) -> Tensor:
+    """n texts [n, length] of speculative sampling, a draft and a token of the target's in turn; drafts are drawn at the
+    temperature and judged as if it were 1. The draft model is the target with noise on its last matrix."""
+    generator = torch.Generator().manual_seed(seed)
+    draft = copy.deepcopy(model)
+    head = draft.lm_head.weight
+    head += 0.3 * head.std() * torch.randn(head.shape, generator=torch.Generator().manual_seed(1))
+    ids = torch.zeros(n, 1, dtype=torch.long)
+
+    def last(one: Any) -> Tensor:
+        return torch.cat([one(part).logits[:, -1] for part in ids.split(20)])
+
+    while ids.shape[1] <= length:
+        p, logits = last(model).softmax(-1), last(draft)
+        q, drawn = logits.softmax(-1), (logits / temperature).softmax(-1)
+        d = torch.multinomial(drawn, 1, generator=generator)
+        accept = torch.rand(n, 1, generator=generator) < p.gather(1, d) / q.gather(1, d)
+        instead = torch.multinomial((p - q).clamp(min=1e-30), 1, generator=generator)
+        ids = torch.cat([ids, torch.where(accept, d, instead)], 1)
+        if ids.shape[1] <= length:
+            ids = torch.cat([ids, torch.multinomial(last(model).softmax(-1), 1, generator=generator)], 1)
+    return ids[:, 1 : length + 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=400)
+    parser.add_argument("--length", type=int, default=32)
+    parser.add_argument("--vocab", type=int, default=50_000)
+    a = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = written(folder / "model", a.vocab)
+        for what, temperature in (("correct", 1.0), ("draft's temperature not applied (0.7)", 0.7)):
+            begin, file = time.process_time(), folder / "texts.jsonl"
+            rows = texts(model, a.texts, a.length, temperature, seed=2)
+            file.write_text("\n".join(json.dumps({"prompt": [0], "tokens": row}) for row in rows.tolist()))
+            made, before = time.process_time() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+            command = [sys.executable, "-m", "parity.certify", "--target", str(folder / "model"), "--texts", str(file)]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            print(f"{what}: exit code {found.returncode}, {seconds:.0f} CPU s (texts: {made:.0f}), "
+                  f"at most {after.ru_maxrss / 2**20:.2f} GiB")  # fmt: skip
+            print(found.stdout + found.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
