@@ -69,6 +69,8 @@ def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
     assert found.exit_code == 1 and v["verdict"].startswith("lossy: TV = ") and v["mismatch"], str(found)
     assert v["tv_low"] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v["tv_high"]
     assert found.beside["where"]["prompt"] == PROMPTS[1] and found.beside["n"][0] < E.needed(LAW.cells, 0.12)
+    longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
+    assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict["tv_low"] > v["tv_low"]
     assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
     by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
     assert by_prompt["prompt 2 1"] < 1e-6 < by_prompt["prompt 0 1"]
@@ -192,6 +194,7 @@ def test_a_sampler_that_ignores_its_seed_is_told_so():
         (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
         (lambda: law(conditional, vocab=V, length=L, prompts=[0, 1]), "allowed: \\[K, P\\]"),
         (lambda: law(conditional, vocab=1, length=L), "at least 2, 1 and 1"),
+        (lambda: law(TabularModel(__import__("torch").zeros(2, 4, 3), 2, 1)), "a table with guidance"),
     ],
 )
 def test_what_is_no_law_is_one_line(make, message):

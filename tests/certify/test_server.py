@@ -34,7 +34,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(1.5)
         if given.get("model") == "odd":
             text = "xyz"
-        choices = [] if given.get("model") == "empty" else [{"text": text}]
+        one = {"text": text}
+        if given.get("model") == "ids":  # an engine that leaves letters out of its text
+            one = {"text": text.replace("a", ""), "token_ids": [LETTERS.index(c) for c in text]}
+        choices = [] if given.get("model") == "empty" else [one]
         body = {"choices": choices, "timings": {"draft_n": 3, "draft_n_accepted": 2 if self.server.accepts else 0}}
         self.answer(400 if given.get("model") == "none" else 200, body)
 
@@ -77,6 +80,11 @@ def test_a_server_is_certified_with_its_drafts_counted(fake):
     assert certify_sampler(at(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
     fake.accepts = True
     assert at(fake).engine() == "fake 1.0"
+
+
+def test_token_numbers_come_before_text(fake):
+    prompts = np.zeros((20, 1), int)
+    assert at(fake, model="ids")(prompts, 3).tokens == at(fake)(prompts, 3).tokens
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import transformers
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify_sampler, models
+from parity.certify import texts as texts_module
 from parity.certify.adapters import transformers as T
+from parity.certify.adapters.continuous import Continuous
 from parity.certify.adapters.mending import located
 from parity.certify.texts import certify_texts, said
 
@@ -86,7 +88,20 @@ def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
     assert found.exit_code == 1, str(found)
 
 
-def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
+@pytest.mark.parametrize("way", ["continuous batching", "a head of multi-token prediction"])
+def test_other_ways_of_generate(pair, tmp_path, way):
+    """They draw, the head drafts, and another law than the model's is rejected."""
+    model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, Continuous
+    if way != "continuous batching":
+        model, options, make = T.load(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
+    law = T.law(model, PROMPTS, 2, options)
+    found = certify_sampler(make(model, 2, options), law, n=100, margin=0.9, batch=50, **QUIET)
+    assert found.exit_code == 0 and (found.beside["drafted"] is None) == (make is Continuous), str(found)
+    other = T.law(model, PROMPTS, 2, {"temperature": 0.4})
+    assert certify_sampler(make(model, 2, options), other, n=400, margin=0.9, batch=50, **QUIET).exit_code == 1
+
+
+def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeypatch):
     """Its own are consistent, those of its companion are rejected on both halves; a token outside is one line."""
     target, other = pair
     models.save(target, tmp_path / "target")
@@ -97,6 +112,12 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
     assert right.verdict["verdict"] == "consistent" and "conditionals" in right.beside["tests"], said(right)
+    monkeypatch.setattr(texts_module, "CELLS", 20)  # pieces of 5 tokens: long texts at large vocabularies fit
+    cut = {r["test"]: r for r in certify_texts(tmp_path / "target", tmp_path / "right.jsonl").rows}
+    for row in right.rows:
+        if row["test"] in ("log p", "top-1 hit"):
+            assert np.isclose(row["p_value"], cut[row["test"]]["p_value"]) and cut[row["test"]]["n"] == row["n"]
+    monkeypatch.undo()
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
     assert wrong.exit_code == 1 and "second half" in said(wrong), said(wrong)
     (tmp_path / "far.jsonl").write_text('{"tokens": [1, 7]}\n' * 40)
@@ -129,6 +150,10 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
     assert "\n" not in str(error.value)
     with pytest.raises(ParityError, match=r"too many to enumerate .*; length 7 or less; or its texts"):
         T.law(pair[0], [[0]], 12)
+    with pytest.raises(ParityError, match=r"generate refuses them: .*'paralel'"):
+        T.law(pair[0], [[0]], 2, {"paralel": 4})
+    with pytest.raises(ParityError, match="head_dim 32: allowed for llama, "):
+        models.new("t5", 4, 0, head_dim=32)
     with pytest.raises(ParityError, match="tokens 0 to 9; allowed: 0 to 3"):
         T.law(pair[0], [[0, 9]], 2)
     with pytest.raises(ParityError, match="vocab 50: allowed: 3 to 8"):

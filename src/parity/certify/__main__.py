@@ -56,7 +56,8 @@ def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], n
     """Certify, diagnose, write, print: the exit code."""
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
     settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "processes": a.processes}
-    settings |= {"repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1), "folder": out, "spec": spec, "name": name}
+    settings |= {"repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1)}
+    settings |= {"folder": out, "spec": spec, "name": name}
     c = leaf("parity.certify.sampler").certify_sampler(sample, law, **settings)
     if c.exit_code == 1 and diagnose is not None:
         c.beside["diagnosis"] = diagnose(c)
@@ -163,7 +164,7 @@ def decoder(a: argparse.Namespace) -> int:
 
 
 def texts(a: argparse.Namespace) -> int:
-    found = leaf("parity.certify.texts").certify_texts(a.target, a.texts, options=dict(a.options), chunk=a.chunk)
+    found = leaf("parity.certify.texts").certify_texts(a.target, a.texts, options=dict(a.options))
     print(leaf("parity.certify.texts").said(found))
     if a.out:
         leaf("parity.certify.page").write(found, a.out, {"target": weights_digest(a.target), "texts": str(a.texts)})
@@ -226,7 +227,6 @@ def parser() -> argparse.ArgumentParser:
     p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
     p.add_argument("--target", type=Path, required=True)
     p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
-    p.add_argument("--chunk", type=int, default=4, help="texts in one forward (4)")
     p = way(models, "tiny checkpoints of an architecture, and companions", enumerated=False)
     p.add_argument("--kind", default="llama")
     p.add_argument("--vocab", type=int, default=4)

@@ -46,9 +46,7 @@ def _gemma3(t: Any, V: int, head_dim: int = 8) -> Any:
 
 
 def _mistral(t: Any, V: int, head_dim: int = 8) -> Any:
-    return t.MistralForCausalLM(
-        t.MistralConfig(vocab_size=V, sliding_window=3, head_dim=head_dim, **GROUPED, **IDS)
-    )
+    return t.MistralForCausalLM(t.MistralConfig(vocab_size=V, sliding_window=3, head_dim=head_dim, **GROUPED, **IDS))
 
 
 def _gpt2(t: Any, V: int) -> Any:
@@ -112,7 +110,7 @@ MAKES: dict[str, Callable[..., Any]] = {
 
 
 def new(kind: str, vocab: int, seed: int, **more: int) -> Any:
-    """A model with random weights whose laws are neither flat nor one-hot; `head_dim` of llama, qwen3, gemma3, mistral."""
+    """A model with random weights whose laws are neither flat nor one-hot; `head_dim`: see HEADED."""
     import transformers
 
     if kind not in MAKES:

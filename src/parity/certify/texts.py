@@ -26,6 +26,7 @@ from parity.equality.teacher_forced import battery
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
 FEW = 40  # texts
+CELLS = 1_600_000  # probabilities that are judged at once: about 1 GB
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -50,23 +51,28 @@ def read(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def padded(texts: list[dict[str, Any]]) -> np.ndarray:
-    """Tokens [n, L], 0 behind the end of a text."""
-    length = max(len(t["tokens"]) for t in texts)
+def padded(texts: list[dict[str, Any]], length: int) -> np.ndarray:
+    """Tokens [n, length], 0 behind the end of a text."""
     found = np.zeros((len(texts), length), dtype=np.int64)
     for row, text in zip(found, texts, strict=True):
         row[: len(text["tokens"])] = text["tokens"]
     return found
 
 
-def of_target(model: Any, texts: list[dict[str, Any]], options: dict[str, Any]) -> Callable[[int, int], torch.Tensor]:
-    """Laws of rows a..b-1, certain behind the end of a text: one forward a text, processors as in plain sampling."""
+def of_target(
+    model: Any, texts: list[dict[str, Any]], options: dict[str, Any]
+) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor], int]:
+    """Tokens of pieces of the texts [n, S], so short that the laws of one are few cells, their laws, certain behind the
+    end of a text, and how many pieces make a call: one forward a text, processors as in plain sampling."""
     from parity.certify.adapters.transformers import SPECULATIVE, endless, generation, logits_behind, vocab_of
 
     settings = {k: v for k, v in options.items() if k not in SPECULATIVE}
-    V, L = vocab_of(model), max(len(t["tokens"]) for t in texts)
+    V = vocab_of(model)
+    S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
+    pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
+    held: dict[int, torch.Tensor] = {}  # of the last text
 
-    def one(text: dict[str, Any]) -> torch.Tensor:
+    def whole_law(text: dict[str, Any]) -> torch.Tensor:
         tokens, found = torch.tensor([text["tokens"]]), []
         if max(text["tokens"]) >= V:
             raise ParityError(f"texts: token {max(text['tokens'])}; allowed: 0 to {V - 1}")
@@ -82,12 +88,19 @@ def of_target(model: Any, texts: list[dict[str, Any]], options: dict[str, Any]) 
         with endless(model, None), torch.no_grad():
             given = generation(settings, tokens.shape[1], None)
             model.generate(inputs=prompt, attention_mask=torch.ones_like(prompt), custom_generate=forced, **given)
-        law = torch.zeros(L, V)
-        law[len(found) :, 0] = 1.0
-        law[: len(found)] = torch.cat(found)
+        return torch.cat(found)
+
+    def piece(i: int, first: int) -> torch.Tensor:
+        if i not in held:
+            held.clear()
+            held[i] = whole_law(texts[i])
+        law, own = torch.zeros(S, V), held[i][first : first + S]
+        law[len(own) :, 0] = 1.0
+        law[: len(own)] = own
         return law
 
-    return lambda a, b: torch.stack([one(text) for text in texts[a:b]])
+    tokens = padded([{"tokens": texts[i]["tokens"][first : first + S]} for i, first in pieces], S)
+    return tokens, lambda a, b: torch.stack([piece(*p) for p in pieces[a:b]]), max(1, CELLS // (S * V))
 
 
 def of_engine(texts: list[dict[str, Any]]) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor]]:
@@ -110,7 +123,7 @@ def of_engine(texts: list[dict[str, Any]]) -> tuple[np.ndarray, Callable[[int, i
     return ranks, lambda a, b: laws[a:b] / laws[a:b].sum(-1, keepdim=True)
 
 
-def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], repeat: int, chunk: int) -> list[Row]:
+def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], repeat: int) -> list[Row]:
     """The battery on a half of the texts."""
     place: dict[str, Any] = {
         "method": "sampler",
@@ -119,10 +132,10 @@ def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], 
         "rng": np.random.default_rng(repeat),
     }
     if model is None:
-        tokens, law = of_engine(texts)
+        (tokens, law), chunk = of_engine(texts), 64
         place["model"] = "engine's log-probabilities"
     else:
-        tokens, law = padded(texts), of_target(model, texts, options)
+        tokens, law, chunk = of_target(model, texts, options)
         place["model"] = str(model.config.model_type)
     rows = battery(tokens, law, tokens.shape[1], chunk=chunk, strict=False, **place)
     if model is None:
@@ -132,7 +145,7 @@ def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], 
 
 
 def certify_texts(
-    target: Path | None, texts: Path, *, options: dict[str, Any] | None = None, chunk: int = 4, margin: float = 0.05
+    target: Path | None, texts: Path, *, options: dict[str, Any] | None = None, margin: float = 0.05
 ) -> Certificate:
     """The verdict on a file of texts, by the target's conditionals or, without one, by the engine's log-probabilities.
 
@@ -144,9 +157,9 @@ def certify_texts(
 
         model = load(target)
     half = len(lines) // 2
-    rows = half_rows(lines[:half], model, options or {}, 0, chunk)
+    rows = half_rows(lines[:half], model, options or {}, 0)
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        rows += half_rows(lines[half:], model, options or {}, 1, chunk)
+        rows += half_rows(lines[half:], model, options or {}, 1)
     v = verdict.verdicts(rows, {"sampler": "lossless"}, margin)[0]
     which = (
         "all tests: the target's conditionals" if model else f"{', '.join(PARTIAL)}: the engine's own log-probabilities"

@@ -6,7 +6,11 @@ import numpy as np
 
 from parity.certify.adapters.transformers import Generate, endless, generation
 
-SIZES = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64}  # small, so that requests wait and pages are reused
+SIZES: dict[str, Any] = {
+    "page_size": 16,
+    "num_blocks": 64,
+    "max_batch_tokens": 64,
+}  # small, so that requests wait and pages are reused
 
 
 class Continuous(Generate):
