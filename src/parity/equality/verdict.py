@@ -7,8 +7,8 @@
                          the minimum detectable effect
     lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer
                          measured it, else the layer that rejected, with its effect
-    equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise; if it
-                         did not: differs by more than eps
+    equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
+                         if it did not: differs by more than eps
     inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
 
 Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows.

@@ -41,9 +41,8 @@ def drafted(heading: str, maker: Any, meaning: str = "") -> Column:
     return Column(heading, only_if("drafted", maker, "no draft"), meaning)
 
 
-# Of MAR-H on an A100 in 16 bits, guided, ms: the network's arithmetic for a place (684 ms for 256 images), a call of the
-# head, which reads 302 MB, and its arithmetic for a row (50 ms for 256 images of 100 steps). The shared reference's
-# performance.md has how they come about.
+# Of MAR-H on an A100 in 16 bits, guided, ms: the network's arithmetic for a place (684 ms for 256 images), a call of
+# the head, which reads 302 MB, and its arithmetic for a row (50 ms for 256 images of 100 steps): docs/exact.md.
 PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 
@@ -73,8 +72,8 @@ COLUMNS = [
     Column(
         "Predicted",
         predicted,
-        "predicted, not measured: these counts by the roofline of MAR-H on an A100 at batch 1, 16 bits: 2.67 ms a target"
-        " evaluation, and for the head the larger of 0.151 ms a call and 0.00195 ms a row",
+        "predicted, not measured: these counts by the roofline of MAR-H on an A100 at batch 1, 16 bits: 2.67 ms a"
+        " target evaluation, and for the head the larger of 0.151 ms a call and 0.00195 ms a row",
     ),
     drafted("Draft evaluations", value("draft_conditions", 3), "likewise"),
     drafted("Tries", value("tries", 3), "draws of the residual's sampler"),

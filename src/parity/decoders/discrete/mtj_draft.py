@@ -45,7 +45,9 @@ class Parareal:
         new = torch.ones_like(new) if slots.line.step == 1 else new
         last, at = (ratio * e).log().clamp(min=FLOOR), (slots.where - 1).clamp(max=self.draft.length - 1)
         for _ in range(self.rounds):
-            now = self.draft.logits(torch.cat([slots.line.last(), draft[:, :-1]], 1), at).log_softmax(-1).clamp(min=FLOOR)
+            now = (
+                self.draft.logits(torch.cat([slots.line.last(), draft[:, :-1]], 1), at).log_softmax(-1).clamp(min=FLOOR)
+            )
             law = torch.where(new[..., None], now, last + self.power * (now - old)).softmax(-1)
             ratio = law / e
             draft = win(ratio, slots.where)

@@ -43,7 +43,7 @@ def blockwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> 
     """Block verification (Sun et al. 2024, Alg. 2), of shapes as in `tokenwise`: the drafts are accepted up to the
     longest run that stands, though a shorter one may not. Optimal for a single path, and for drafts that are thrown
     away after the pass alone: it looks ahead."""
-    B, W = draft.shape
+    W = draft.shape[1]
     ratio, weight = probability(p, draft) / probability(q, draft), [torch.ones_like(u[:, 0])]
     for i in range(W - 1):
         weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
