@@ -39,6 +39,7 @@ CASES += [
     (gsd, {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
     (sjd_pac, {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
     (spec, {"gamma": 9}),
+    (spec, {"gamma": 9, "verify": "block"}),
     (lantern_pp, {"relax": 0.0}),
     (lantern_pp, {"relax": 0.0, "breadth": 1, "depth": 3}),
 ]
@@ -124,6 +125,17 @@ def bonus_from_q(p, q, draft, point, accepted, fresh, exponential):
     return finish(p, q, draft, point, accepted, torch.where(point, race(q, exponential), fresh), exponential)
 
 
+def runs_as_the_last(p, q, draft, bonus, u):
+    """A block whose shorter runs stand as often as the whole."""
+    ratio, W = (p / q).gather(-1, draft[..., None])[..., 0], draft.shape[1]
+    weight = [torch.ones_like(u[:, 0])]
+    for i in range(W - 1):
+        weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
+    w, slot = torch.stack(weight, 1), torch.arange(W)
+    stands = torch.cat([torch.ones_like(bonus[:, :1]), (u[:, :-1] < w[:, 1:]) & ~bonus[:, :-1]], 1)
+    return slot < torch.where(stands, slot, 0).amax(1, keepdim=True), w[..., None] * p
+
+
 @pytest.mark.parametrize(
     ("method", "fault", "given"),
     [
@@ -131,6 +143,7 @@ def bonus_from_q(p, q, draft, point, accepted, fresh, exponential):
         ("sjd_pac", {"verify_siblings": each_as_the_first}, {"window": 4, "init": "sample_above"}),
         ("spec", {"finish": correction_of_p}, {"gamma": 2}),
         ("spec", {"finish": bonus_from_q}, {"gamma": 2}),
+        ("spec", {"VERIFY": {"block": runs_as_the_last}}, {"gamma": 3, "verify": "block"}),
     ],
 )
 def test_a_planted_fault_is_noticed(method, fault, given):

@@ -2,6 +2,7 @@
 
     pathwise(decoder, targets, options, n=20_000, seeds=[0], reference=ar) -> rows     on enumerable discrete models
     token_row(a, b, ...) -> row                                                        tokens [n, L] of two runs
+    distance_row(tokens, pictures, ...) -> row                                         continuous tokens of two runs
 
 In float64 a single difference rejects. In float32 a race between two nearly equal weights may turn on rounding, so
 there the row states the rate and rejects nothing.
@@ -22,6 +23,8 @@ from parity.equality import rows as R
 from parity.equality.counts import digits
 from parity.equality.rows import Row
 from parity.equality.targets import Decoder
+
+WITHIN = "equal within eps"
 
 
 def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same tokens", **place: Any) -> Row:
@@ -57,6 +60,21 @@ def token_row(a: np.ndarray, b: np.ndarray, *, exact: bool, test: str = "same to
     if exact:  # certain, not statistical: identical tokens have p-value 1, one difference has the smallest there is
         result["p_value"] = result["p_holm"] = R.SMALLEST if differs.any() else 1.0
     return result
+
+
+def distance_row(tokens: np.ndarray, pictures: np.ndarray, *, eps: float, **place: Any) -> Row:
+    """Tokens [2, n, L, D] of two runs under the same noise, float64, and what they are decoded to, [2, n, 3, H, W] in
+    [-1, 1]. The claim is "equal within eps": one number further apart rejects it.
+
+    statistic: the largest difference of two numbers; effect: it over eps; psnr: dB between the pictures, of peak 2.
+    """
+    error, square = np.abs(tokens[0] - tokens[1]).max(), np.square(pictures[0] - pictures[1]).mean()
+    psnr, near = 10 * np.log10(4 / max(square, 1e-30)), error <= eps
+    values = {"statistic": float(error), "effect": float(error / eps) if eps else None, "psnr": float(psnr)}
+    note = f"largest error {error:.1e}, {psnr:.0f} dB between the pictures; eps {eps:g}"
+    result = R.row("pathwise", WITHIN, tokens.shape[1], note=note, **values, **place)
+    result["p_value"] = result["p_holm"] = 1.0 if near else R.SMALLEST  # certain, not statistical
+    return result | {"verdict": WITHIN if near else "differs by more than eps"}
 
 
 def pathwise(

@@ -7,6 +7,8 @@
                          the minimum detectable effect
     lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer
                          measured it, else the layer that rejected, with its effect
+    equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
+                         if it did not: differs by more than eps
     inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
 
 Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows.
@@ -23,6 +25,7 @@ Verdict = dict[str, Any]
 Decoder = tuple[str, str]  # method, key
 Runs = tuple[list[Row], list[Row]]  # of one layer: the run itself, its repeats
 CERTAIN = "pathwise"  # compares tokens: a difference is no matter of chance
+WITHIN = "equal within eps"
 
 
 def layer_p(rows: list[Row]) -> float | None:
@@ -74,7 +77,10 @@ def judge(
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
     bound = max((r["effect"] for r in certificates), default=None)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
-    if confirmed:
+    path = next((r for r in runs_of.get(CERTAIN, ([], []))[0] if "psnr" in r), None)
+    if path is not None and confirmed in ([], [CERTAIN]) and not once:
+        words, note = path["verdict"], path["note"]
+    elif confirmed:
         words, note = lossy(confirmed, p, runs_of, worst)
     elif once:
         words, again = "inconclusive", "decode again on a fresh seed (repeat: true) to tell chance from fault"
@@ -95,6 +101,7 @@ def judge(
         note = f"not rejected in {', '.join(p)}{more}"
     claim = claims.get(key, claims.get(method, ""))
     wrong = {"lossless": words.startswith("lossy"), "lossy": words == "certified lossless"}
+    wrong[WITHIN] = words.startswith(("lossy", "differs"))
     tv = {k: worst[k] if worst else None for k in ("tv", "tv_low", "tv_high")}
     return {
         "method": method, "key": key, "verdict": words, "claim": claim, "mismatch": wrong.get(claim, False),

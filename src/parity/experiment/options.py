@@ -50,14 +50,17 @@ def _agrees(options: dict[str, Any], wanted: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """What the method's paper says of its law with these options: "lossless" or "lossy"."""
+    """What the method's paper says of its law with these options: "lossless" or "lossy"; or "equal within eps" where it
+    follows plain decoding's own path, and stops within a tolerance."""
     said = _declared(kind, method, "CLAIM")
     if said not in ("lossless", "lossy"):
         raise ConfigError(
             f"src/parity/decoders/{kind}/{method}.py: declares CLAIM = {said!r}; allowed: 'lossless', 'lossy'"
         )
     exact_with = _declared(kind, method, "EXACT_WITH", {})
-    return "lossy" if any(options.get(k, v) != v for k, v in exact_with.items()) else said
+    if all(options.get(k, v) == v for k, v in exact_with.items()):
+        return said
+    return "equal within eps" if kind == "continuous" and coupled(kind, method, options) else "lossy"
 
 
 def coupled(kind: str, method: str, options: dict[str, Any]) -> bool:

@@ -44,7 +44,7 @@ def headline(row: Mapping[str, Any]) -> tuple[str, Entry, str]:
     few, quick = missing(row.get("nfe_ratio")), missing(row.get("speedup"))
     passes = f"passes: {NOT_RUN}" if few else f"{100 * row['nfe_ratio']:.0f}% of the passes"
     cost = f"speed: {NOT_RUN}" if quick else f"{times(row['speedup']).text} the speed of plain decoding"
-    broken = ", which is not borne out" if mismatch(row) and row["claim"] == "lossless" else ""
+    broken = ", which is not borne out" if mismatch(row) and row["claim"] != "lossy" else ""
     return row["label"], chip(row.get("verdict")), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
 
 

@@ -82,4 +82,6 @@ def judge(
 def openness(verdict: dict[str, Any]) -> int:
     """Of several verdicts on a cell the one that found a fault stands, else one that left something open, else the
     first, which is the exact layer's."""
-    return 0 if verdict["verdict"].startswith("lossy") else 1 if verdict["verdict"] == "inconclusive" else 2
+    return (
+        0 if verdict["verdict"].startswith(("lossy", "differs")) else 1 if verdict["verdict"] == "inconclusive" else 2
+    )

@@ -32,8 +32,10 @@ from parity.models.continuous.protocol import Chain, Pair, Start
 CLAIM = "lossless"
 EXACT_WITH = {"law": "exact"}  # the path stops within eps
 EXACT_LAYER = {"law": "exact"}
+COUPLED_WITH = {"law": "path"}
 TARGETS = "walks"
 SOURCE = "ours: docs/exact.md"
+GROWTH = 50.0  # more than what still moves in a last round adds up to over steps and places: 35 as measured
 
 
 class Walks(NamedTuple):
@@ -75,7 +77,8 @@ def pointwise(law: Sequence[Tensor]) -> Gaussian:
 def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float, eps: float) -> Walks:
     """One sweep over N walks: the head speaks once, at all points, and every step that is not verified is moved to its
     law under that, from the point that the step before has moved to. It is coupled where the two means are within theta
-    deviations and has its noise elsewhere. index [N, T] names the draws."""
+    deviations (below 0: nowhere) and has its noise elsewhere, where it stays if it moves by eps or less. index [N, T]
+    names the draws."""
     T = chain.steps
     steps = torch.arange(T, device=index.device)
     i = (T - steps).expand(len(index), -1)
@@ -87,10 +90,12 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float,
         x, z, *q = old
         mean, std = p = ahead.at(s).mean(before), ahead.std[:, s]
         near = ((q[0] - mean) / q[1].where(q[1] > 0, 1)).norm(dim=-1) <= theta
-        new, kept = (v[:, 0] for v in couple(x[:, None], pointwise(q), pointwise(p), noise, index[:, s : s + 1]))
         carried = mean + std * z
-        kept = torch.where(near, kept, (carried - x).abs().amax(-1) <= eps)
-        new = torch.where(near[:, None], new, carried)
+        new, kept = carried, (carried - x).abs().amax(-1) <= eps
+        if theta >= 0:
+            laws = pointwise(q), pointwise(p)
+            reached, same = (v[:, 0] for v in couple(x[:, None], *laws, noise, index[:, s : s + 1]))
+            new, kept = torch.where(near[:, None], reached, carried), torch.where(near, same, kept)
         z = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
         behind = (walks.verified <= s)[:, None]
         moved.append([torch.where(behind, a, b) for a, b in zip((new, z, mean, std), old, strict=True)])
@@ -118,14 +123,14 @@ def coupled(
     """window: places that are drawn at once. sweeps: of the head, at most, in a round.
 
     theta  deviations between two means up to which a step is coupled; beyond, it keeps its noise
-    law    "exact": the target's law; "path": every step keeps its noise, and what moves by eps or less counts as still:
-           the image is, within about eps, what plain decoding draws under this very noise
+    law    "exact": the target's law; "path": every step keeps its noise, and an image whose numbers move no more is,
+           within eps, what plain decoding draws under this very noise
     """
     target, (B, L), device = models.target, start.order.shape, start.order.device
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by place
     place, at, rounds = torch.arange(L, device=device), torch.zeros(B, dtype=torch.int64, device=device), 0
     changed, walks = torch.zeros(B, L, dtype=torch.bool, device=device), None
-    near, still = (theta, 0.0) if law == "exact" else (-1.0, eps)
+    near, still = (theta, 0.0) if law == "exact" else (-1.0, eps / GROWTH)
     while len(rows := (at < L).nonzero().flatten()):
         inside = (place >= at[rows, None]) & (place < at[rows, None] + window)
         todo = inside if walks is None else inside & (changed[rows] | (walks.verified[rows] < target.steps))
@@ -133,7 +138,8 @@ def coupled(
         model, grid = target.take(rows), write(torch.zeros_like(tokens[rows]), start.order[rows], tokens[rows])
         chain = model.chain(model.conditions(grid, start.order[rows], asked, asked))
         if walks is None:
-            require_noise(chain, "coupled")
+            if law == "exact":
+                require_noise(chain, "coupled")
             walks = begun(chain, noise, B, L, target.dim)
         walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & todo, 0)
         own = noise.take(rows.repeat_interleave(asked.shape[1]))
@@ -144,18 +150,27 @@ def coupled(
             if not len(work):
                 break
             index = base[work] + L * chain.steps * (rounds * sweeps + k)
-            new = swept(Walks(*(v[work] for v in here)), chain.take(work), own.take(work), index, near, still)
+            some = Walks(*(v[work] for v in here))
+            if law == "path":  # small moves add up: nothing is verified before all of it stays, but at the first place
+                first = (asked == at[rows, None]).flatten()[work]
+                some = some._replace(verified=torch.where(first, some.verified, 0))
+            new = swept(some, chain.take(work), own.take(work), index, near, still)
             here = Walks(*(v.index_copy(0, work, w) for v, w in zip(here, new, strict=True)))
         walks.put(rows, asked, here)
         now = walks.x[rows, :, -1]
-        moved = inside & ((now - tokens[rows]).abs().amax(-1) > still)
+        far = torch.where(inside, (now - tokens[rows]).abs().amax(-1), 0)
         tokens[rows] = torch.where(inside[..., None], now, tokens[rows])
-        changed[rows] = (changed[rows] & ~todo) | (moved.cumsum(1) - moved.long() > 0)
-        settled = inside & (walks.verified[rows] == chain.steps) & ~changed[rows]
+        changed[rows] = (changed[rows] & ~todo) | behind(far > 0)
+        settled = inside & (walks.verified[rows] == chain.steps) & ~behind(far > still)
         ahead = (at[rows, None] + place).clamp(max=L - 1)
         kept = run(settled.gather(1, ahead)).minimum(L - at[rows])
         yield final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
         at[rows], rounds = at[rows] + kept, rounds + 1
+
+
+def behind(some: Tensor) -> Tensor:
+    """Places [B, L] behind a place that is one of `some`."""
+    return some.cumsum(1) - some.long() > 0
 
 
 def final(walks: Walks, at: Tensor, kept: Tensor) -> Draw:

@@ -1,8 +1,8 @@
 """Multi-trajectory Jacobi decoding: Gumbel-coupled Jacobi that also evaluates what its drafts are likeliest to be
 replaced by."""
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated, Protocol
 
 import torch
 from pydantic import Field
@@ -18,6 +18,7 @@ from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 COUPLED_WITH: dict = {}  # whatever its options
+Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
 SOURCE = "this project: docs/mtj.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
@@ -84,7 +85,18 @@ def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Te
     return torch.where(giver == S, torch.arange(W, device=device), giver)
 
 
-@torch.inference_mode()
+class Redraft(Protocol):
+    """What knows how the laws behind a correction move, without a pass of the target."""
+
+    def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
+        """A pass's tree, its nodes that are final [B, S] and those that give each slot its law [B, W]."""
+        ...
+
+    def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: "Win") -> Tensor:
+        """What decides the slots' races [B, W, V], from what did under the last laws and from its winners [B, W]."""
+        ...
+
+
 def mtj(
     model: TokenModel,
     start: Tensor,
@@ -107,6 +119,24 @@ def mtj(
               changed
     warm      after the first pass draft every slot from the frontier's law: the other laws were computed on noise
     """
+    return trajectories(model, start, noise, window, branches, depth, ranks, sure, unsure, warm, None)
+
+
+@torch.inference_mode()
+def trajectories(
+    model: TokenModel,
+    start: Tensor,
+    noise: Noise,
+    window: int,
+    branches: int,
+    depth: int,
+    ranks: int,
+    sure: float,
+    unsure: float,
+    warm: bool,
+    redraft: "Redraft | None",
+) -> Iterator[Step]:
+    """`mtj`; what moves the laws of the slots between two passes is `redraft`."""
     (L, V, W), codes = (model.length, model.vocab, window), getattr(model, "codebook", None)
     K, slot = min(ranks, V - 1), torch.arange(W, device=start.device).expand(len(start), -1)
     slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
@@ -127,6 +157,9 @@ def mtj(
         # [B, W, V] what each slot's race is decided by
         ratio = (slot_laws(slots, law, frontier, warm) if line.step else law) / e
         draft = win(ratio, slots.where)
+        if redraft is not None and line.step:
+            ratio = redraft.ratio(slots, ratio, draft, e, win)
+            draft = win(ratio, slots.where)
         behind, parents, offset = draft[:, :-1], slot - 1, slot
         count = min(branches, (W - 1) * K) if line.step else 0
         if count:
@@ -141,6 +174,8 @@ def mtj(
         last = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
         at_last = last[:, None]
         giver = givers(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
+        if redraft is not None:
+            redraft.hear(tree, path, giver)
         tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
         moved.zero_().scatter_(1, slots.where + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))

@@ -1,7 +1,7 @@
 """Speculative sampling: a small draft model proposes a few tokens one by one, the target verifies them in one pass."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -16,7 +16,7 @@ from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 NEEDS = "draft"
-SOURCE = "Leviathan et al. 2023, Alg. 1"
+SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.10444), Alg. 2"
 
 
 def propose(
@@ -33,6 +33,32 @@ def propose(
     return drafts, laws
 
 
+def tokenwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Leviathan et al. 2023, Alg. 1: whether each draft is accepted [B, W], and what corrects the first that is not, as
+    the surplus of this [B, W, V] over q."""
+    return (u * probability(q, draft) < probability(p, draft)) & ~bonus, p
+
+
+def blockwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Block verification (Sun et al. 2024, Alg. 2), of shapes as in `tokenwise`: the drafts are accepted up to the
+    longest run that stands, though a shorter one may not. Optimal for a single path, and for drafts that are thrown
+    away after the pass alone: it looks ahead."""
+    W = draft.shape[1]
+    ratio, weight = probability(p, draft) / probability(q, draft), [torch.ones_like(u[:, 0])]
+    for i in range(W - 1):
+        weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
+    w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other
+    surplus = (w[..., None] * p - q).clamp(min=0).sum(-1)
+    stands = torch.where(bonus | (w == 1), w, surplus / (surplus + 1 - w).clamp(min=torch.finfo(w.dtype).tiny))
+    slot = torch.arange(1, W, device=u.device)
+    length = torch.where((u[:, :-1] < stands[:, 1:]) & ~bonus[:, :-1], slot, 0)
+    longest = torch.cat([torch.zeros_like(draft[:, :1]), length], 1).amax(1, keepdim=True)
+    return torch.arange(W, device=u.device) < longest, w[..., None] * p
+
+
+VERIFY = {"token": tokenwise, "block": blockwise}
+
+
 @torch.inference_mode()
 def spec(
     model: TokenModel,
@@ -40,11 +66,13 @@ def spec(
     *,
     noise: Noise,
     gamma: Annotated[int, Field(ge=1, le=64)] = 4,
+    verify: Literal["token", "block"] = "token",
 ) -> Iterator[Step]:
     """Each pass accepts the drafts that the target agrees with, and adds one token of its own: the correction of the
     first rejected draft, or, where all were accepted, a draw from the law behind the last.
 
-    gamma  tokens drafted per pass, each a pass of the draft model, which is no pass of the target
+    gamma   tokens drafted per pass, each a pass of the draft model, which is no pass of the target
+    verify  the drafts one by one, the first that is rejected ends the run; or as a block, the longest run that stands
 
     The model must have a `draft`: a token model over the same vocabulary, positions and grammar, under the same
     sampling settings.
@@ -63,5 +91,5 @@ def spec(
         # No draft stands in the last slot, nor at the image's last position where the window was not shrunk to it.
         bonus = (torch.arange(W, device=start.device) == gamma) | (where >= model.length - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
-        accepted = (u * probability(q, draft) < probability(p, draft)) & ~bonus
-        yield line.advance(*finish(p, q, draft, bonus, accepted, race(p, e), e))
+        accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)
+        yield line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))

@@ -74,6 +74,9 @@ def schedule(steps: int) -> Schedule:
     return Schedule(t, kept, before, 1 - kept / before)
 
 
+NOTHING = -1e4  # log of a variance of 0: between two infinite ones there would be no number
+
+
 @lru_cache
 def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
     """[T, 4] float64, of each step from the cleanest: the mean is the first times x_0 plus the second times x_i, and
@@ -85,7 +88,7 @@ def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
         return torch.stack([*mean, low, beta.log()], -1)
     # eps = (x - ab^1/2 x_0) / (1 - ab)^1/2; at the last step `before` is 1: eta's share of its neighbour's deviation
     # replaces a zero
-    log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, -math.inf)
+    log_sigma = low + 2 * math.log(eta) if eta else torch.full_like(low, NOTHING)
     of_eps = (1 - before - log_sigma.exp()).clamp(min=0).sqrt()
     of_x = of_eps / (1 - ab).sqrt()
     return torch.stack([before.sqrt() - of_x * ab.sqrt(), of_x, log_sigma, log_sigma], -1)

@@ -97,12 +97,15 @@ class Loaded:
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
-    @torch.inference_mode()
     def pictures(self, tokens: Tensor | np.ndarray, batch: int = 64) -> np.ndarray:
         """uint8 [n, H, W, 3] of the tokens [n, L, D] of all places, in raster order."""
+        return to_pixels(self.seen(tokens, batch))
+
+    @torch.inference_mode()
+    def seen(self, tokens: Tensor | np.ndarray, batch: int = 64) -> Tensor:
+        """The same before it is rounded, [n, 3, H, W] in [-1, 1]."""
         grid = kl.unfold(torch.as_tensor(tokens), self.manifest["network"].get("cell", 1))
-        parts = [self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)]
-        return to_pixels(torch.cat(parts))
+        return torch.cat([self.kl.decode(t.float().to(self.device)) for t in grid.split(batch)])
 
 
 def load(
