@@ -80,6 +80,9 @@ class Leaf:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return noise.uniform("sample", torch.zeros(len(noise.keys), 1, dtype=torch.int64))
 
+    def networks(self, model):
+        return []
+
     def columns(self, rows, model, noise, done):
         return {"tokens": done}
 
