@@ -38,3 +38,4 @@ class Draw(NamedTuple):
     tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
     noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws these very tokens
+    standing: Tensor | None = None  # [B, L, D] what stands at every place now, where all are drawn at once

@@ -164,7 +164,7 @@ def coupled(
         settled = inside & (walks.verified[rows] == chain.steps) & ~behind(far > still)
         ahead = (at[rows, None] + place).clamp(max=L - 1)
         kept = run(settled.gather(1, ahead)).minimum(L - at[rows])
-        yield final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
+        yield final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))._replace(standing=tokens.clone())
         at[rows], rounds = at[rows] + kept, rounds + 1
 
 
