@@ -220,7 +220,7 @@ def test_calibration_says_when_it_cannot_tell():
 
 @pytest.mark.slow
 def test_sizes_of_all_tests_are_nominal():
-    found, p_values = calibration.calibration(replicates=1000)
+    found, p_values = calibration.calibration(replicates=500)
     sizes = {r["test"]: r["verdict"] for r in found if r["layer"] == "calibration"}
     assert set(sizes.values()) == {"size ok"}, sizes
     assert set(p_values) == set(sizes)

@@ -15,6 +15,7 @@ PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "prompts", "
 TINY = """
 experiment: tiny
 image:
+  models: {scenes: {source: embedded, grid: 8}}
   prompts: {file: prompts/scenes.txt, limit: 4, shards: 2}
   methods:
     ar: [{}]

@@ -74,10 +74,10 @@ def pointwise(law: Sequence[Tensor]) -> Gaussian:
     return law[0][:, None], law[1][:, None]
 
 
-def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float, eps: float) -> Walks:
+def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
     """One sweep over N walks: the head speaks once, at all points, and every step that is not verified is moved to its
     law under that, from the point that the step before has moved to. It is coupled where the two means are within theta
-    deviations (below 0: nowhere) and has its noise elsewhere, where it stays if it moves by eps or less. index [N, T]
+    deviations (None: nowhere) and has its noise elsewhere, where it stays if it moves by eps or less. index [N, T]
     names the draws."""
     T = chain.steps
     steps = torch.arange(T, device=index.device)
@@ -89,14 +89,14 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float,
     for s, old in enumerate(zip(*(v.unbind(1) for v in walks[1:5]), strict=True)):
         x, z, *q = old
         mean, std = p = ahead.at(s).mean(before), ahead.std[:, s]
-        near = ((q[0] - mean) / q[1].where(q[1] > 0, 1)).norm(dim=-1) <= theta
         carried = mean + std * z
         new, kept = carried, (carried - x).abs().amax(-1) <= eps
-        if theta >= 0:
+        if theta is not None:
+            near = ((q[0] - mean) / q[1].where(q[1] > 0, 1)).norm(dim=-1) <= theta
             laws = pointwise(q), pointwise(p)
             reached, same = (v[:, 0] for v in couple(x[:, None], *laws, noise, index[:, s : s + 1]))
             new, kept = torch.where(near[:, None], reached, carried), torch.where(near, same, kept)
-        z = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
+            z = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
         behind = (walks.verified <= s)[:, None]
         moved.append([torch.where(behind, a, b) for a, b in zip((new, z, mean, std), old, strict=True)])
         stayed.append(kept)
@@ -130,7 +130,7 @@ def coupled(
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by place
     place, at, rounds = torch.arange(L, device=device), torch.zeros(B, dtype=torch.int64, device=device), 0
     changed, walks = torch.zeros(B, L, dtype=torch.bool, device=device), None
-    near, still = (theta, 0.0) if law == "exact" else (-1.0, eps / GROWTH)
+    near, still = (theta, 0.0) if law == "exact" else (None, eps / GROWTH)
     while len(rows := (at < L).nonzero().flatten()):
         inside = (place >= at[rows, None]) & (place < at[rows, None] + window)
         todo = inside if walks is None else inside & (changed[rows] | (walks.verified[rows] < target.steps))

@@ -76,7 +76,7 @@ def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) ->
     return Coupled(torch.where(kept[..., None], x, fresh), kept)
 
 
-def peeking(walks: Walks, chain: object, noise: Noise, index: Tensor, theta: float, eps: float) -> Walks:
+def peeking(walks: Walks, chain: object, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
     """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
     peeked = torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0)
     return coupled.swept(walks, chain, noise, index, peeked, eps)  # type: ignore[arg-type]
