@@ -56,7 +56,7 @@ class PromptSpec(Strict):
         1, ge=1, le=100_000, description="parts of the prompts, each kept as soon as it is decoded; changes no result"
     )
     jobs: int = Field(
-        100, ge=1, le=1000, description="jobs at most that decode a cell's shards, some each; changes no result"
+        64, ge=1, le=1000, description="jobs at most that decode a cell's shards, some each; changes no result"
     )
     max_words: int = Field(23, ge=1, le=120, description="longest prompt the model's prefix holds")
 
