@@ -15,7 +15,9 @@ if EXPERIMENT.image:
         input:
             EXPERIMENT.image.prompts.file,
         output:
-            collect("results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))),
+            collect(
+                "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))
+            ),
         log:
             f"logs/inputs/{PROMPT_SET}.log",
         conda:
