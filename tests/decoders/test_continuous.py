@@ -21,7 +21,7 @@ from parity.models.continuous.diffusion import (
     single_path_log_ratio,
     walk,
 )
-from parity.models.continuous.mar import MAR, MARConfig, MARNet
+from parity.models.continuous.mar import MAR, MARConfig, MARNet, guidance_at
 from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
 from tests.tables import mixtures
 
@@ -105,6 +105,31 @@ def test_parallel_sampling_fills_the_image_once(iterations, schedule):
         assert known[0] < 16 - known[-2]  # few at first, many at the end
     done = decode(pair(DRAFT, 2), ["a", "b"], iterations=iterations, schedule=schedule)
     assert done.tokens.isfinite().all() and done.step.max() <= (iterations or 16)
+
+
+def released_known(iterations: int, length: int) -> list[int]:
+    """Tokens known after each iteration, as the published sampler counts its mask in single precision."""
+    masked, known = length, []
+    for step in range(iterations):
+        wanted = torch.tensor(float(np.floor(length * np.cos(math.pi / 2.0 * (step + 1) / iterations))))
+        wanted = torch.maximum(torch.tensor(1.0), torch.minimum(torch.tensor(float(masked - 1)), wanted))
+        masked = 0 if step == iterations - 1 else min(masked, int(wanted))
+        known.append(length - masked)
+    return known
+
+
+@pytest.mark.parametrize("length", [64, 256])
+def test_the_cosine_schedule_is_the_published_one(length):
+    for iterations in range(1, length + 1):
+        assert known_after(iterations, "cosine", length) == released_known(iterations, length), iterations
+
+
+def test_guidance_of_the_last_draw_counts_one_token_as_masked():
+    at = [
+        guidance_at(HeadSampling(guidance=5.0, guidance_schedule=s), torch.tensor([1, 255, 256]), 256)
+        for s in ("linear", "constant")
+    ]
+    assert at[0].tolist() == [1 + 4 / 256, 1 + 4 * 255 / 256, 1 + 4 * 255 / 256] and at[1].tolist() == [5.0] * 3
 
 
 # --- on mixtures, whose densities are in closed form

@@ -30,8 +30,10 @@ def known_after(iterations: int, schedule: str, length: int) -> list[int]:
         return list(range(1, length + 1))
     known, counts = 0, []
     for step in range(1, iterations + 1):
-        share = 1 - math.cos(math.pi / 2 * step / iterations) if schedule == "cosine" else step / iterations
-        masked = max(1, min(length - known - 1, math.floor(length * (1 - share) + 1e-9))) if step < iterations else 0
+        # The cosine is floored as it comes out, as the released code does: of cos(60 deg) it may lie below a half.
+        cosine = schedule == "cosine"
+        left = length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
+        masked = max(1, min(length - known - 1, math.floor(left))) if step < iterations else 0
         known = min(length, length - masked)
         counts.append(known)
     return counts

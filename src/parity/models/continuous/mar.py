@@ -153,8 +153,15 @@ def known_mask(order: Tensor, known: Tensor) -> Tensor:
 
 
 def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
-    """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant."""
-    share = done / length if sampling.guidance_schedule == "linear" else torch.ones_like(done, dtype=torch.float32)
+    """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
+
+    The last draw, too, counts one token as masked, as the released code does.
+    """
+    share = (
+        done.clamp(max=length - 1) / length
+        if sampling.guidance_schedule == "linear"
+        else torch.ones_like(done, dtype=torch.float32)
+    )
     return 1 + (sampling.guidance - 1) * share.float()
 
 

@@ -1,14 +1,17 @@
 """The text encoder: T5, freshly initialised for training, or read from files; captions as LlamaGen takes them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from sys import stderr
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from parity.base.weights import load_weights
-from parity.embedded.tokenizer import VOCAB, check_lengths, encode
+from parity.embedded.tokenizer import VOCAB, encode
+from parity.models.discrete.cleaning import clean
 
 if TYPE_CHECKING:
     from transformers import T5EncoderModel
@@ -32,27 +35,42 @@ def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return embeddings, valid.gather(1, order)
 
 
+def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
+    """Captions to input_ids and attention_mask [B, length] by the tokenizer in a published encoder's folder."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+
+    def words(captions: list[str]) -> Any:
+        cleaned = [clean(c) for c in captions]
+        cut = sum(len(ids) > length for ids in tokenizer(cleaned)["input_ids"])
+        if cut:
+            print(f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there", file=stderr)
+        return tokenizer(cleaned, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+
+    return words
+
+
 def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     """The embedded encoder from its file, or a published one from its folder: captions to left-padded embeddings
     [B, length, D] float32 and their mask, valid [B, length].
 
-    ParityError for a caption of more tokens than that.
+    A published encoder reads captions cleaned (`cleaning`) and cut at `length` tokens, as its authors do; how many were
+    cut is printed. The embedded one does neither: ParityError for a caption of more tokens.
     """
+    tokenizer: Callable[[list[str]], Any]
     if path.is_dir():
-        from transformers import AutoTokenizer, T5EncoderModel
+        from transformers import T5EncoderModel
 
-        net = T5EncoderModel.from_pretrained(path, local_files_only=True)
-        tokenizer: Callable[..., dict[str, Tensor]] = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        net, tokenizer = T5EncoderModel.from_pretrained(path, local_files_only=True), published_tokenizer(path, length)
     else:
-        net, tokenizer = t5_encoder(), encode
+        net, tokenizer = t5_encoder(), partial(encode, max_length=length)
         load_weights(net, path)
     net.eval().to(device)
 
     @torch.inference_mode()
     def encoded(captions: list[str]) -> dict[str, Tensor]:
-        if path.is_dir():
-            check_lengths(tokenizer(captions)["input_ids"], captions, length)  # type: ignore[arg-type]
-        words = tokenizer(captions, padding="max_length", max_length=length, return_tensors="pt")
+        words = tokenizer(captions)
         ids, valid = words["input_ids"].to(device), words["attention_mask"].to(device)
         hidden, mask = left_pad(net(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
         return {"embeddings": hidden.float(), "valid": mask}
