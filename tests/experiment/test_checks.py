@@ -316,7 +316,9 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, me
 
 def test_published_files_need_a_drafter_of_their_own(tmp_path):
     digest, methods = "0" * 64, {"ar": [{}], "eagle": [{}]}
-    named = {"transformer": "t.safetensors", "vq": "v.safetensors"}
+    named = {part: str(tmp_path / part) for part in ("transformer", "vq", "text")}
+    for file in named.values():
+        Path(file).write_bytes(b"")
     model = {"source": "files", "files": named, "sha256": dict.fromkeys(named, digest)}
     with pytest.raises(ConfigError, match="needs a drafter"):
         checks.load(image(methods, models={"m": model}))

@@ -57,5 +57,5 @@ def test_a_caption_of_too_many_tokens_is_cut_and_counted(folder, capsys):
     encode = read_encoder(folder, 8)
     both = encode(["a red circle", "a " + "red " * 30])
     assert both["valid"].sum(1).tolist() == [3, 8] and "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
-    assert torch.equal(both["embeddings"][1:], encode(["a red red red red red red red"])["embeddings"])
+    assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err

@@ -77,6 +77,7 @@ def check_image(section: ImageSection) -> None:
         weights.check_trained(model, spec)
         for method in section.methods:
             weights.check_needs(method, model, spec)
+        weights.check_published(model, spec)
         check_at_most("discrete", section.methods, weights.largest(spec), f"image.models.{model}")
     samplings = [s.model_dump() for s in as_list(section.sampling)]
     if len({canonical(s) for s in samplings}) < len(samplings):

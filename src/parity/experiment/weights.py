@@ -51,6 +51,32 @@ def network(spec: ModelSpec) -> dict[str, Any]:
     return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["llamagen"])
 
 
+def check_published(model: str, spec: ModelSpec) -> None:
+    """ConfigError for sizes that the family does not have, parts that it needs and are not named, files that are not
+    there."""
+    said, where = family("discrete", spec.family, "family"), f"image.models.{model}"
+    if spec.source == "embedded":
+        return
+    known = said.get("sizes", {})
+    for key, value in spec.network.items() if known else ():
+        if key not in known:
+            raise ConfigError(f"{where}.network.{key} = {value}: unknown size; allowed: {', '.join(known)}")
+        whole = isinstance(known[key], int)
+        if (whole and not isinstance(value, int)) or value < 0:
+            wanted = "a whole number, 0 or more" if whole else "a number above 0"
+            raise ConfigError(f"{where}.network.{key} = {value}: allowed: {wanted}")
+    sizes = {**known, **spec.network}
+    for part, of in said.get("divides", {}).items():
+        if not sizes[part] or sizes[of] % sizes[part]:
+            raise ConfigError(f"{where}.network.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
+    for part in said["files"]:
+        if part not in spec.files and not (part == "text" and sizes.get("classes")):
+            raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs {part}")
+    for part, file in spec.files.items():
+        if (spec.source == "files" or part == "text") and not Path(file).exists():
+            raise ConfigError(f"{where}.files.{part} = {file!r}: no such file")
+
+
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
     group larger than the codebook."""

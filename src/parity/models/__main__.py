@@ -1,5 +1,7 @@
-"""Models: get and verify what an experiment names, or convert published checkpoints into what it can name.
+"""Models: get and verify what an experiment names, or make published checkpoints into what it can name.
 
+python -m parity.models add llamagen-xl FOLDER
+python -m parity.models add llamagen-xl hub:owner/name --text flan-t5-xl
 python -m parity.models --kind discrete --name scenes --spec '{}' --out
 results/checkpoints/discrete/scenes/manifest.json python -m parity.models convert --model mar --target mar_base.pth
 --draft mar_small.pth --kl kl16.ckpt --out weights/mar
@@ -8,6 +10,7 @@ results/checkpoints/discrete/scenes/manifest.json python -m parity.models conver
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from parity.base.command import arguments, one_line
 from parity.base.files import write_json
@@ -37,5 +40,21 @@ def converted() -> None:
     convert(a.model, a.target, a.draft, a.kl, a.out)
 
 
+def added() -> None:
+    """A published discrete model as an experiment: files, digests and sizes are read from where it lies."""
+    from parity.models import add
+
+    parser = argparse.ArgumentParser(prog="python -m parity.models add", description=added.__doc__)
+    parser.add_argument("name", help="of the model in the configuration")
+    parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
+    parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
+    parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
+    parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
+    a = parser.parse_args(sys.argv[2:])
+    add.write(a.name, add.entry(a.where, a.grid, a.text), a.out or Path(f"{a.name}.yaml"))
+
+
+COMMANDS = {"add": added, "convert": converted}
+
 if __name__ == "__main__":
-    one_line(converted if sys.argv[1:2] == ["convert"] else fetched)
+    one_line(COMMANDS.get(" ".join(sys.argv[1:2]), fetched))

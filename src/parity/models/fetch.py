@@ -96,7 +96,8 @@ def converted(file: Path, out: Path) -> Path:
 
 
 def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
-    """One file of a pinned commit; network errors and 5xx are tried again, the last one is shown with its cause."""
+    """One file of a pinned commit, gone on with where it broke off; network errors and 5xx are tried again, the last
+    one is shown with its cause."""
     from huggingface_hub import errors, hf_hub_download
 
     final = (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
@@ -106,10 +107,26 @@ def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
             return Path(hf_hub_download(repo, file, revision=revision))
         except Exception as error:  # the hub's client raises several families here; most of them mean "not now"
             cause = error
-            if isinstance(error, (*final, errors.EntryNotFoundError)):
+            if isinstance(error, (*final, errors.EntryNotFoundError, errors.HFValidationError)):
                 break
             told = error.__cause__ or error
             print(f"{repo}/{file}: try {attempt + 1} of {attempts} failed: {told}", file=sys.stderr, flush=True)
             time.sleep(2**attempt)
-    why = f"{type(cause).__name__}: {getattr(cause, '__cause__', None) or cause}"
-    raise ParityError(f"models: {repo}/{file} at {revision[:8]} cannot be had: {why}")
+    assert cause is not None
+    raise ParityError(refused(f"{repo}/{file}", revision[:8], cause))
+
+
+def refused(what: str, revision: str, error: Exception) -> str:
+    """Why the hub did not give something, in one line that says what to do where that is known."""
+    from huggingface_hub import errors
+
+    hint = {
+        errors.GatedRepoError: "accept its terms on its page, then set HF_TOKEN to a token of that account",
+        errors.RepositoryNotFoundError: "no such repository, or a private one: set HF_TOKEN",
+        errors.RevisionNotFoundError: "no such revision",
+        errors.EntryNotFoundError: "no such file in it",
+        errors.HFValidationError: "a repository is owner/name",
+    }
+    said = next((f"; {text}" for kind, text in hint.items() if isinstance(error, kind)), "")
+    cause = str(getattr(error, "__cause__", None) or error).strip().splitlines()
+    return f"models: {what} at {revision} cannot be had: {type(error).__name__}: {cause[0] if cause else ''}{said}"

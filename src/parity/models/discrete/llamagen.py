@@ -5,10 +5,12 @@ with other sizes, which the headers of its files say.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -22,11 +24,21 @@ from parity.models.discrete.t5 import Encoder, read_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from parity.models.discrete.vq import VQConfig
 
-FAMILY = {  # see models.discrete.protocol
+FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("transformer", "vq", "text"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
+    "sizes": {  # that a configuration may give: LlamaGenConfig, of XL for captions at 256 pixels
+        "vocab": 16384, "dim": 1280, "layers": 36, "heads": 20, "grid": 16, "prefix": 120, "caption_dim": 2048,
+        "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
+    },
+    "divides": {"heads": "dim"},
+}  # fmt: skip
+TENSORS = {  # by which a published file is known for what it is
+    "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
+    "vq": ("quantize.embedding.weight", "post_quant_conv.weight"),
 }
+HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
 
 
 def sizes(manifest: Mapping[str, Any]) -> tuple[LlamaGenConfig, VQConfig]:
@@ -41,6 +53,25 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its side."""
     config, tokenizer = sizes(manifest)
     return config.grid, config.grid * tokenizer.stride
+
+
+def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
+    """The configuration's `network` from the shapes of a published transformer's tensors, which do not tell the grid;
+    what stands in FAMILY["sizes"] is left out. ParityError for shapes that are no LlamaGen's."""
+    vocab, dim = shapes["tok_embeddings.weight"]
+    layers = 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("layers."))
+    said = {"vocab": vocab, "dim": dim, "layers": layers, "heads": HEADS.get(dim, dim // 64), "grid": grid}
+    if "cls_embedding.embedding_table.weight" in shapes:  # of a class; one entry more stands for none
+        classes = shapes["cls_embedding.embedding_table.weight"][0] - 1
+        said |= {"prefix": 1, "caption_dim": 0, "classes": classes}
+    elif "cls_embedding.uncond_embedding" in shapes:
+        said |= dict(zip(("prefix", "caption_dim"), shapes["cls_embedding.uncond_embedding"], strict=True))
+    else:
+        raise ParityError("no cls_embedding that is known; allowed: a LlamaGen transformer, of captions or of classes")
+    if shapes["layers.0.feed_forward.w1.weight"][0] != (hidden := LlamaGenConfig(dim=dim).hidden):
+        width = shapes["layers.0.feed_forward.w1.weight"][0]
+        raise ParityError(f"feed_forward.w1 has {width} rows; allowed: {hidden}, as published ones of width {dim}")
+    return {key: value for key, value in said.items() if value != FAMILY["sizes"][key]}
 
 
 def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
@@ -62,16 +93,19 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> LlamaGen:
-    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix].
-    fast: its passes are compiled."""
-    given = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"], guided
-    read = compiled(a_pass, inputs["valid"].device.type) if fast else None
-    model, codes = LlamaGen(nets["net"], *given, read=read), nets["vq"].quantize
+    """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
+    labels [B] of classes. fast: its passes are compiled."""
+    if "label" in inputs:
+        told, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
+    else:
+        told, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
+    read = compiled(a_pass, valid.device.type) if fast else None
+    model, codes = LlamaGen(nets["net"], told, valid, guided, read=read), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
-        model.draft = LlamaGen(nets["draft"], *given, returns=True)
+        model.draft = LlamaGen(nets["draft"], told, valid, guided, returns=True)
     return model
 
 
@@ -85,6 +119,16 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
     return nets["vq"].quantize.groups()
 
 
+def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
+    """Numbers of classes, as text, to label [B]. ParityError for what is none."""
+    for caption in captions:
+        if not caption.isdecimal() or int(caption) >= classes:
+            raise ParityError(f"caption: {caption[:60]!r}: allowed: the number of a class, 0 to {classes - 1}")
+    return {"label": torch.tensor([int(caption) for caption in captions])}
+
+
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch."""
+    """Captions to what `condition` takes of a batch; a class-conditional model's are numbers of classes."""
+    if classes := sizes(manifest)[0].classes:
+        return partial(labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest)[0].prefix, device)

@@ -1,9 +1,9 @@
 """The text encoder: T5, freshly initialised for training, or read from files; captions as LlamaGen takes them."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from sys import stderr
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +45,8 @@ def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
         cleaned = [clean(c) for c in captions]
         cut = sum(len(ids) > length for ids in tokenizer(cleaned)["input_ids"])
         if cut:
-            print(f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there", file=stderr)
+            said = f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there"
+            print(said, file=sys.stderr, flush=True)
         return tokenizer(cleaned, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
 
     return words

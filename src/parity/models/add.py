@@ -1,0 +1,144 @@
+"""A published model as an experiment of its own: its files known by what is in them, digests and sizes read from them.
+
+python -m parity.models add llamagen-xl FOLDER                    files of a folder
+python -m parity.models add llamagen-xl hub:owner/name@revision   files of a repository, its commit pinned
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import safe_open
+
+from parity.base.errors import ParityError
+from parity.base.files import publish
+from parity.base.weights import parts, sha256, unpickle
+from parity.experiment import checks, weights
+
+READ = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes(file: Path) -> Shapes:
+    """Names and shapes of a file's tensors; of a safetensors file its header alone is read."""
+    if file.suffix != ".safetensors":
+        return {name: tuple(tensor.shape) for name, tensor in unpickle(file).items()}
+    try:
+        with safe_open(file, framework="pt") as held:
+            return {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise ParityError(f"{file}: not a safetensors file that can be read: {str(error).splitlines()[0]}") from None
+
+
+def families() -> Iterator[tuple[str, Any]]:
+    """Families that say by which tensors their files are known."""
+    for name in weights.families("discrete"):
+        module = importlib.import_module(f"parity.models.discrete.{name}")
+        if hasattr(module, "TENSORS"):
+            yield name, module
+
+
+def encoders(folder: Path) -> list[Path]:
+    """Folders of T5 encoders, as transformers saves them."""
+    t5 = (f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8"))
+    return list(t5)
+
+
+def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], Shapes]:
+    """The family, its parts by the names of their files, and the shapes of the transformer's tensors. ParityError that
+    lists what was looked at if none of it is known, or two files are the same part."""
+    taken: dict[str, str] = {}
+    which, network = "", Shapes()
+    for name, file in files.items():
+        held = shapes(file)
+        for family, module in families():
+            for part, tensors in module.TENSORS.items():
+                if not all(t in held for t in tensors):
+                    continue
+                if part in taken:
+                    raise ParityError(f"{part}: both {taken[part]} and {name}; allowed: one, in a folder of its own")
+                which, taken[part], network = family, name, held if part == "transformer" else network
+    if "transformer" not in taken:
+        known = ", ".join(family for family, _ in families())
+        raise ParityError(f"no transformer among {', '.join(files) or 'no files'}; allowed: files of {known}")
+    return which, taken, network
+
+
+def grid_of(name: str, given: int | None) -> int:
+    """Tokens a side, which no tensor tells: as given, or of the pixels in the file's name (16 a token)."""
+    pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
+    if given is None and pixels is None:
+        raise ParityError(
+            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have 16)"
+        )
+    return given or int(pixels[1]) // 16  # type: ignore[index]
+
+
+def at_hand(folder: Path) -> dict[str, Path]:
+    """Files of weights in a folder, those of text encoders aside."""
+    if not folder.is_dir():
+        raise ParityError(f"{folder}: no such folder; allowed: a folder, or hub:owner/name")
+    aside = encoders(folder)
+    files = (f for f in sorted(folder.rglob("*")) if f.suffix in READ and f.is_file())
+    return {str(f): f for f in files if not any(f.is_relative_to(a) for a in aside)}
+
+
+def from_hub(repo: str, revision: str | None) -> tuple[str, dict[str, Path]]:
+    """The commit of a repository that its revision (else its main branch) is now, and its files of weights, fetched."""
+    from huggingface_hub import HfApi
+
+    from parity.models.fetch import download, refused
+
+    try:
+        said = HfApi().model_info(repo, revision=revision)
+    except Exception as error:  # the hub's client raises several families
+        raise ParityError(refused(repo, revision or "main", error)) from None
+    names = [f.rfilename for f in said.siblings or [] if Path(f.rfilename).suffix in READ]
+    return str(said.sha), {name: download(repo, str(said.sha), name) for name in names}
+
+
+def entry(where: str, grid: int | None, text: Path | None) -> dict[str, Any]:
+    """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`)."""
+    repo, _, wanted = where.removeprefix("hub:").partition("@")
+    if where.startswith("hub:"):
+        revision, files = from_hub(repo, wanted or None)
+        said: dict[str, Any] = {"source": "hub", "repo": repo, "revision": revision}
+    else:
+        files, said = at_hand(Path(where)), {"source": "files"}
+    family, taken, network = recognised(files)
+    module = importlib.import_module(f"parity.models.discrete.{family}")
+    sizes = module.read_sizes(network, grid_of(taken["transformer"], grid))
+    paths = {part: files[name] for part, name in taken.items()}
+    if text is None and not where.startswith("hub:"):
+        text = next(iter(encoders(Path(where))), None)
+    if text is not None:
+        parts(text)  # it has weights that can be verified
+        taken, paths = {**taken, "text": str(text)}, {**paths, "text": text}
+    digests = {part: sha256(path) for part, path in paths.items()}
+    return {"family": family, **said, "files": taken, "sha256": digests, "network": sizes}
+
+
+def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
+    """An experiment on a model, checked as a run would: plain decoding, and the decoders that need no companion."""
+    classes = said["network"].get("classes", 0)
+    methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
+    image: dict[str, Any] = {"models": {name: said}, "methods": methods}
+    prompts = out.with_suffix(".classes.txt")
+    if classes:
+        image |= {"prompts": {"file": str(prompts)}, "sampling": {"guidance": 4.0}}
+    else:
+        image |= {"prompts": {"max_words": 119}, "sampling": {"guidance": 7.5, "top_k": 1000}}
+    experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "image": image}
+    checks.load(json.loads(json.dumps(experiment)))
+    if out.exists():
+        raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")
+    if classes:
+        publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
+    text = yaml.safe_dump(experiment, sort_keys=False, width=120)
+    publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
+    tell(yaml.safe_dump({"models": {name: said}}, sort_keys=False, width=120))
+    tell(f"written: {out}")
