@@ -8,6 +8,12 @@ import shlex
 # Cells
 
 
+def kinds_but(own_rules):
+    """A pattern of `kind` in a shard's path that leaves out the methods with a rule of their own."""
+    places = "|".join(f"{kind}/[^/]+/{method}-" for kind, method in own_rules)
+    return f"(?!{places})[a-z]+" if places else "[a-z]+"
+
+
 def device(wildcards, resources):
     """Where a job with a `gpu` resource runs: `--resources gpu=0` sends it to the CPU."""
     return "cuda" if resources.gpu else "cpu"

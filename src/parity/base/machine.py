@@ -21,7 +21,9 @@ def keep_bytecode(beside: str, folder: Path) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
-def use_package(source: Path) -> None:
-    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment."""
-    os.environ["PYTHONPATH"] = str(source)
+def use_package(source: Path, alone: bool = True) -> None:
+    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment; before what is
+    already on the path where the workflow is not `alone`, but a module of another."""
+    before = "" if alone else os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [before])])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
