@@ -75,6 +75,8 @@ except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
 
+if MAIN:
+    machine.keep_records(Path("results/.snakemake"), KEPT)
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
 VARIANTS = {
