@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import snakemake
+from snakemake.logging import logger
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 KEPT = Path(".snakemake").absolute()
@@ -20,7 +21,7 @@ MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow
 if (ROOT / "src").is_dir():
     sys.path.insert(0, str(ROOT / "src"))
 try:
-    from parity.base import forks, machine
+    from parity.base import forks, machine, verdicts
 except ModuleNotFoundError as missing:
     print(f"error: {missing}: install the package parity beside Snakemake (pip install FOLDER)", file=sys.stderr)
     sys.exit(1)

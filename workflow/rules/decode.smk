@@ -25,6 +25,8 @@ rule specification:
     threads: 1
     params:
         spec=of_cell(lambda c: canonical(c.spec)),
+    message:
+        "write down {wildcards.name}"
     shell:
         "printf '%s\\n' {params.spec:q} > {output:q}.part 2> {log:q} && mv {output:q}.part {output:q}"
 
@@ -59,6 +61,8 @@ rule decode:
         compile=EXPERIMENT.compile,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: told(*decoding_code(BY_KEY[w.key])),
+    message:
+        "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:
         r"""
         python -m parity.decode \

@@ -4,6 +4,7 @@ Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<
 """
 
 import shlex
+import shutil
 
 # Cells
 
@@ -79,10 +80,12 @@ def section_page(section):
 
 
 def announce(*pages):
-    """Say where the result is."""
-    for page in pages:
-        if Path(page).exists():
-            print(f"\nReport: {Path(page).resolve()}", file=sys.stderr)
+    """Say what came out, last of all: the verdicts, and where the pages are."""
+    made = [Path(page).resolve() for page in pages if Path(page).exists()]
+    summary = made[0].with_name("summary.csv") if made else Path()
+    told = [verdicts.table(summary, shutil.get_terminal_size().columns)] if summary.is_file() else []
+    for text in [*told, *(f"Report: {page}" for page in made)]:
+        logger.info(text, extra={"result": True})
 
 
 # Checkpoints
