@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 TAIL = 12  # lines of a failed job's log
 SHOWN = 8  # running jobs at most
+GATHER = ("all", "equality", "image", "text", "continuous")  # targets, which take no time
+ALONE = re.compile(r", part 0.of.1$")  # of a job that has no other part
 ALWAYS = ("Nothing to be done",)
 
 
@@ -96,12 +98,15 @@ class Run:
     def on_run_info(self, said: dict[str, Any]) -> None:
         counts = dict(said.get("stats") or {})
         self.total = counts.pop("total", 0)
-        self.left = counts
+        self.left = {rule: n for rule, n in counts.items() if rule not in GATHER}
         self.say(f"{self.total} jobs: " + ", ".join(f"{n} {rule}" for rule, n in counts.items()))
 
     def on_job_info(self, said: dict[str, Any]) -> None:
         wild = said.get("wildcards") or {}
         told = said.get("told") or " ".join([said["rule_name"], *map(str, wild.values())])
+        if not said.get("output"):  # it only gathers others
+            return
+        told = ALONE.sub("", told)
         self.jobs[said["jobid"]] = Job(said["rule_name"], told, list(said.get("log") or []))
         self.beside = max(self.beside, len(self.jobs))
         self.show()
@@ -109,7 +114,7 @@ class Run:
     def on_job_finished(self, said: dict[str, Any]) -> None:
         job = self.jobs.pop(said["job_id"], None)
         self.done += 1
-        if job is None:  # a job that only gathers others
+        if job is None:
             return
         seconds = time.monotonic() - job.began
         self.took[job.rule].append(seconds)
@@ -146,14 +151,19 @@ class Run:
             note.unlink(missing_ok=True)
 
     def remaining(self) -> float | None:
-        """Seconds that are left, from what jobs of the same rule took; None while too little is known."""
+        """Seconds that are left: of a running job by its progress, of others from what jobs of the same rule took. None
+        while too little is known."""
         if self.done * 20 < self.total or not self.took:
             return None
         every = [s for took in self.took.values() for s in took]
         mean = {rule: sum(took) / len(took) for rule, took in self.took.items()}
-        whole = sum(n * mean.get(rule, sum(every) / len(every)) for rule, n in self.left.items() if rule != "all")
-        begun = sum(min(time.monotonic() - j.began, mean.get(j.rule, 0.0)) for j in self.jobs.values())
-        return max(0.0, whole - begun) / max(1, self.beside)
+        waiting, whole = dict(self.left), 0.0
+        for job in self.jobs.values():
+            spent, share = time.monotonic() - job.began, job.share()
+            whole += spent * (1 - share) / share if share else max(0.0, mean.get(job.rule, 0.0) - spent)
+            waiting[job.rule] = waiting.get(job.rule, 1) - 1
+        whole += sum(max(0, n) * mean.get(rule, sum(every) / len(every)) for rule, n in waiting.items())
+        return whole / max(1, self.beside) or None
 
     def view(self) -> Any:
         """The moving lines: one a running job, one for the whole."""
@@ -203,8 +213,10 @@ class Run:
             self.live = None
         for job in self.jobs.values():
             self.forget(job)
+        self.jobs.clear()
         if self.done or self.failed:
             wrong = f", {self.failed} failed" if self.failed else ""
             self.say(f"{self.done} of {self.total} jobs in {clock(time.monotonic() - self.began)}{wrong}")
         for text in self.last:
             self.say(text)
+        self.done, self.failed, self.last = 0, 0, []

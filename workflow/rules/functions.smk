@@ -5,6 +5,9 @@ Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<
 
 import shlex
 import shutil
+import time
+
+BEGAN = time.time()
 
 # Cells
 
@@ -80,8 +83,8 @@ def section_page(section):
 
 
 def announce(*pages):
-    """Say what came out, last of all: the verdicts, and where the pages are."""
-    made = [Path(page).resolve() for page in pages if Path(page).exists()]
+    """Say what came out of this run, last of all: the verdicts, and where the pages are."""
+    made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
     summary = made[0].with_name("summary.csv") if made else Path()
     told = [verdicts.table(summary, shutil.get_terminal_size().columns)] if summary.is_file() else []
     for text in [*told, *(f"Report: {page}" for page in made)]:
