@@ -53,7 +53,11 @@ class LogHandler(LogHandlerBase):
 
     def emit(self, record: LogRecord) -> None:
         if getattr(record, "event", None) == "job_info":
-            record.told, record.rule_msg = record.rule_msg, None  # elsewhere rule, input and output are told whole
+            said = vars(record)
+            said["told"], said["rule_msg"] = (
+                said.get("rule_msg"),
+                None,
+            )  # elsewhere rule, input and output are told whole
         if self.run is not None:
             self.run.take(record)
         elif not (isinstance(record.msg, str) and record.msg.startswith(NOISE)):

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
-SECTIONS = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
+SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # prompts, texts or images that a figure with an error can be made of
 
 
