@@ -6,6 +6,8 @@
     snakemake --cores all image                                                      its section on images alone
     snakemake --cores all text                                                       its section on text alone
     snakemake --cores all continuous                                                 its section on continuous tokens alone
+    snakemake --cores all --config scale=0.1                                         the same with a tenth of the images
+    snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
     snakemake --cores all train_embedded                                             train the embedded models anew
                                                                                      (text: train_words, continuous: train_continuous)
 
@@ -15,11 +17,6 @@ This page is the table of contents; each file in workflow/rules opens with what 
 from snakemake.utils import min_version
 
 min_version("9.22")
-
-
-if not {"image", "text", "continuous"} & set(config):  # an experiment given with --configfile stands alone
-
-    configfile: "config.yaml"
 
 
 include: "workflow/rules/common.smk"
@@ -33,7 +30,7 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/training.smk"
 
 
-for kind, method in METHODS:
+for kind, method in OWN_RULES:
 
     include: f"workflow/methods/{kind}_{method}.smk"
 

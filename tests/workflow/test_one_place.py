@@ -21,9 +21,13 @@ def toy(model, start: Tensor, *, noise: Noise, speed: int = 1) -> Iterator[Step]
     return ar(model, start, noise=noise)
 '''
 RULE = """use rule decode as discrete_toy with:
-    pathvars:
+    wildcard_constraints:
         kind="discrete",
         method="toy",
+        key="[0-9a-f]{8}",
+        shard="[0-9]+",
+        shards="[0-9]+",
+    threads: 2
 """
 METRIC = '''"""How long a caption is."""
 
@@ -52,16 +56,25 @@ def rows(cell):
 '''
 
 
-def test_a_decoder_is_its_file_and_a_rule_of_three_lines(project, snakemake):
+def test_a_decoder_is_its_file(project, snakemake):
     (project / "src/parity/decoders/discrete/toy.py").write_text(DECODER)
-    (project / "workflow/methods/discrete_toy.smk").write_text(RULE)
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
     planned = jobs(snakemake("-n", config="toy.yaml"))
-    assert len([1 for rule, _ in planned if rule == "discrete_toy"]) == 2
+    assert len([1 for rule, file in planned if rule == "decode" and "/toy-" in file]) == 2
     assert any("exact/discrete/toy-" in file for _, file in planned)
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{quick: 2}]"))
     wrong = snakemake("-n", config="toy.yaml")
     assert wrong.returncode != 0 and "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
+
+
+def test_a_decoder_may_have_a_rule_of_its_own(project, snakemake):
+    """And the others, of its kind and of others, keep the common one."""
+    (project / "src/parity/decoders/discrete/toy.py").write_text(DECODER)
+    (project / "workflow/methods/discrete_toy.smk").write_text(RULE)
+    (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}]"))
+    decoded = {(rule, file) for rule, file in jobs(snakemake("-n", config="toy.yaml")) if "/shards/" in file}
+    assert {rule for rule, file in decoded if "/toy-" in file} == {"discrete_toy"}
+    assert {rule for rule, file in decoded if "/toy-" not in file} == {"decode"} and len(decoded) > 4
 
 
 def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):

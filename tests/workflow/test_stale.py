@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,31 @@ def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, 
         allowed = re.compile("|".join([*new, "^results/every/", f"^results/equality/exact/{kind}/"]))
         assert not [job for job in now if not allowed.search(job[1])], now
         assert ("report", "results/every/report.html") in now
+
+
+def aged(folder):
+    """Every file newer than it was, in an order that has nothing to do with what was made of what."""
+    files = sorted((f for f in folder.rglob("*") if f.is_file()), key=lambda f: hash(f.name))
+    now = time.time()
+    for i, file in enumerate(files):
+        os.utime(file, (now + i / 1000,) * 2)
+    return files
+
+
+def test_touched_files_and_a_copy_run_nothing_and_other_content_does(project, snakemake, plan, tmp_path):
+    """Arrays of 5 MB among them: compared by digest. A fresh clone has the results alone, not `.snakemake`."""
+    assert len([f for f in aged(project) if f.stat().st_size > 4_000_000]) > 10
+    assert not jobs(snakemake("-n", config="every.yaml"))
+    clone = copied(tmp_path / "clone")
+    shutil.copytree(project / "results", clone / "results", copy_function=shutil.copyfile)
+    aged(clone)
+    again = runner(clone)("-n", config="every.yaml")
+    assert not jobs(again) and "Nothing to be done" in again.stdout
+    shard = next((clone / "results/cells/discrete").rglob("shards/*.npz"))
+    with shard.open("r+b") as stream:
+        stream.seek(4_900_000)
+        stream.write(b"other")
+    assert {rule for rule, _ in jobs(runner(clone)("-n", config="every.yaml"))} >= {"render", "measure", "report"}
+    shutil.copy(next((project / "results/cells/discrete").rglob(shard.name)), shard)
+    shutil.rmtree(clone / "results/.snakemake")  # without what Snakemake knew, age is all there is
+    assert jobs(runner(clone)("-n", config="every.yaml"))

@@ -23,6 +23,8 @@ rule checkpoint:
     params:
         spec=model_spec,
         code=code("parity.models.__main__"),
+    message:
+        "check the files of {wildcards.model}"
     shell:
         r"""
         python -m parity.models \

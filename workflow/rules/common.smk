@@ -13,28 +13,58 @@ import sys
 from pathlib import Path
 
 import snakemake
+from snakemake.logging import logger
 
-ROOT, KEPT = Path(workflow.basedir), Path(".snakemake").absolute()
-sys.path.insert(0, str(ROOT / "src"))
-from parity.base import forks, machine
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
+KEPT = Path(".snakemake").absolute()
+MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
+if (ROOT / "src").is_dir():
+    sys.path.insert(0, str(ROOT / "src"))
+try:
+    from parity.base import forks, machine, verdicts
+except ModuleNotFoundError as missing:
+    print(f"error: {missing}: install the package parity beside Snakemake (pip install FOLDER)", file=sys.stderr)
+    sys.exit(1)
 
-sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
+if MAIN:
+    sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
 machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
-from parity.experiment import checks, layers, options, paths, sources, study
+from parity.experiment import checks, given, layers, options, paths, sources, study
 from parity.inputs import readers
 
-machine.use_package(ROOT / "src")
+
+def shipped(name):
+    """A file of this workflow; one that is below the current folder by its name from here, so that a copy of both is the
+    same to Snakemake; a cached one where the workflow itself is not on this machine."""
+    path = ROOT / name if ROOT.is_dir() else Path(str(workflow.source_path(f"../../{name}")))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def found(name):
+    """A file of this workflow under a name that is not there from here; the name itself where there is none."""
+    return shipped(name) if not ROOT.is_dir() or (ROOT / name).exists() else name
+
+
+if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
+
+    configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
+
+
 sources.remember(KEPT / "sources.json")
-warm = forks.prefix().replace("{", "{{").replace("}", "}}")
-shell.prefix(f"set -euo pipefail; {warm}")  # jobs start warm
-PUBLISHED = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "workflow/published").glob("*.csv"))
+machine.use_package(Path(sources.ROOT), alone=MAIN)
+if MAIN:
+    warm = forks.prefix().replace("{", "{{").replace("}", "}}")
+    shell.prefix(f"set -euo pipefail; {warm}")  # jobs start warm
+papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or ["assd", "cspd", "gsd", "sjd", "vvs"]
+PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
 try:
-    EXPERIMENT = checks.load(config)
-    checks.check_sources(EXPERIMENT, [ROOT / p for p in PUBLISHED])
+    said = workflow.config_settings.config if MAIN else {}
+    EXPERIMENT = given.scaled(checks.load(given.located(given.overlaid(config, said), found)))
+    checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}
     PROMPTS = checks.read_prompts(EXPERIMENT.image.prompts) if EXPERIMENT.image else []
@@ -46,6 +76,8 @@ except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
 
+if MAIN:
+    machine.keep_records(Path("results/.snakemake"), KEPT)
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
 VARIANTS = {
@@ -53,6 +85,7 @@ VARIANTS = {
     for v in filter(None, (parity_cells.variant(EXPERIMENT, cell) for cell in CELLS))
 }
 METHODS = [(kind, method) for kind in KINDS for method in getattr(EXPERIMENT, options.KINDS[kind]).methods]
+OWN_RULES = [(k, m) for k, m in METHODS if (ROOT / f"workflow/methods/{k}_{m}.smk").exists()]  # of these methods alone
 GPU = machine.gpu()
 RESULT = f"results/{EXPERIMENT.experiment}"
 NAME = r"[a-z0-9][a-z0-9_.-]*/[a-z0-9_]+-[0-9a-f]{8}"  # of a cell: <model>/<method>-<key>

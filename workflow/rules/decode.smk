@@ -4,7 +4,8 @@ REQUIRED INPUTS  a cell's specification, its inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/spec.json              what was asked for
                  results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-`decode` is the rule that every method inherits (workflow/methods/<kind>_<method>.smk); by itself nothing asks for it.
+One rule decodes by every method, a module of src/parity/decoders/<kind>. A method with a rule of its own
+(workflow/methods/<kind>_<method>.smk) is decoded by that.
 Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there
 are more shards than jobs, each job decodes some, one after another, to one file.
@@ -24,23 +25,25 @@ rule specification:
     threads: 1
     params:
         spec=of_cell(lambda c: canonical(c.spec)),
+    message:
+        "write down {wildcards.name}"
     shell:
         "printf '%s\\n' {params.spec:q} > {output:q}.part 2> {log:q} && mv {output:q}.part {output:q}"
 
 
 rule decode:
     input:
-        spec="results/cells/<kind>/{model}/<method>-{key}/spec.json",
+        spec="results/cells/{kind}/{model}/{method}-{key}/spec.json",
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key], int(w.shard)),
         checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, BY_KEY[w.key])),
     output:
-        "results/cells/<kind>/{model}/<method>-{key}/shards/{shard}-of-{shards}.npz",
+        "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",
     log:
-        "logs/decode/<kind>/{model}/<method>-{key}/{shard}-of-{shards}.log",
-    pathvars:
-        kind="abstract",
-        method="abstract",
+        "logs/decode/{kind}/{model}/{method}-{key}/{shard}-of-{shards}.log",
     wildcard_constraints:
+        kind=kinds_but(OWN_RULES),
+        model="[a-z0-9][a-z0-9_.-]*",
+        method="[a-z0-9_]+",
         key="[0-9a-f]{8}",
         shard="[0-9]+",
         shards="[0-9]+",
@@ -58,6 +61,8 @@ rule decode:
         compile=EXPERIMENT.compile,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: told(*decoding_code(BY_KEY[w.key])),
+    message:
+        "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:
         r"""
         python -m parity.decode \

@@ -40,6 +40,8 @@ rule exact:
         models=EQUALITY.models,
         seeds=canonical(EQUALITY.seeds[:2]),
         code=exact_code,
+    message:
+        "test {wildcards.method} on models whose law is known ({wildcards.kind}, {params.n} sequences each)"
     shell:
         r"""
         python -m parity.equality exact \
@@ -70,6 +72,8 @@ rule faults:
     threads: 1
     params:
         code=code("parity.equality.__main__", "parity.equality.faults.{kind}"),
+    message:
+        "look for planted faults ({wildcards.kind})"
     shell:
         "python -m parity.equality faults --kind {wildcards.kind} --n {wildcards.n}"
         " --threads {threads} --out {output:q} > {log:q} 2>&1"
@@ -85,6 +89,8 @@ rule calibration:
     threads: 1
     params:
         code=code("parity.equality.__main__", "parity.equality.calibration"),
+    message:
+        "sizes of the tests under the null"
     shell:
         "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} > {log:q} 2>&1"
 
@@ -118,6 +124,8 @@ rule layer:
         laws="",
         device=device,
         code=layer_code,
+    message:
+        "test {wildcards.name}, layer {wildcards.layer}"
     shell:
         r"""
         python -m parity.equality layer {wildcards.layer} \

@@ -4,8 +4,18 @@ Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<
 """
 
 import shlex
+import shutil
+import time
+
+BEGAN = time.time()
 
 # Cells
+
+
+def kinds_but(own_rules):
+    """A pattern of `kind` in a shard's path that leaves out the methods with a rule of their own."""
+    places = "|".join(f"{kind}/[^/]+/{method}-" for kind, method in own_rules)
+    return f"(?!{places})[a-z]+" if places else "[a-z]+"
 
 
 def device(wildcards, resources):
@@ -73,10 +83,12 @@ def section_page(section):
 
 
 def announce(*pages):
-    """Say where the result is."""
-    for page in pages:
-        if Path(page).exists():
-            print(f"\nReport: {Path(page).resolve()}", file=sys.stderr)
+    """Say what came out of this run, last of all: the verdicts, and where the pages are."""
+    made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
+    summary = made[0].with_name("summary.csv") if made else Path()
+    told = [verdicts.table(summary, shutil.get_terminal_size().columns)] if summary.is_file() else []
+    for text in [*told, *(f"Report: {page}" for page in made)]:
+        logger.info(text, extra={"result": True})
 
 
 # Checkpoints

@@ -30,6 +30,8 @@ if EXPERIMENT.image:
             shards=paths.jobs(EXPERIMENT, "discrete"),
             max_words=EXPERIMENT.image.prompts.max_words,
             code=code("parity.base.command", "parity.inputs.prompts"),
+        message:
+            "read the prompts"
         shell:
             r"""
             python -m parity.inputs prompts \
@@ -63,6 +65,8 @@ rule captions:
     params:
         device=device,
         code=caption_code,
+    message:
+        "encode the captions for {wildcards.model}, part {wildcards.k}"
     shell:
         r"""
         python -m parity.inputs captions \
@@ -92,6 +96,8 @@ rule task:
     params:
         settings=lambda w: canonical(TASKS[w.key]["settings"]),
         code=code("parity.base.command", "parity.inputs.tasks"),
+    message:
+        "make the texts of {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
         python -m parity.inputs task \

@@ -33,6 +33,8 @@ rule render:
         code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.render", *family(w.kind, w.name.partition("/")[0])
         ),
+    message:
+        "pictures of {wildcards.name}, part {wildcards.piece}"
     shell:
         r"""
         python -m parity.metrics render \
@@ -75,6 +77,8 @@ rule reference:
             f"parity.metrics.samples.{w.kind}",
             *family(w.kind, w.model),
         ),
+    message:
+        "pictures to compare {wildcards.model} with"
     shell:
         r"""
         python -m parity.metrics reference \
@@ -123,6 +127,8 @@ rule measure:
         run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
         device=device,
         code=metric_code,
+    message:
+        "measure {wildcards.name}"
     shell:
         r"""
         python -m parity.metrics measure \
@@ -158,6 +164,8 @@ rule accuracy:
     params:
         device=device,
         code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
+    message:
+        "accuracy on {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
         python -m parity.metrics accuracy \
@@ -197,6 +205,8 @@ rule drafted_trees:
         code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
         ),
+    message:
+        "drafted trees of {wildcards.name}"
     shell:
         r"""
         python -m parity.metrics drafted-trees \

@@ -32,6 +32,8 @@ rule report:
         folder=subpath(output[0], parent=True),
         kinds=kinds_of,
         code=lambda w: told("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
+    message:
+        "write the report {output[0]}"
     shell:
         r"""
         python -m parity.report \

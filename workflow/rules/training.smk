@@ -29,6 +29,8 @@ rule train:
         batch=lambda w: runs()[w.recipe].batch,
         examples=lambda w: runs()[w.recipe].examples,
         code=lambda w: told("parity.training.__main__", f"parity.training.{runs()[w.recipe].module}"),
+    message:
+        "train {wildcards.recipe}"
     shell:
         r"""
         python -m parity.training {wildcards.recipe} \
@@ -55,5 +57,7 @@ for model_kind, target in INSTALLS.items():
         threads: 1
         params:
             kind=model_kind,
+        message:
+            "install the weights of {params.kind} models"
         shell:
             "python -m parity.training install {params.kind} --work results/training >{log:q} 2>&1"

@@ -1,12 +1,16 @@
 """What the commands of the workflow share: flags, one-line errors, pinned threads, progress, versions."""
 
 import argparse
+import atexit
+import contextlib
 import importlib.metadata
 import os
 import platform
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +80,33 @@ def pin_threads(threads: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     torch.set_num_threads(threads)
+
+
+@cache
+def beside_log() -> Path | None:
+    """The file beside this process's log that says how far it is: read while it runs, gone when it ends."""
+    try:
+        log = os.readlink("/proc/self/fd/2")
+    except OSError:
+        return None
+    if not log.endswith(".log"):
+        return None
+    note = Path(f"{log}.now")
+    atexit.register(note.unlink, missing_ok=True)
+    return note
+
+
+def note(text: str, every: float = 0.5) -> None:
+    """Say how far a job is, for whoever watches: at most once in `every` seconds, and only where its errors go to a
+    log."""
+    if (file := beside_log()) is None or time.monotonic() - _said["at"] < every:
+        return
+    _said["at"] = time.monotonic()
+    with contextlib.suppress(OSError):
+        file.write_text(text, encoding="utf-8")
+
+
+_said = {"at": 0.0}
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:

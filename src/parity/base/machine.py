@@ -1,5 +1,6 @@
 """What the workflow asks of the machine it runs on; imports no torch, for the Snakefile reads it when parsed."""
 
+import contextlib
 import os
 import sys
 from importlib.util import cache_from_source
@@ -21,7 +22,24 @@ def keep_bytecode(beside: str, folder: Path) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
-def use_package(source: Path) -> None:
-    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment."""
-    os.environ["PYTHONPATH"] = str(source)
+def keep_records(beside: Path, kept: Path) -> None:
+    """Keep what Snakemake knows of finished jobs (their parameters, digests of their inputs) in a folder `beside` the
+    results, where a copy of them takes it along: `kept`/metadata is a link to it. Where links cannot be made: nothing.
+    """
+    there, here = beside.absolute(), kept / "metadata"
+    with contextlib.suppress(OSError):
+        there.mkdir(parents=True, exist_ok=True)
+        (kept / "incomplete").mkdir(parents=True, exist_ok=True)  # without it Snakemake takes the other for an old one
+        if here.is_dir() and not here.is_symlink() and not any(there.iterdir()):
+            there.rmdir()
+            here.rename(there)
+        if not here.exists() and not here.is_symlink():
+            here.symlink_to(os.path.relpath(there, kept), target_is_directory=True)
+
+
+def use_package(source: Path, alone: bool = True) -> None:
+    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment; before what is
+    already on the path where the workflow is not `alone`, but a module of another."""
+    before = "" if alone else os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [before])])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.base.command import progress
+from parity.base.command import note, progress
 from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import canonical
@@ -89,14 +89,23 @@ def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Nois
     return times
 
 
-def piece(kind: str, loaded: Any, spec: dict[str, Any], some: Rows, number: int, paced: int) -> dict[str, np.ndarray]:
-    """Columns of batch `number`; see `decode`."""
+def told(steps: Iterator[Any], done: int, whole: int) -> Iterator[Any]:
+    """The steps; each says how far the job is."""
+    for passes, step in enumerate(steps, 1):
+        note(f"{done} of {whole} done, pass {passes}")
+        yield step
+
+
+def piece(
+    kind: str, loaded: Any, spec: dict[str, Any], some: Rows, number: int, paced: int, done_of: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Columns of batch `number`, with how many rows of how many are done before it; see `decode`."""
     n, wide = len(some["ids"]), torch.float64 if spec.get("dtype") == "float64" else torch.float32
     noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)  # laws are float32 or wider
     times = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else {}
     model, start, steps = begun(kind, loaded, spec)(some, noise)
     with clocked(leaf(kind).networks(model), noise.keys.device) as clock:
-        done = leaf(kind).record(model, start, steps)
+        done = leaf(kind).record(model, start, told(steps, *done_of))
     if number < paced:
         times = {"plain_seconds": done.seconds, **times}
         if n == 1:
@@ -112,7 +121,7 @@ def fitted(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int,
     while first < len(rows["ids"]):
         some = {k: v[first : first + batch] for k, v in rows.items()}
         try:
-            yield piece(kind, loaded, spec, some, number, paced)
+            yield piece(kind, loaded, spec, some, number, paced, (first, len(rows["ids"])))
         except Exception as error:
             if not too_large(error):
                 raise

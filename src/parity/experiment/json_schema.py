@@ -1,11 +1,19 @@
-"""Write the JSON schema of config.yaml: python -m parity.experiment.json_schema workflow/schemas/config.schema.json"""
+"""Write the JSON schema of config.yaml, for editors; with --check only say whether the file is up to date.
 
+    python -m parity.experiment.json_schema [--check] workflow/schemas/config.schema.json
+
+Nothing that runs reads the file: a new decoder works before it is written. The pre-commit hook writes it, CI checks it.
+"""
+
+import argparse
 import ast
 import inspect
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
+from parity.base.command import one_line
+from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.declared import source
 from parity.experiment.options import KINDS, methods, option_schema, plain_method
@@ -13,7 +21,7 @@ from parity.experiment.schema import Config
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of config.yaml, each method's options included; a test says that the file is this."""
+    """JSON schema of config.yaml, each method's options included."""
     top = Config.model_json_schema()
     for kind, section in KINDS.items():
         variants = {}
@@ -28,5 +36,16 @@ def schema() -> dict[str, Any]:
     return top
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("file", type=Path)
+    a = parser.parse_args()
+    if not a.check:
+        write_json(a.file, schema())
+    elif not a.file.exists() or json.loads(a.file.read_text(encoding="utf-8")) != schema():
+        raise ParityError(f"{a.file}: out of date; run `python -m parity.experiment.json_schema {a.file}`")
+
+
 if __name__ == "__main__":
-    write_json(Path(sys.argv[1]), schema())
+    one_line(main)

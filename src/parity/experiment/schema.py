@@ -270,6 +270,9 @@ class Config(Strict):
     """One experiment: a section for each kind of model that it is about, and what they share."""
 
     experiment: Name = "default"
+    scale: float = Field(
+        1.0, gt=0, le=1, description="share of every section's prompts, texts and images: an experiment in small"
+    )
     image: ImageSection | None = None
     text: TextSection | None = None
     continuous: ContinuousSection | None = None

@@ -29,7 +29,8 @@ def _allowed(error: Any) -> str:
             try:
                 number = float(error["input"])
                 wanted_text = f"{int(number)}" if kind == "int_type" else f"{number:.1e}"
-                hint = f" (YAML reads {error['input']} as text: write {wanted_text}, unquoted)"
+                if kind == "float_type" or number == int(number):
+                    hint = f" (YAML reads {error['input']} as text: write {wanted_text}, unquoted)"
             except ValueError:
                 pass
         return f"allowed: {wanted}{hint}"

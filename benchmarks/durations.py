@@ -1,0 +1,141 @@
+"""What each experiment of workflow/experiments takes, scaled from the jobs of a run, and the line that says so.
+
+    python benchmarks/durations.py RUN [--write]
+
+RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
+CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; the exact layer by
+sequences. A method that the run has not counts as the median of its kind. With --write the header of every file is
+written anew. Prints the estimate of the default experiment beside what its jobs cost.
+"""
+
+import argparse
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity.equality.targets.discrete import targets
+from parity.experiment import cells as C
+from parity.experiment import checks, layers, paths
+from parity.experiment.schema import Config
+
+ROOT = Path(__file__).parents[1]
+HEAD = "# About {said} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
+BELOW = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
+SMALLER = {"image": 8, "text": 8, "continuous": 4}  # of each section a small run keeps about so many
+
+
+def cost(log: Path) -> float | None:
+    found = re.findall(r"^cost: ([\d.]+) CPU-seconds", log.read_text(), re.MULTILINE)
+    return float(found[-1]) if found else None
+
+
+def units(config: Config, cell: C.Cell) -> float:
+    """How much a cell decodes: its images or texts, for heads times the steps of a walk."""
+    if cell.kind == "discrete" and config.image:
+        return config.image.prompts.limit * config.image.prompts.repeats
+    if cell.kind == "continuous":
+        return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25
+    task = next(t for t in C.text_tasks(config.text) if t["key"] == cell.spec["task"])  # type: ignore[arg-type]
+    return task["settings"]["rows"] * task["settings"].get("attempts", 1) * task["settings"].get("length", 64) / 64
+
+
+def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
+    """(stage, kind, method, units) of every job that an experiment has, with its log's folder as the stage."""
+    every = C.cells(config, prompts)
+    declared = {kind: layers.declared(kind) for kind in C.kinds(config)}
+    found = []
+    for cell in every:
+        method, n = cell.spec["method"], units(config, cell)
+        stages = ["decode", "measure", *(["render"] if cell.kind != "anysubset" else [])]
+        found += [(stage, cell.kind, method, n) for stage in stages]
+        for layer in layers.of(config, declared, cell):
+            size = config.continuous.forced * config.continuous.conditions if cell.kind == "continuous" else n  # type: ignore[union-attr]
+            found.append((f"equality/{layer.replace('_', '-')}", cell.kind, method, size))
+    variants = {C.variant_key(config, v): v for v in filter(None, (C.variant(config, c) for c in every))}
+    more = len(targets("full")) / len(targets("small")) if config.equality.models == "full" else 1
+    found += [
+        ("equality/exact", v.kind, v.method, v.n * (more if v.kind == "discrete" else 1)) for v in variants.values()
+    ]
+    found += [(name, "", "", float(file.rpartition("-")[2][:-5])) for name, file in paths.self_tests(config).items()]
+    return found
+
+
+def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, str, str], list[float]]:
+    """CPU-seconds a unit, by stage, kind and method, of each job of the run."""
+    of_log: dict[tuple[str, str, str], float] = defaultdict(float)
+    for log in (run / "logs").rglob("*.log"):
+        names, spent = log.relative_to(run / "logs").parts, cost(log)
+        stage = "/".join(names[:2]) if names[0] == "equality" and len(names) > 2 else names[0]
+        rest = names[2:] if stage.startswith("equality/") else names[1:]
+        if spent is None:
+            continue
+        if names[0] == "equality" and len(names) == 2:
+            of_log[log.stem.rpartition("-")[0], "", ""] += spent
+        elif len(rest) > 1:
+            named = next((n for n in reversed(rest) if re.search(r"-[0-9a-f]{8}(\.log)?$", n)), "")
+            of_log[stage, rest[0], re.sub(r"-[0-9a-f]{8}(\.log)?$", "", named)] += spent
+    size: dict[tuple[str, str, str], float] = defaultdict(float)
+    for stage, kind, method, n in jobs(config, prompts):
+        size[stage, kind, method] += n
+    return {key: [of_log[key] / n] for key, n in size.items() if key in of_log and n}
+
+
+def estimate(config: Config, prompts: list[str], known: dict[Any, list[float]]) -> float:
+    total = 0.0
+    for stage, kind, method, n in jobs(config, prompts):
+        near = [rate for (s, k, _), [rate] in known.items() if (s, k) == (stage, kind)]
+        rate = known.get((stage, kind, method)) or [statistics.median(near) if near else 0.0]
+        total += rate[0] * n
+    return total
+
+
+def read(file: Path) -> tuple[Config, list[str]]:
+    config = checks.load(yaml.safe_load(file.read_text()))
+    return config, checks.read_prompts(config.image.prompts, ROOT) if config.image else []
+
+
+def scale(config: Config) -> float:
+    """A share that leaves a few images or texts of every section."""
+    shares = [0.5]
+    if config.image:
+        shares.append(SMALLER["image"] / config.image.prompts.limit)
+    if config.text:
+        rows = [task["settings"]["rows"] for task in C.text_tasks(config.text)]
+        shares.append(SMALLER["text"] / max(rows, default=1))
+    if config.continuous:
+        shares.append(SMALLER["continuous"] / config.continuous.images)
+    return max(0.01, float(f"{min(shares):.1g}"))
+
+
+def said(seconds: float) -> str:
+    minutes = seconds / 60
+    whole = max(1, round(minutes))
+    return f"{whole} minute{'s' * (whole > 1)}" if minutes < 90 else f"{minutes / 60:.1f} hours"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--write", action="store_true")
+    a = parser.parse_args()
+    default, prompts = read(ROOT / "config.yaml")
+    known = rates(a.run, default, prompts)
+    spent = sum(filter(None, map(cost, (a.run / "logs").rglob("*.log"))))
+    print(f"default: estimated {estimate(default, prompts, known):.0f}, its jobs {spent:.0f} CPU-seconds")
+    for file in sorted((ROOT / "workflow/experiments").glob("*.yaml")):
+        config, prompts = read(file)
+        seconds = estimate(config, prompts, known)
+        print(f"{file.stem}: {seconds:.0f} CPU-seconds, {said(seconds)}")
+        if a.write:
+            small = f"--configfile workflow/experiments/{file.name} --config scale={scale(config):g}"
+            text = BELOW.sub("", file.read_text())
+            place = text.index("experiment:")
+            file.write_text(text[:place] + HEAD.format(said=said(seconds), small=small) + text[place:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The verdicts of an experiment as a table for a terminal; imports no pandas, for Snakemake's own process prints it."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from parity.base.errors import ParityError
+
+WIDEST = 32  # of a method with its options
+
+
+def passes(row: Mapping[str, str]) -> str:
+    """How many times fewer passes of the target than plain decoding takes."""
+    try:
+        return f"{1 / float(row['nfe_ratio']):.2f}"
+    except (KeyError, ValueError, ZeroDivisionError):
+        return ""
+
+
+def table(summary: Path, width: int = 100) -> str:
+    """A row for each method and variant of summary.csv: what it claims, verdict, passes. ParityError without one."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    try:
+        with summary.open(encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if row.get("role") == "method"]
+    except OSError as error:
+        raise ParityError(f"{summary}: cannot be read ({error.strerror})") from None
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "method", "claims", "verdict", "times fewer passes"):
+        shown.add_column(name, justify="right" if "times" in name else "left", no_wrap=True)
+    for row in rows:
+        label = row.get("label") or row.get("method", "")
+        model = " ".join(filter(None, (row.get("model"), row.get("task"))))
+        short = label if len(label) <= WIDEST else f"{label[: WIDEST - 3]}..."
+        shown.add_row(model, short, row.get("claim", ""), row.get("verdict") or "not tested", passes(row))
+    console = Console(width=max(width, 60), color_system=None, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get().rstrip()

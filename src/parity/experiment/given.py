@@ -1,0 +1,134 @@
+"""What a configuration becomes before it is checked: the command line laid over it, its files found, its size scaled.
+
+Snakemake reads the values of `--config` that stand inside others as text; here they are YAML like the file's own. What
+is given goes deep: one key of one section changes that key. `null` takes a key out, a list takes the place of a list.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from parity.base.errors import ConfigError
+from parity.experiment.options import KINDS
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection
+
+SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
+FEWEST = 2  # prompts, texts or images that a figure with an error can be made of
+
+
+def stands_alone(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
+    """Whether some file, or a configuration that another workflow gives, has a section: then it takes the place of the
+    default experiment, instead of being laid over it."""
+    given = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
+    return any(section in one for one in given if isinstance(one, Mapping) for section in SECTIONS)
+
+
+def typed(value: Any) -> Any:
+    """A value of `--config` as its YAML says: Snakemake leaves the numbers inside a mapping or a list as text."""
+    if isinstance(value, Mapping):
+        return {str(key): typed(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [typed(v) for v in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+
+
+def placed(key: str, value: Any) -> dict[str, Any]:
+    """A value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, for no
+    other section has prompts. ConfigError for a key that several sections have."""
+    sections = [name for name, schema in SECTIONS.items() if key in schema.model_fields]
+    if key in Config.model_fields or not sections:
+        return {key: value}
+    if len(sections) > 1:
+        ways = " or ".join(f"'{name}={{{key}: ...}}'" for name in sections)
+        raise ConfigError(f"--config {key} = {value!r}: a key of {', '.join(sections)}; allowed: --config {ways}")
+    return {sections[0]: {key: value}}
+
+
+def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Lay `more` over `base`, in place and deep; None takes a key out."""
+    for key, value in more.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = base.get(key)
+            base[key] = dict(below) if isinstance(below, Mapping) else {}
+            merge(base[key], value)
+        else:
+            base[key] = value
+
+
+def overlaid(raw: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the command line's `--config` over it.
+
+    raw   as Snakemake merged it
+    said  what the command line gave, as Snakemake read it
+    """
+    result: dict[str, Any] = {}
+    merge(result, {key: value for key, value in raw.items() if key not in said or key in Config.model_fields})
+    for key, value in said.items():
+        merge(result, placed(key, typed(value)))
+    return result
+
+
+def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
+    """The configuration with its files as they are found: `find` gives a path for a name that is not there from here.
+
+    The workflow may be run from another folder than its own; files that it brings along are found all the same.
+    """
+
+    def there(holder: Any, key: str) -> None:
+        name = holder.get(key) if isinstance(holder, dict) else None
+        if isinstance(name, str) and name and not name.startswith("datasets:") and not Path(name).exists():
+            holder[key] = find(name)
+
+    image, text, continuous = (raw.get(section) for section in KINDS.values())
+    if isinstance(image, dict):
+        default = PromptSpec().file
+        if not Path(default).exists() and isinstance(image.get("prompts", {}), dict):
+            image["prompts"] = {"file": default, **image.get("prompts", {})}
+        there(image.get("prompts"), "file")
+        there(image, "reference_folder")
+    if isinstance(text, dict) and isinstance(text.get("tasks"), dict):
+        for tasks in text["tasks"].values():
+            for task in tasks if isinstance(tasks, list) else []:
+                there(task, "data")
+    there(continuous, "weights")
+    return raw
+
+
+def scaled(config: Config) -> Config:
+    """The experiment at its `scale`: that share of the prompts, texts and images of every section, two at least.
+
+    Its results go to a folder of their own, `results/<experiment>-x<scale>`; its tests stay as they are.
+    """
+    if config.scale == 1:
+        return config
+    update: dict[str, Any] = {"scale": 1.0, "experiment": f"{config.experiment}-x{config.scale:g}"}
+
+    def share(n: int) -> int:
+        return min(n, max(FEWEST, math.ceil(n * config.scale)))
+
+    if config.image is not None:
+        prompts = config.image.prompts
+        limit = share(prompts.limit)
+        less = {"limit": limit, "shards": min(prompts.shards, limit * prompts.repeats)}
+        update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=less)})
+    if config.text is not None:
+        tasks = {
+            kind: [task.model_copy(update={"rows": share(task.rows)}) for task in given]
+            for kind, given in config.text.tasks
+        }
+        update["text"] = config.text.model_copy(update={"tasks": config.text.tasks.model_copy(update=tasks)})
+    if config.continuous is not None:
+        less = {"images": share(config.continuous.images)}
+        update["continuous"] = config.continuous.model_copy(update=less)
+    return config.model_copy(update=update)

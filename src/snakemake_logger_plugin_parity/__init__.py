@@ -1,0 +1,75 @@
+"""A logger plugin of Snakemake: one line a running job with what it has done, one a finished job, the result last.
+
+    snakemake --logger parity ...                                  (the profile of this workflow says so)
+    snakemake --logger parity --logger-parity-style plain ...      what Snakemake prints itself
+
+On a terminal the lines of running jobs move, with the images and passes a job has done and the time left; elsewhere, in
+a file or a pipe, a finished job is one line. A failed job shows the error that it ended with and the end of its log. A
+dry run, `--verbose` and everything that runs no job are printed as Snakemake does.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from logging import LogRecord
+from typing import Literal
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
+
+STYLES = ("auto", "live", "lines", "plain")
+NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
+
+
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    style: Literal["auto", "live", "lines", "plain"] = field(
+        default="auto",
+        metadata={"help": f"What is printed: {', '.join(STYLES)}. auto is live on a terminal, lines elsewhere."},
+    )
+
+
+class LogHandler(LogHandlerBase):
+    """Gives Snakemake's records to one of three: as Snakemake prints them, as lines, or live."""
+
+    def __post_init__(self) -> None:
+        from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
+
+        said, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
+        style = getattr(self.settings, "style", None) or "auto"
+        if style not in STYLES:
+            raise ValueError(f"--logger-parity-style {style}: allowed: {', '.join(STYLES)}")
+        quiet = set(said.quiet or ())
+        self.plain = ColorizingTextHandler(
+            nocolor=said.nocolor,
+            stream=stream,
+            formatter=DefaultFormatter(quiet, said.show_failed_logs),
+            filter=DefaultFilter(quiet, said.debug_dag, said.verbose, said.dryrun, said.printshellcmds),  # type: ignore[arg-type]
+        )
+        self.run = None
+        if style != "plain" and not (said.dryrun or said.verbose or said.debug_dag or quiet):
+            from snakemake_logger_plugin_parity.run import Run
+
+            self.run = Run(stream, live=style == "live" or (style == "auto" and stream.isatty()), print_as=self.plain)
+
+    def emit(self, record: LogRecord) -> None:
+        if getattr(record, "event", None) == "job_info":
+            said = vars(record)
+            said["told"], said["rule_msg"] = (
+                said.get("rule_msg"),
+                None,
+            )  # elsewhere rule, input and output are told whole
+        if self.run is not None:
+            self.run.take(record)
+        elif not (isinstance(record.msg, str) and record.msg.startswith(NOISE)):
+            self.plain.handle(record)
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.end()
+        super().close()
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False

@@ -1,0 +1,103 @@
+"""The command line over a configuration: YAML at every depth, keys under their section, an experiment in small."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from snakemake.cli import parse_config
+from snakemake.utils import update_config
+
+from parity.base.errors import ConfigError
+from parity.experiment import checks, given
+from parity.experiment.cells import text_tasks
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / "workflow/experiments").glob("*.yaml"))
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def loaded(*entries, raw=RAW):
+    """The experiment after `--config ENTRIES`, merged by Snakemake as it does, then by us."""
+    said, merged = parse_config(entries), yaml.safe_load(yaml.safe_dump(raw))
+    update_config(merged, said)
+    return checks.load(given.overlaid(merged, said))
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "find"),
+    [
+        ("prompts={limit: 4}", 4, lambda c: c.image.prompts.limit),
+        ("image={prompts: {limit: 4}}", 4, lambda c: c.image.prompts.limit),
+        ("image={sampling: {temperature: 0.5}}", 1.8, lambda c: c.image.sampling.guidance),  # what is not said stays
+        ("image={methods: {sjd: [{window: 8}, {window: 4}]}}", 2, lambda c: len(c.image.methods["sjd"])),
+        ("image={methods: {sjd: null}}", False, lambda c: "sjd" in c.image.methods),
+        ("tasks={infilling: [{rows: 4, masked: 0.5}]}", 0.5, lambda c: c.text.tasks.infilling[0].masked),
+        ("text=null", None, lambda c: c.text),
+        ("text=", None, lambda c: c.text),
+        ("repeat=true", True, lambda c: c.repeat),
+        ("equality={n: 20000}", 20_000, lambda c: c.equality.n),
+        ("experiment=mine", "mine", lambda c: c.experiment),
+    ],
+)
+def test_the_command_line_is_yaml_and_goes_deep(entry, value, find):
+    assert find(loaded(entry)) == value
+    assert find(loaded()) != value or "guidance" in str(find.__code__.co_names)
+
+
+def test_what_snakemake_alone_would_make_of_it_is_text():
+    """The fault that the overlay mends is there: without it the test above could not fail."""
+    assert parse_config(["prompts={limit: 4}"]) == {"prompts": {"limit": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "parts"),
+    [
+        ("batch=4", ["--config batch = 4", "'image={batch: ...}' or 'text={batch: ...}'"]),
+        ("promts={limit: 4}", ["promts = {'limit': 4}: unknown key"]),
+        ("prompts={limit: four}", ["image.prompts.limit = 'four'", "a whole number"]),
+        ("equality={alpha: 1e-2}", ["equality.alpha = '1e-2'", "write 1.0e-02, unquoted"]),
+        ("equality={alpha: 1.0e-02}", []),  # what the hint says is right
+        ("scale=0", ["scale = 0", "greater than 0"]),
+    ],
+)
+def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
+    if not parts:
+        loaded(entry)
+        return
+    with pytest.raises(ConfigError) as error:
+        loaded(entry)
+    assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
+
+
+def test_scale_is_a_share_of_the_images_of_every_section_and_has_a_folder_of_its_own():
+    whole, small = loaded(), given.scaled(loaded("scale=0.1"))
+    assert (small.image.prompts.limit, small.continuous.images) == (7, 3)
+    assert [t["settings"]["rows"] for t in text_tasks(small.text)] == [4, 4, 20, 10]
+    assert small.experiment == "default-x0.1" and given.scaled(small) == small
+    assert small.equality == whole.equality and given.scaled(whole) is whole
+    assert given.scaled(loaded("scale=0.001")).image.prompts.limit == given.FEWEST
+
+
+def test_an_experiment_with_a_section_stands_alone(tmp_path):
+    (tmp_path / "alone.yaml").write_text("text: {methods: {}}")
+    (tmp_path / "over.yaml").write_text("equality: {n: 20000}")
+    assert given.stands_alone([tmp_path / "alone.yaml"], {}) and not given.stands_alone([tmp_path / "over.yaml"], {})
+    assert given.stands_alone([], RAW) and not given.stands_alone([], {})
+
+
+def test_files_are_found_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("a prompt")
+    raw = {"image": {}, "text": {"tasks": {"last_word": [{"data": "theirs.txt"}, {"data": "mine.txt"}, {}]}}}
+    found = given.located(raw, lambda name: f"/there/{name}")
+    assert found["image"]["prompts"]["file"] == "/there/prompts/scenes.txt"
+    assert [t.get("data") for t in found["text"]["tasks"]["last_word"]] == ["/there/theirs.txt", "mine.txt", None]
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda p: p.stem)
+def test_every_study_says_how_long_it_takes_and_how_to_run_it_small(file):
+    head = " ".join(re.findall(r"^# ?(.*)", file.read_text(), re.MULTILINE))
+    assert re.search(r"[Aa]bout [\d,.]+ (minutes?|hours) of one core", head), head
+    assert f"--configfile workflow/experiments/{file.name} --config scale=" in head
+    assert 0 < float(re.search(r"--config scale=([\d.]+)", head)[1]) < 1

@@ -1,0 +1,137 @@
+"""What a run prints: a line a finished job, a live line a running one, the error of a failed one, the result last."""
+
+import io
+import logging
+from types import SimpleNamespace
+
+import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
+
+from parity.base import command
+from snakemake_logger_plugin_parity import LogHandler, LogHandlerSettings
+from snakemake_logger_plugin_parity.run import Run, clock
+
+SAID = SimpleNamespace(
+    dryrun=False, printshellcmds=False, nocolor=True, quiet=None, debug_dag=False, verbose=False,
+    show_failed_logs=True, stdout=False,
+)  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def record(event=None, level=logging.INFO, text="", **more):
+    made = logging.LogRecord("snakemake", level, "", 0, text, (), None)
+    vars(made).update({"event": event, **more} if event else more)
+    return made
+
+
+def job(number, log, **more):
+    given = {
+        "rule_name": "decode",
+        "rule_msg": f"decode m/sjd-{number}, part 0 of 1",
+        "log": [str(log)],
+        "output": ["x"],
+    }
+    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, **given, **more)
+
+
+def told(run, tmp_path, end=True):
+    """Two jobs, one of which fails; and what only Snakemake wants to know."""
+    log = tmp_path / "0.log"
+    run(record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"))
+    run(record(text="Building DAG of jobs..."))
+    run(record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"))
+    run(job(1, log))
+    run(job(2, log))
+    run(record(LogEvent.SHELLCMD, shellcmd="python -m parity.decode"))
+    run(record(LogEvent.JOB_FINISHED, job_id=1))
+    log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
+    run(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=2, rule_name="decode", log=[str(log)]))
+    run(record(text="Report: /somewhere/report.html", result=True))
+    run(record(text="Complete log(s): /somewhere/log"))
+
+
+def lines_of(stream, tmp_path, live=False):
+    run = Run(stream, live, logging.StreamHandler(stream))
+    handler = SimpleNamespace(run=run, plain=None)
+    told(lambda one: LogHandler.emit(handler, one), tmp_path)
+    run.end()
+    run.end()  # Snakemake closes its handlers twice
+    return stream.getvalue().splitlines()
+
+
+def test_not_a_terminal_one_line_a_finished_job_and_the_result_last(tmp_path):
+    said = lines_of(io.StringIO(), tmp_path)
+    assert said == [
+        "3 jobs: 2 decode, 1 all",
+        "[1/3] decode m/sjd-1: 0 s",
+        "FAILED decode m/sjd-2",
+        "  error: image.methods.sjd: no",
+        f"  log: {tmp_path / '0.log'}",
+        said[-2],
+        "Report: /somewhere/report.html",
+    ]
+    assert said[-2].startswith("1 of 3 jobs in 0 s, 1 failed")
+
+
+def test_a_crash_shows_the_end_of_its_log(tmp_path):
+    run = Run(io.StringIO(), False, logging.NullHandler())
+    log = tmp_path / "0.log"
+    log.write_text("".join(f"line {i}\n" for i in range(40)) + "ValueError: no\n")
+    run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=2, rule_name="decode", log=[str(log)]))
+    said = run.stream.getvalue()
+    assert "FAILED decode\n  ValueError: no\n" in said and "line 39" in said and "line 3\n" not in said
+
+
+def test_a_terminal_has_a_line_that_moves_with_the_progress_of_a_job(tmp_path):
+    log = tmp_path / "0.log"
+    run = Run(Terminal(), False, logging.NullHandler())
+    run.take(record(LogEvent.RUN_INFO, stats={"decode": 4, "total": 4}))
+    for number in (1, 2):
+        run.on_job_info(vars(job(number, log)))
+    run.take(record(LogEvent.JOB_FINISHED, job_id=1))
+    (tmp_path / "0.log.now").write_text("16 of 64 done, pass 12")
+    shown = run.view().plain.splitlines()
+    assert "16 of 64 done, pass 12" in shown[0] and shown[-1].startswith("1 of 4 jobs")
+    assert next(iter(run.jobs.values())).share() == 0.25
+    run.take(record(LogEvent.JOB_FINISHED, job_id=2))
+    assert not (tmp_path / "0.log.now").exists() and len(run.view().plain.splitlines()) == 1
+    said = "\n".join(lines_of(Terminal(), tmp_path, live=True))
+    assert "\x1b[" in said and said.rstrip().endswith("Report: /somewhere/report.html")
+
+
+def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeypatch):
+    log = tmp_path / "0.log"
+    monkeypatch.setattr(command.os, "readlink", lambda path: str(log))
+    command.beside_log.cache_clear()
+    command.note("1 of 2 done, pass 3", every=0)
+    assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
+    command.note("2 of 2 done, pass 3", every=1000)  # too soon
+    assert (tmp_path / "0.log.now").read_text() == "1 of 2 done, pass 3"
+    monkeypatch.setattr(command.os, "readlink", lambda path: "/dev/pts/0")
+    command.beside_log.cache_clear()
+    command.note("nobody reads this", every=0)
+    assert [p.name for p in tmp_path.iterdir()] == ["0.log.now"]
+    command.beside_log.cache_clear()
+
+
+@pytest.mark.parametrize(("style", "quiet"), [("plain", None), ("auto", {"rules"})])
+def test_plain_is_what_snakemake_prints(style, quiet):
+    said = SimpleNamespace(**{**vars(SAID), "quiet": quiet})
+    assert LogHandler(said, LogHandlerSettings(style=style)).run is None
+    assert LogHandler(SimpleNamespace(**{**vars(SAID), "dryrun": True}), LogHandlerSettings()).run is None
+    assert LogHandler(SAID, LogHandlerSettings()).run is not None
+    with pytest.raises(ValueError, match="allowed: auto, live, lines, plain"):
+        LogHandler(SAID, LogHandlerSettings(style="pretty"))
+
+
+def test_snakemake_finds_it():
+    assert "parity" in LoggerPluginRegistry().plugins
+
+
+def test_times_read_as_times():
+    assert [clock(s) for s in (4.2, 187, 3723)] == ["4 s", "3:07", "1:02:03"]

@@ -1,4 +1,0 @@
-use rule decode as anysubset_diffusion with:
-    pathvars:
-        kind="anysubset",
-        method="diffusion",

@@ -1,4 +1,0 @@
-use rule decode as anysubset_gpt2 with:
-    pathvars:
-        kind="anysubset",
-        method="gpt2",

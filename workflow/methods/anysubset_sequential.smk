@@ -1,4 +1,0 @@
-use rule decode as anysubset_sequential with:
-    pathvars:
-        kind="anysubset",
-        method="sequential",

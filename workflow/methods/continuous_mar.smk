@@ -1,4 +1,0 @@
-use rule decode as continuous_mar with:
-    pathvars:
-        kind="continuous",
-        method="mar",

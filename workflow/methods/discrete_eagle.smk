@@ -1,4 +1,0 @@
-use rule decode as discrete_eagle with:
-    pathvars:
-        kind="discrete",
-        method="eagle",

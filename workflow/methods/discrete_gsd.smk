@@ -1,4 +1,0 @@
-use rule decode as discrete_gsd with:
-    pathvars:
-        kind="discrete",
-        method="gsd",

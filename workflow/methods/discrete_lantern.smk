@@ -1,4 +1,0 @@
-use rule decode as discrete_lantern with:
-    pathvars:
-        kind="discrete",
-        method="lantern",

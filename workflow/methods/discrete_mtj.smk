@@ -1,4 +1,0 @@
-use rule decode as discrete_mtj with:
-    pathvars:
-        kind="discrete",
-        method="mtj",

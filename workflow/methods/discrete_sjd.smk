@@ -1,4 +1,0 @@
-use rule decode as discrete_sjd with:
-    pathvars:
-        kind="discrete",
-        method="sjd",

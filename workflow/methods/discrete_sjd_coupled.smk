@@ -1,4 +1,0 @@
-use rule decode as discrete_sjd_coupled with:
-    pathvars:
-        kind="discrete",
-        method="sjd_coupled",

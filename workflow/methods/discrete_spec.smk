@@ -1,4 +1,0 @@
-use rule decode as discrete_spec with:
-    pathvars:
-        kind="discrete",
-        method="spec",
