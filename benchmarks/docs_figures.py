@@ -27,6 +27,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MAKES = ("src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
     "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "tv_bound", "n", "batch", "nfe",
     "nfe_se", "nfe_ratio", "speedup", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
@@ -45,9 +46,13 @@ def machine() -> dict[str, Any]:
 
 
 def commit(folder: Path) -> str:
-    """Of the sources in a folder, marked where tracked files differ from it."""
-    said = ["git", "-C", str(folder), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=, edited"]
-    return subprocess.run(said, capture_output=True, text=True, check=True).stdout.strip()
+    """The last commit that changed what a run is made of, marked where the files differ from it."""
+
+    def git(*said: str) -> str:
+        top = ["git", "-C", str(folder), *said, "--", *(f":/{name}" for name in MAKES)]
+        return subprocess.run(top, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git("log", "-1", "--format=%h", "--abbrev=10") + ", edited" * bool(git("status", "--porcelain"))
 
 
 def keep(name: str, table: pd.DataFrame, root: Path = ROOT, **said: Any) -> None:
