@@ -9,6 +9,7 @@ its own table there (`benchmarks/continuous_speed.py --keep continuous-speed`).
 """
 
 import argparse
+import heapq
 import json
 import math
 import os
@@ -83,7 +84,26 @@ def of_run(results: Path) -> pd.DataFrame:
     hit = last.assign(hit=last["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
     cells["places"], cells["rejected"] = hit.count().reindex(cells.index), hit.sum().reindex(cells.index)
     cells["runs"] = one.groupby("key")["repeat"].nunique().reindex(cells.index)
+    shares = waiting(pd.read_parquet(results / "records.parquet"), cells)
+    cells["waits"], cells["waits_long"] = (cells["key"].map(share) for share in shares)
     return cells.reset_index(drop=True)
+
+
+def waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
+    """Share of a cell's passes of whole batches that would be saved if a row that ends were replaced from the queue: of
+    these images, and of a long queue. By key, of images in two batches or more."""
+    now, long = {}, {}
+    for key, own in records[records["kind"] == "discrete"].groupby("key"):
+        size, passes = int(cells["batch"][key]), own["nfe"].tolist()
+        batches = [max(passes[i : i + size]) for i in range(0, len(passes) - size + 1, size)]
+        if len(batches) < 2 or len(passes) % size:
+            continue
+        slots = [0.0] * size
+        for n in passes:
+            heapq.heapreplace(slots, slots[0] + n)
+        now[key] = 1 - max(slots) / sum(batches)
+        long[key] = 1 - sum(passes) / size / sum(batches)
+    return now, long
 
 
 # --- what is written
@@ -139,6 +159,13 @@ def continuous(t: pd.DataFrame) -> str:
     return table(lines)
 
 
+def waits(t: pd.DataFrame) -> str:
+    lines = [("method", "of these images", "of a long queue")]
+    for r in sorted(t[t["waits"].notna() & (t["role"] == "method")].itertuples(), key=lambda r: r.waits_long):
+        lines.append((f"`{r.method}`", f"{100 * r.waits:.0f}%", f"{100 * r.waits_long:.0f}%"))
+    return table(lines)
+
+
 def continuous_speed(t: pd.DataFrame) -> str:
     """Times faster than one token at a time, median and range over rounds, and what the paper prints."""
     batches = sorted(set(t["batch"]))
@@ -146,6 +173,14 @@ def continuous_speed(t: pd.DataFrame) -> str:
     for name, own in t[t["name"] != "target alone"].groupby("name", sort=False):
         at = {r.batch: f"{r.ratio:.2f} ({r.low:.2f} to {r.high:.2f})" for r in own.itertuples()}
         lines.append((str(name), *(at.get(b, "") for b in batches), PAPER.get(str(name), "")))
+    return table(lines)
+
+
+def generate(t: pd.DataFrame) -> str:
+    names = {"generate()": "`generate()`, eager", "plain": "`ar`, eager (the default on a CPU)"}
+    lines = [("", "batch", "tokens per CPU-second", "times `generate(guidance_scale=1.8)`")]
+    for r in t.itertuples():
+        lines.append((names.get(r.name, "`ar`, passes compiled"), f"{r.batch}", f"{r.rate:.0f}", f"{r.ratio:.2f}"))
     return table(lines)
 
 
@@ -196,6 +231,8 @@ def draw(t: pd.DataFrame, file: Path) -> None:
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
     "images": ("default", images),
     "continuous": ("default", continuous),
+    "waits": ("default", waits),
+    "generate": ("generate", generate),
     "continuous-speed": ("continuous-speed", continuous_speed),
 }
 
