@@ -44,6 +44,13 @@ def test_every_block_is_what_the_command_writes(script, tmp_path, monkeypatch):
     assert script.written(readme, tmp_path) != readme
 
 
+def test_the_figure_shows_the_methods_of_the_table(script):
+    drawn = (ROOT / "docs/headline.svg").read_text()
+    shown = {name for said in re.findall(r"<!-- ([\w, ]+) -->", drawn) for name in said.split(", ")}
+    table = next(m[3] for m in script.BLOCK.finditer((ROOT / "README.md").read_text()) if m[2] == "images")
+    assert (methods := set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))) and methods <= shown
+
+
 def test_every_block_says_machine_and_commit(script):
     for file in (ROOT / "docs/figures").glob("*.json"):
         said = json.loads(file.read_text())
