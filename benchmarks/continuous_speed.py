@@ -50,8 +50,8 @@ def main() -> None:
                 noise = batch_noise(turn, rows["ids"].tolist(), a.device)
                 begin = time.process_time()
                 run = loop.begun("continuous", loaded, specs[name])(rows, noise)
-                own = time.process_time() - begin
                 wall = loop.leaf("continuous").record(*run).seconds
+                own = time.process_time() - begin
                 seconds[name].append(own if a.device == "cpu" else wall)
         base = np.array(seconds["target alone"][1:])
         alone = f"target alone {np.median(base) / batch:.2f} s an image"
