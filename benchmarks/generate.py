@@ -1,11 +1,12 @@
 """Plain decoding with guidance against transformers' `generate(guidance_scale=...)`, and against itself compiled.
 
-    python benchmarks/generate.py [--batch 1 8 32] [--rounds 3] [--threads 1] [--compiled yes]
+    python benchmarks/generate.py [--batch 1 8 32] [--rounds 3] [--threads 1] [--compiled yes] [--keep NAME]
 
 A Llama of the embedded transformer's size and a transformer of this project of that size, both of random weights, take
 turns; the figures are tokens per CPU-second (what the process computed, whatever else the machine did) and the median
 of their ratios over rounds. Both draw 256 tokens behind a prefix of 24 at guidance 1.8, their own way: generate() by
-two forwards a token and torch.multinomial, this project by both guidance rows in one pass and keyed races.
+two forwards a token and torch.multinomial, this project by both guidance rows in one pass and keyed races. --keep puts
+the table in docs/figures, from which `benchmarks/docs_figures.py` writes it into the docs.
 """
 
 import statistics
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from common import asked
+from docs_figures import keep_benchmark
 
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
@@ -65,7 +67,8 @@ def plain(fast: bool) -> Callable[[int], Any]:
 
 
 def main() -> None:
-    a = asked(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"))
+    a = asked(__doc__, batch=[1, 8, 32], rounds=3, compiled=("yes", "no"), keep="")
+    table: list[dict[str, Any]] = []
     tried = {"generate()": generate(), "plain": plain(False)} | (
         {"compiled": plain(True)} if a.compiled == "yes" else {}
     )
@@ -84,6 +87,9 @@ def main() -> None:
                 f"batch {batch:3d}  {name:11s} {rate:8.0f} tokens per CPU-second, {ratio:.2f} times generate()",
                 flush=True,
             )
+            table.append({"name": name, "batch": batch, "rate": rate, "ratio": ratio, "rounds": a.rounds})
+    if a.keep:
+        keep_benchmark(a.keep, table)
 
 
 if __name__ == "__main__":

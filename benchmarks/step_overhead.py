@@ -5,7 +5,7 @@
 Every forward of a network is timed inside the run, so both times come from the same steps: overhead = 1 - sum(forward)
 / sum(step). The forward is the network alone, both guidance rows, and the drafting network's where there is one;
 guidance mixing, filtering, noise, verification and bookkeeping are the overhead. Methods alternate; the figure is the
-median over rounds. Seconds on a CPU rank no methods.
+median over rounds. On a CPU compare methods by passes, not by seconds.
 """
 
 import statistics

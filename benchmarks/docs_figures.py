@@ -1,0 +1,280 @@
+"""Figures in README and docs, written by a command from a run's tables: machine and commit stand beside each.
+
+    python benchmarks/docs_figures.py results/default --note "idle"   keep what the docs need of a run, and write it
+    python benchmarks/docs_figures.py                                  write every block anew from what is kept
+
+A block of a page begins with `<!-- figures: NAME -->` and ends with `<!-- end -->`; what stands between is replaced.
+What is kept lies in docs/figures: a CSV a source, and a JSON with commit, date, machine and command. A benchmark keeps
+its own table there (`benchmarks/continuous_speed.py --keep continuous-speed`).
+"""
+
+import argparse
+import heapq
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MAKES = ("src", "workflow", "config.yaml", "Snakefile")
+KEPT = [  # of a run's summary.csv
+    "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "tv_bound", "n", "batch", "nfe",
+    "nfe_se", "nfe_ratio", "speedup", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
+]  # fmt: skip
+
+
+# --- what is kept
+
+
+def machine() -> dict[str, Any]:
+    """Of the machine at hand: the processor, its cores, and how busy it was in the last quarter of an hour."""
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    cpu = re.sub(r"\((?:R|TM)\)", "", named[1]) if named else platform.processor()
+    return {"cpu": " ".join(cpu.split()), "cores": os.cpu_count(), "load": round(os.getloadavg()[2], 1)}
+
+
+def commit(folder: Path) -> str:
+    """The last commit that changed what a run is made of, marked where the files differ from it."""
+
+    def git(*said: str) -> str:
+        top = ["git", "-C", str(folder), *said, "--", *(f":/{name}" for name in MAKES)]
+        return subprocess.run(top, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git("log", "-1", "--format=%h", "--abbrev=10") + ", edited" * bool(git("status", "--porcelain"))
+
+
+def keep(name: str, table: pd.DataFrame, root: Path = ROOT, **said: Any) -> None:
+    """A source of figures: its table, and where it comes from. The machine is the one at hand."""
+    folder = root / "docs/figures"
+    folder.mkdir(exist_ok=True)
+    table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", float_format="%.6g")
+    (folder / f"{name}.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+def keep_benchmark(name: str, rows: list[dict[str, Any]]) -> None:
+    """The table of the benchmark that runs, here and now."""
+    command = "python benchmarks/" + shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    now = datetime.now(UTC).date().isoformat()
+    keep(name, pd.DataFrame(rows), command=command, commit=commit(ROOT), date=now, **machine())
+
+
+def of_run(results: Path) -> pd.DataFrame:
+    """The cells of a run with what its other tables say of them: the change of CLIP-score, places whose law of one
+    token was rejected, and the share of a batch's passes that rows from a queue would save."""
+    cells = pd.read_csv(results / "summary.csv").reindex(columns=KEPT).set_index("key", drop=False)
+    tests = pd.read_csv(results / "equality.csv", low_memory=False)
+    clip = tests[(tests["test"] == "CLIP: paired t") & (tests["repeat"] == 0)].set_index("key")
+    for column, of in (("clip", "effect"), ("clip_low", "low"), ("clip_high", "high")):
+        cells[column] = clip[of].reindex(cells.index)
+    one = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
+    last = one[one["repeat"] == one.groupby("key")["repeat"].transform("max")]
+    hit = last.assign(hit=last["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
+    cells["places"], cells["rejected"] = hit.count().reindex(cells.index), hit.sum().reindex(cells.index)
+    cells["runs"] = one.groupby("key")["repeat"].nunique().reindex(cells.index)
+    shares = waiting(pd.read_parquet(results / "records.parquet"), cells)
+    cells["waits"], cells["waits_long"] = (cells["key"].map(share) for share in shares)
+    return cells.reset_index(drop=True)
+
+
+def waiting(records: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
+    """Share of a cell's passes of whole batches that would be saved if a row that ends were replaced from the queue: of
+    these images, and of a long queue. By key, of images in two batches or more."""
+    now, long = {}, {}
+    for key, own in records[records["kind"] == "discrete"].groupby("key"):
+        size, passes = int(cells["batch"][key]), own["nfe"].tolist()
+        batches = [max(passes[i : i + size]) for i in range(0, len(passes) - size + 1, size)]
+        if len(batches) < 2 or len(passes) % size:
+            continue
+        slots = [0.0] * size
+        for n in passes:
+            heapq.heapreplace(slots, slots[0] + n)
+        now[key] = 1 - max(slots) / sum(batches)
+        long[key] = 1 - sum(passes) / size / sum(batches)
+    return now, long
+
+
+# --- what is written
+
+
+def images(t: pd.DataFrame) -> str:
+    """The figure, and a line a method on images: does it keep the law, how many passes, how CLIP-score moved."""
+    draw(t, ROOT / "docs/headline.svg")
+    lines, rows = [("method", "verdict", "passes an image", "times fewer", "CLIP-score, change")], ordered(t)
+    for r in rows:
+        clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
+        passes = f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
+        lines.append((f"`{r.method}`", verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
+    groups = [
+        [f"`{r.method}`" for r in rows if (r.clip, r.clip_low) == pair] for pair in {(r.clip, r.clip_low) for r in rows}
+    ]
+    same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups if len(g) > 1)
+    said = (
+        f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
+        " few prompts show no small change. CLIP-score against plain sampling with another seed, prompt by prompt."
+        f"{f' {same} drew the same images.' * bool(same)} A verdict is reached on models small enough to list every"
+        " outcome, with a method's options cut to fit them."
+    )
+    picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
+    return f"{picture}\n\n{table(lines)}\n\n{said}"
+
+
+def ordered(t: pd.DataFrame) -> list[Any]:
+    """Plain sampling, then the methods on images: those that keep the law first, fewest passes first."""
+    rows = list(t[(t["kind"] == "discrete") & (t["role"] != "control")].itertuples())
+    return sorted(rows, key=lambda r: (r.role != "reference", str(r.verdict).startswith("lossy"), r.nfe_ratio))
+
+
+def verdict(r: Any) -> str:
+    if pd.isna(r.verdict):
+        return "not tested"
+    sure = "certified" in str(r.verdict) and not pd.isna(r.tv_bound)
+    if sure:
+        return f"{r.verdict}, TV ≤ {r.tv_bound:.3f}"
+    return re.sub(r"TV = (0\.\d+)", lambda m: f"TV = {float(m[1]):.2f}", str(r.verdict))
+
+
+def continuous(t: pd.DataFrame) -> str:
+    lines = [("variant", "class read", "drafts accepted", "target evaluations an image", "speed", "law of one token")]
+    for r in t[t["kind"] == "continuous"].itertuples():
+        drafts = f"{100 * r.acceptance:.0f}% of {r.drafted:,.0f}" if r.drafted else ""
+        law = "not tested" if pd.isna(r.places) else f"rejected at {r.rejected:.0f} of {r.places:.0f} places"
+        law = law.replace("rejected at 0", "not rejected at any") + (", twice" if r.rejected and r.runs > 1 else "")
+        evaluations = f"{r.target_conditions:,.0f} in {r.steps:.0f} rounds"
+        read = f"{100 * r.right:.0f}% ± {100 * r.right_se:.0f}"
+        name = "plain sampling" + ", another seed" * (r.role == "control") if r.role != "method" else f"`{r.label}`"
+        lines.append((name, read, drafts, evaluations, f"{r.speedup:.2f}", law))
+    return table(lines)
+
+
+def waits(t: pd.DataFrame) -> str:
+    lines = [("method", "of these images", "of a long queue")]
+    for r in sorted(t[t["waits"].notna() & (t["role"] == "method")].itertuples(), key=lambda r: r.waits_long):
+        lines.append((f"`{r.method}`", f"{100 * r.waits:.0f}%", f"{100 * r.waits_long:.0f}%"))
+    return table(lines)
+
+
+def continuous_speed(t: pd.DataFrame) -> str:
+    """Times faster than one token at a time, median and range over rounds, and what the paper prints."""
+    batches = sorted(set(t["batch"]))
+    lines = [("times faster than one token at a time", *(f"batch {b}" for b in batches), "paper")]
+    for name, own in t[t["name"] != "target alone"].groupby("name", sort=False):
+        at = {r.batch: f"{r.ratio:.2f} ({r.low:.2f} to {r.high:.2f})" for r in own.itertuples()}
+        lines.append((str(name), *(at.get(b, "") for b in batches), PAPER.get(str(name), "")))
+    return table(lines)
+
+
+def generate(t: pd.DataFrame) -> str:
+    names = {"generate()": "`generate()`, eager", "plain": "`ar`, eager (the default on a CPU)"}
+    lines = [("", "batch", "tokens per CPU-second", "times `generate(guidance_scale=1.8)`")]
+    for r in t.itertuples():
+        lines.append((names.get(r.name, "`ar`, passes compiled"), f"{r.batch}", f"{r.rate:.0f}", f"{r.ratio:.2f}"))
+    return table(lines)
+
+
+PAPER = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
+
+
+def table(lines: list[tuple[str, ...]]) -> str:
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
+
+
+def draw(t: pd.DataFrame, file: Path) -> None:
+    """Passes saved against total variation; a certified method lies somewhere left of its bound."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    settings = {"svg.hashsalt": "parity", "font.size": 10, "font.family": "DejaVu Sans"}
+    with plt.rc_context(settings):
+        figure, ax = plt.subplots(figsize=(7.2, 3.8))
+        groups: dict[tuple[bool, float, float], list[Any]] = {}
+        for r in ordered(t):
+            lossy = re.search(r"TV = ([\d.]+)", str(r.verdict))
+            if lossy or not pd.isna(r.tv_bound):
+                x = float(lossy[1]) if lossy else r.tv_bound
+                near = (bool(lossy), round(math.log10(x), 1), round(1 / r.nfe_ratio, 1))
+                groups.setdefault(near, []).append((x, 1 / r.nfe_ratio, r.method))
+        for (lossy, *_), own in groups.items():
+            x, y = max(p[0] for p in own), sum(p[1] for p in own) / len(own)
+            ax.plot(x, y, "D" if lossy else "o", color="#b3460b" if lossy else "#0060a8", markersize=7)
+            if not lossy:
+                ax.annotate("", (x / 1.6, y), (x, y), arrowprops={"arrowstyle": "->", "color": "#0060a8"})
+            ax.annotate(", ".join(p[2] for p in own), (x, y), (7, 0), textcoords="offset points", va="center")
+        ax.set(xscale="log", xlim=(0.007, 2), xlabel="total variation from the model's law (← at most)")
+        ax.set_xticks(ticks := [0.01, 0.03, 0.1, 0.3, 1], [f"{x:g}" for x in ticks])
+        ax.minorticks_off()
+        ax.set_ylabel("passes, times fewer")
+        ax.set_ylim(bottom=0.5)
+        ax.set_title("Fewer passes (up), nearer to the model's own law (left)", loc="left", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25)
+        figure.tight_layout()
+        figure.savefig(file, metadata={"Date": None})
+        plt.close(figure)
+
+
+BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
+    "images": ("default", images),
+    "continuous": ("default", continuous),
+    "waits": ("default", waits),
+    "generate": ("generate", generate),
+    "continuous-speed": ("continuous-speed", continuous_speed),
+}
+
+
+def block(name: str, root: Path = ROOT) -> str:
+    """What stands in a page under a name: the figures, and where they come from."""
+    source, made = BLOCKS[name]
+    kept = root / "docs/figures" / f"{source}.csv"
+    if not kept.exists():
+        raise SystemExit(f"error: block {name!r} of the docs needs {kept.relative_to(root)}")
+    said = json.loads(kept.with_suffix(".json").read_text())
+    note = f", {said['note']}" if said.get("note") else ""
+    load = f", load {said['load']}" if "load" in said else ""
+    where = f"`{said['command']}`, {said['date']}, commit {said['commit']}, {said['cpu']}, {said['cores']} cores"
+    return f"{made(pd.read_csv(kept))}\n\n*{where}{load}{note}. Written by `python benchmarks/docs_figures.py`.*\n"
+
+
+def written(text: str, root: Path = ROOT) -> str:
+    """A page with its blocks made anew."""
+    for name in (m[2] for m in BLOCK.finditer(text)):
+        if name not in BLOCKS:
+            raise SystemExit(f"error: block {name!r} of the docs: allowed: {', '.join(BLOCKS)}")
+    return BLOCK.sub(lambda m: f"{m[1]}{block(m[2], root)}{m[4]}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("results", nargs="?", type=Path, help="folder of a run on this machine, results/<experiment>")
+    parser.add_argument("--command", default="snakemake --cores all --resources gpu=1", help="the one that made it")
+    parser.add_argument("--note", default="", help="what else must be known, such as 'shared with other work'")
+    a = parser.parse_args()
+    if a.results:
+        here, when = machine(), (a.results / "summary.csv").stat().st_mtime
+        said = {"command": a.command, "commit": commit(a.results), "cpu": here["cpu"], "cores": here["cores"]}
+        date = datetime.fromtimestamp(when, UTC).date().isoformat()
+        keep(a.results.name, of_run(a.results), **said, date=date, note=a.note)
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        if (new := written(text)) != text:
+            (ROOT / page).write_text(new)
+            print(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""What the environment of this folder took to fetch: packages, and the sizes of their files as uv's lock says them.
+
+python benchmarks/fetched.py
+"""
+
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+from packaging.tags import sys_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    tags = {tag: place for place, tag in enumerate(sys_tags())}
+    installed = {canonicalize_name(d.name): d.version for d in distributions()}
+    sizes: dict[str, int] = {}
+    for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
+        if installed.get(package["name"]) != package.get("version") or "registry" not in package["source"]:
+            continue
+        wheels = [(w, parse_wheel_filename(Path(w["url"]).name)[3]) for w in package.get("wheels", [])]
+        fits = [(min(tags[t] for t in own if t in tags), w) for w, own in wheels if own & tags.keys()]
+        file = min(fits, key=lambda f: f[0])[1] if fits else package["sdist"]
+        sizes[package["name"]] = file["size"]
+    largest = ", ".join(f"{name} {sizes[name] / 1e6:.0f} MB" for name in sorted(sizes, key=lambda n: -sizes[n])[:5])
+    print(f"{len(sizes)} packages, {sum(sizes.values()) / 1e9:.2f} GB; the largest: {largest}")
+
+
+if __name__ == "__main__":
+    main()

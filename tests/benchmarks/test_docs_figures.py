@@ -1,0 +1,90 @@
+"""Figures in the docs are what the command makes of the tables that are kept, with machine and commit beside them."""
+
+import importlib.util
+import json
+import re
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import ROOT
+
+SCRIPT = ROOT / "benchmarks/docs_figures.py"
+SPEED = re.compile(  # a measured speed: a number of times, times the speed, or seconds an image
+    r"\d(\.\d+)? times (the speed|faster|as fast|slower)|\bspeed (of )?\d|(two|three|four) times the speed"
+)
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("docs_figures", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_figures"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def pages(script):
+    return {page: (ROOT / page).read_text() for page in script.PAGES}
+
+
+def test_every_block_is_what_the_command_writes(script, tmp_path, monkeypatch):
+    """And one digit of a kept table changed by hand is seen."""
+    shutil.copytree(ROOT / "docs/figures", tmp_path / "docs/figures")
+    shutil.copy(ROOT / "docs/headline.svg", tmp_path / "docs")
+    monkeypatch.setattr(script, "ROOT", tmp_path)  # where the figure goes
+    assert {m[2] for text in pages(script).values() for m in script.BLOCK.finditer(text)} == set(script.BLOCKS)
+    for page, text in pages(script).items():
+        assert script.written(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
+    kept = tmp_path / "docs/figures/default.csv"
+    kept.write_text(kept.read_text().replace(",256,0,1,", ",256,0,2,", 1))
+    readme = (ROOT / "README.md").read_text()
+    assert script.written(readme, tmp_path) != readme
+
+
+def test_the_figure_shows_the_methods_of_the_table(script):
+    drawn = (ROOT / "docs/headline.svg").read_text()
+    shown = {name for said in re.findall(r"<!-- ([\w, ]+) -->", drawn) for name in said.split(", ")}
+    table = next(m[3] for m in script.BLOCK.finditer((ROOT / "README.md").read_text()) if m[2] == "images")
+    assert (methods := set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))) and methods <= shown
+
+
+def test_every_block_says_machine_and_commit(script):
+    for file in (ROOT / "docs/figures").glob("*.json"):
+        said = json.loads(file.read_text())
+        assert re.fullmatch(r"[0-9a-f]{10}", said["commit"]), f"{file.name}: made by sources that no commit holds"
+        assert said["cpu"] and said["cores"] and re.fullmatch(r"\d{4}-\d\d-\d\d", said["date"])
+        texts = [m[3] for text in pages(script).values() for m in script.BLOCK.finditer(text)]
+        assert any(said["commit"] in t and said["cpu"] in t and said["command"] in t for t in texts), file.name
+
+
+def test_no_speed_stands_outside_a_block(script):
+    text = (ROOT / "docs/continuous.md").read_text()
+    assert SPEED.search("with 16 iterations 128 at three times the speed") and SPEED.search("it is 3.2 times faster")
+    assert not (found := SPEED.search(script.BLOCK.sub("", text))), found
+
+
+def test_a_block_that_nobody_makes_is_one_line(script):
+    with pytest.raises(SystemExit, match="'spead' of the docs: allowed: images"):
+        script.written("<!-- figures: spead -->\n<!-- end -->")
+
+
+def test_a_run_becomes_what_is_kept(script, tmp_path):
+    """Of a made run: the places where one token's law was rejected, and rejected again; the change of CLIP-score."""
+    tests = "kind,key,layer,model,test,repeat,decides,verdict,effect,low,high\n"
+    for repeat, hit in ((0, "rejected"), (1, "rejected")):
+        for place, said in (("p0", hit), ("p1", "not rejected")):
+            tests += f"continuous,b,teacher-forced,{place},energy,{repeat},True,{said},1,,\n"
+    tests += "discrete,a,paired,scenes,CLIP: paired t,0,True,not rejected,0.01,-0.02,0.04\n"
+    (tmp_path / "equality.csv").write_text(tests)
+    (tmp_path / "summary.csv").write_text("kind,key,label,batch\ndiscrete,a,one,2\ncontinuous,b,two,2\n")
+    records = pd.DataFrame({"kind": "discrete", "key": "a", "nfe": [2, 6, 5, 3]})
+    records.to_parquet(tmp_path / "records.parquet")
+    one, two = script.of_run(tmp_path).itertuples()
+    assert (one.clip, one.clip_low, one.clip_high) == (0.01, -0.02, 0.04) and one.places != one.places
+    assert one.waits == pytest.approx(1 - 9 / 11) and one.waits_long == pytest.approx(
+        1 - 8 / 11
+    )  # 2 + 5 + ... in 2 slots
+    assert (two.places, two.rejected, two.runs) == (2, 1, 2)
