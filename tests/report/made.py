@@ -14,7 +14,7 @@ from parity.decode.records import write_shard
 from parity.embedded import scenes
 from parity.equality.rows import row
 from parity.experiment import checks, layers, paths
-from parity.experiment.cells import Cell, cells, kinds, text_tasks, variant
+from parity.experiment.cells import Cell, cells, kinds, long_variant, text_tasks, variant
 from parity.experiment.schema import Config
 
 PROMPTS = [f"a red circle number {i}" for i in range(12)]
@@ -71,6 +71,8 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
             write_json(root / paths.layer(layer, cell), {"rows": rows_of(cell, layer, here), **beside})
         if (small := variant(settings, cell)) is not None:
             write_json(root / paths.exact(settings, small), {"rows": exact(chosen.get(method, 0.5))})
+        if (own := long_variant(settings, cell)) is not None:
+            write_json(root / paths.long(settings, own), {"rows": long(chosen.get(method, 0.5))})
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for name, file in paths.self_tests(settings).items():
@@ -111,6 +113,12 @@ def exact(p: float) -> list[dict[str, Any]]:
             verdict = f"TV <= {tv['tv_high']:.4f} (95 %)"
             found.append(row("exact", "TV certificate", 20_000, verdict=verdict, **certificate, **tv, **place))
     return found
+
+
+def long(p: float) -> list[dict[str, Any]]:
+    """Rows of a method at its own options on a long model."""
+    place = {"model": "chain 8x64", "minimum_detectable_effect": 0.01, "effect": 0.3, "p_value": p, "p_holm": p}
+    return [row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
 
 
 def self_tests(name: str) -> dict[str, Any]:

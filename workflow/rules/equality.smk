@@ -2,6 +2,7 @@
 
 REQUIRED INPUTS  decoders (exact layer); samples, checkpoint and features of cells (the other layers)
 OUTPUTS          results/equality/exact/<kind>/<method>-<key>.json                on enumerable models, against their law
+                 results/equality/long/<kind>/<method>-<key>.json                 on long models, at its own options
                  results/equality/<layer>/<kind>/<model>/<method>-<key>.json      of a layer that looks at a cell
                  results/equality/teacher-forced/<kind>/<model>/<method>-<key>.npz   what the target gave a cell's tokens
                  results/equality/faults-<kind>-<n>.json                          planted faults: what the exact layer detects
@@ -15,6 +16,7 @@ EQUALITY = EXPERIMENT.equality
 ROWS = sorted(
     {paths.layer(layer, c) for c in CELLS for layer in layers.of(EXPERIMENT, LAYERS, c)}
     | {paths.exact(EXPERIMENT, v) for v in VARIANTS.values()}
+    | {paths.long(EXPERIMENT, v) for v in LONG.values()}
     | set(paths.self_tests(EXPERIMENT).values())
 )
 
@@ -53,6 +55,39 @@ rule exact:
             --models {params.models} \
             --seeds {params.seeds:q} \
             {params.pathwise} \
+            --threads {threads} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule long:
+    output:
+        "results/equality/long/{kind}/{method}-{key}.json",
+    log:
+        "logs/equality/long/{kind}/{method}-{key}.log",
+    wildcard_constraints:
+        kind="[a-z]+",
+        method="[a-z0-9_]+",
+        key="[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        options=lambda w: canonical(LONG[w.kind, w.key].options),
+        claim=lambda w: LONG[w.kind, w.key].claim,
+        n=lambda w: LONG[w.kind, w.key].n,
+        seeds=canonical(EQUALITY.seeds[:2]),
+        code=long_code,
+    shell:
+        r"""
+        python -m parity.equality long \
+            --kind {wildcards.kind} \
+            --method {wildcards.method} \
+            --options {params.options:q} \
+            --claim {params.claim} \
+            --n {params.n} \
+            --seeds {params.seeds:q} \
             --threads {threads} \
             --out {output:q} \
             >{log:q} 2>&1

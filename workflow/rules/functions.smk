@@ -154,6 +154,12 @@ def exact_code(wildcards):
     return told("parity.equality.__main__", *asked, decoder(kind, wildcards.method), *beside)
 
 
+def long_code(wildcards):
+    kind = wildcards.kind
+    asked = ["parity.equality.exact", f"parity.equality.long.{kind}", decoder(kind, wildcards.method)]
+    return told("parity.equality.__main__", *asked)
+
+
 def said(wildcards):
     """What a layer's module declares."""
     return LAYERS[wildcards.kind][wildcards.layer.replace("-", "_")]
@@ -214,7 +220,8 @@ def measured(wildcards):
     found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
     found |= {paths.layer(layer, c) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)}
     found |= {paths.exact(EXPERIMENT, v) for (kind, _), v in VARIANTS.items() if kind in kinds}
-    found |= {file for name, file in paths.self_tests(EXPERIMENT).items() if name.partition("-")[2] in ("", *kinds)}
+    found |= {paths.long(EXPERIMENT, v) for (kind, _), v in LONG.items() if kind in kinds}
+    found |= set(paths.self_tests(EXPERIMENT, kinds).values())
     if "anysubset" in kinds:
         found |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
     return sorted(found)

@@ -3,6 +3,7 @@
 Of a decoder of your own: `parity certify decoder`.
 
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
+    long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
     layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
     faults --kind K --n N --out rows.json                            planted faults: the tests must find them
     calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
@@ -23,6 +24,7 @@ from parity.base.files import write_json
 from parity.base.named import leaf
 
 KINDS = ("discrete", "anysubset", "continuous")
+PLANTED = (*KINDS, "long")  # modules of parity.equality.faults
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
@@ -36,6 +38,13 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
         pathwise = leaf("parity.equality.pathwise").pathwise
         rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
     return {"rows": rows}
+
+
+def long(a: argparse.Namespace) -> dict[str, Any]:
+    decoder = getattr(leaf(f"parity.decoders.{a.kind}.{a.method}"), a.method)
+    targets = leaf(f"parity.equality.long.{a.kind}").targets(a.options, a.n)
+    settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
+    return {"rows": leaf("parity.equality.exact").exact(decoder, targets, a.options, method=a.method, **settings)}
 
 
 def layer(a: argparse.Namespace) -> dict[str, Any]:
@@ -68,23 +77,25 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(run=run)
         arguments(c, "threads", *flags)
         if kind:
-            c.add_argument("--kind", choices=KINDS, required=True)
+            c.add_argument("--kind", choices=PLANTED if run is faults else KINDS, required=True)
         if n is not None:
             c.add_argument("--n", type=int, default=n, help=f"draws of a sample ({n})")
-        if run in (exact, faults, calibration):
+        if run in (exact, long, faults, calibration):
             c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the second repeats a rejection")
             c.add_argument("--draws", type=int, help="of the Monte-Carlo null")
-        if run is exact:
+        if run in (exact, long):
             c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
+            c.add_argument("--method", required=True, help="module in parity.decoders.KIND and function in it")
+            c.add_argument("--options", type=json.loads, default={}, help="JSON object")
+        if run is exact:
             c.add_argument("--models", choices=("full", "small"), default="full")
         return c
 
     c = command(exact, "layer 1 for a decoder of parity.decoders", "out", n=1_000_000)
-    c.add_argument("--method", required=True, help="module in parity.decoders.KIND and function in it")
-    c.add_argument("--options", type=json.loads, default={}, help="JSON object")
     c.add_argument(
         "--pathwise", action="store_true", help="for decoders coupled to plain decoding: token for token too"
     )
+    command(long, "the long layer for a decoder of parity.decoders", "out", n=65_536)
     paths = ("cell", "shards*", "inputs*", "checkpoint?", "baseline?", "reference?", "laws?", "out", "device")
     c = command(layer, "a layer that looks at a cell", *paths)
     c.add_argument("layer", help="a module of parity.equality.layers.KIND")

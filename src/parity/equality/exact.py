@@ -34,6 +34,7 @@ def exact(
     draws: int = 9999,
     threads: int = 1,
     family: str = "targets",
+    layer: str = "exact",
 ) -> list[Row]:
     """Rows of one decoder on every target, and a second time, on the next seed, on those that reject it.
 
@@ -41,7 +42,8 @@ def exact(
     claim    a decoder that claims to be "lossless" may not draw what has probability zero (ParityError); of a "lossy"
              one it is a rejection, and the note counts how often
     draws    of the Monte-Carlo null
-    family   what Holm's correction runs over: see parity.equality.targets
+    family   what Holm's correction runs over: see parity.equality.targets; "all", the tests of all targets together
+    layer    of the rows
     """
 
     about = {"method": method or name_of(decoder)}
@@ -50,11 +52,13 @@ def exact(
         rows, seed = [], seeds[repeat]
         for target in some:
             drawn = target.draw(decoder, n, seed, options or {}, threads, strict=claim == "lossless")
-            rows += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, "exact", seed, draws)]
+            rows += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, layer, seed, draws)]
+        if family == "all":
+            R.family(r for r in rows if r["decides"])
         return over_targets(rows) if family == "targets" else rows
 
     result = []
-    for together in [targets] if family == "targets" else [[target] for target in targets]:
+    for together in [[target] for target in targets] if family == "tests" else [targets]:
         first = run(together, 0)
         rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}
         again = [t for t in together if t.name in rejected]

@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.declared import constant
+from parity.experiment.declared import constant, modules
 from parity.experiment.options import KINDS, claim, needs, on_enumerable, options, plain, small
 from parity.experiment.schema import Config, TextSection, TextTasks
 
@@ -58,7 +58,7 @@ class Variant:
     method: str
     options: dict[str, Any]  # cut to a few places
     claim: str
-    n: int  # sequences for each enumerable model
+    n: int  # sequences for each enumerable model; tokens for each long one
 
 
 def prompt_digest(prompts: list[str]) -> str:
@@ -192,6 +192,20 @@ def variant(config: Config, cell: Cell) -> Variant | None:
         cell.claim,
         n if cell.claim == "lossless" else max(10_000, n // 5),
     )
+
+
+def long_variant(config: Config, cell: Cell) -> Variant | None:
+    """A cell's method at its own options, `n` tokens on each long model; None where there are no such models."""
+    method, own = cell.spec["method"], cell.spec["options"]
+    if not config.equality.long or cell.kind not in modules("equality/long"):
+        return None
+    if not on_enumerable(cell.kind, method, own):
+        return None
+    return Variant(cell.kind, method, own, cell.claim, config.equality.long)
+
+
+def long_key(config: Config, v: Variant) -> str:
+    return digest(["long", v.kind, v.method, v.options, v.n, config.equality.seeds[:2]])
 
 
 def variant_key(config: Config, v: Variant) -> str:

@@ -14,6 +14,7 @@ declares, as literals:
 """
 
 import ast
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "anysubset": {"k": 3, "steps": 4, "orders": 4},
     "continuous": {"gamma": 3, "prefill": 0.0, "ahead": 3},
 }
+PLACES = {  # options that count places of one pass
+    "discrete": ("window", "interval", "ahead", "depth", "gamma"),
+    "anysubset": ("k",),
+    "continuous": ("window", "ahead", "gamma"),
+}
+
+
+def longest_place(kind: str, options: Mapping[str, Any]) -> tuple[str, int]:
+    """The option that counts the most places; ("", 0) if none does."""
+    own = ((name, options[name]) for name in PLACES[kind] if name in options)
+    return max(own, key=lambda pair: pair[1], default=("", 0))
 
 
 def methods(kind: str) -> tuple[str, ...]:

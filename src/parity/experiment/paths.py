@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parity.experiment import weights
-from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, variant_key
+from parity.experiment.cells import Cell, Variant, kinds, long_key, prompt_digest, variant_key
 from parity.experiment.schema import Config
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
@@ -104,6 +104,11 @@ def exact(config: Config, v: Variant) -> str:
     return f"results/equality/exact/{v.kind}/{v.method}-{variant_key(config, v)}.json"
 
 
+def long(config: Config, v: Variant) -> str:
+    """The rows of a method at its own options on long models."""
+    return f"results/equality/long/{v.kind}/{v.method}-{long_key(config, v)}.json"
+
+
 def layer(name: str, cell: Cell) -> str:
     """The equality rows of a layer (a module of equality/layers) that looks at a cell."""
     return f"results/equality/{name.replace('_', '-')}/{cell.kind}/{cell.name}.json"
@@ -119,9 +124,13 @@ def accuracy(task_kind: str, key: str) -> str:
     return f"results/accuracy/{task_kind}-{key}.json"
 
 
-def self_tests(config: Config) -> dict[str, str]:
-    """Tests of the tests: planted faults of each kind of decoder, and sizes of the tests under the null."""
-    e = config.equality
+def self_tests(config: Config, only: Sequence[str] = ()) -> dict[str, str]:
+    """Tests of the tests: planted faults of each kind of decoder, of all or of `only` these, and sizes of the tests
+    under the null."""
+    e, some = config.equality, [kind for kind in kinds(config) if kind in (only or kinds(config))]
     sizes = {"discrete": e.mutants, "anysubset": e.anyorder, "continuous": e.continuous}
-    named = {f"faults-{kind}": sizes[kind] for kind in kinds(config)} | {"calibration": e.calibration}
+    named = {f"faults-{kind}": sizes[kind] for kind in some}
+    if e.long and "discrete" in some:
+        named["faults-long"] = e.long
+    named["calibration"] = e.calibration
     return {name: f"results/equality/{name}-{n}.json" for name, n in named.items()}

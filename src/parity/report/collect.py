@@ -19,7 +19,7 @@ from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
 from parity.equality.rows import Row
 from parity.experiment import checks, layers, paths, weights
-from parity.experiment.cells import Cell, cells, kinds, reference_of, text_tasks, variant
+from parity.experiment.cells import Cell, cells, kinds, long_variant, reference_of, text_tasks, variant
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, FigureSpec
 from parity.experiment.study import measures
@@ -29,7 +29,10 @@ from parity.report.extras import Extra, read_extra
 from parity.report.settings import labels
 from parity.report.verdicts import Tested, judge
 
-JUDGED = ("verdict", "mismatch", "tv_bound", "minimum_detectable_effect", "note")
+JUDGED = (
+    "verdict", "pill", "mismatch", "tv_bound", "minimum_detectable_effect", "note", "reach", "tested_options",
+    "tested_models", "own_options",
+)  # fmt: skip
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # figures whose means t-tests compare
 # Figures that compare a cell with its reference: they are made here, not by a metric.
 RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perplexity, of plain decoding"}
@@ -89,6 +92,9 @@ class Files:
             if (small := variant(self.settings, cell)) is not None:
                 file = paths.exact(self.settings, small)
                 yield Tested(cell, small, False, file, self.json(file))
+            if (own_options := long_variant(self.settings, cell)) is not None:
+                file = paths.long(self.settings, own_options)
+                yield Tested(cell, own_options, False, file, self.json(file), long=True)
             same = {**cell.spec, "seed": None}
             for one in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
                 for layer in layers.of(self.settings, declared, one):
@@ -181,11 +187,10 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
 def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
     """Rows that test the tests, and p-values of true null hypotheses."""
     rows, null = [], []
-    for name, path in paths.self_tests(files.settings).items():
-        if (kind := name.partition("-")[2]) in ("", *files.only):
-            said = files.json(path)
-            rows += [{"kind": kind, "self_test": True, **row} for row in said["rows"]]
-            null += [{"test": test, "p_value": p} for test, ps in said.get("p_values", {}).items() for p in ps]
+    for name, path in paths.self_tests(files.settings, files.only).items():
+        said, kind = files.json(path), name.partition("-")[2]
+        rows += [{"kind": "discrete" if kind == "long" else kind, "self_test": True, **row} for row in said["rows"]]
+        null += [{"test": test, "p_value": p} for test, ps in said.get("p_values", {}).items() for p in ps]
     return rows, pd.DataFrame(null, columns=["test", "p_value"])
 
 

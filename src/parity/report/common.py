@@ -14,7 +14,7 @@ from parity.report.blocks import Details, Headline, Plot, Section, Sides, Table,
 from parity.report.collect import Gathered
 from parity.report.extras import draw
 from parity.report.figures import data_uri, p_value_qq, plot
-from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, plain, times, words
+from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, pill, plain, times, words
 from parity.report.settings import labels, read, records
 from parity.report.tables import NONE, Column, mark, measured, mismatch, show, text, value
 
@@ -45,7 +45,7 @@ def headline(row: Mapping[str, Any]) -> tuple[str, Entry, str]:
     passes = f"passes: {NOT_RUN}" if few else f"{100 * row['nfe_ratio']:.0f}% of the passes"
     cost = f"speed: {NOT_RUN}" if quick else f"{times(row['speedup']).text} the speed of plain decoding"
     broken = ", which is not borne out" if mismatch(row) and row["claim"] != "lossy" else ""
-    return row["label"], chip(row.get("verdict")), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
+    return row["label"], pill(row), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
 
 
 def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:

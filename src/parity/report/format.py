@@ -1,6 +1,7 @@
 """Numbers and words as a reader sees them: never blank, never p = 0.00, as many digits as the error warrants."""
 
 import math
+from collections.abc import Mapping
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -133,6 +134,12 @@ def verdict_style(verdict: Any) -> str:
     if text.startswith(("equal", "lossless", "certified", "identical")):
         return "good"
     return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal", "size off")) else "unsure"
+
+
+def pill(row: Mapping[str, Any]) -> Entry:
+    """A judged row's verdict with how far it saw, and its note beneath; the verdict decides the colour."""
+    short = row.get("verdict") if missing(row.get("pill")) else row["pill"]
+    return chip(short, row.get("note"))._replace(style=f"chip {verdict_style(row.get('verdict'))}")
 
 
 def chip(verdict: Any, note: Any = "") -> Entry:

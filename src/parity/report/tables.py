@@ -104,7 +104,7 @@ def named(row: Row) -> Entry:
 METHOD = Column("Method", named, "with the options in which its variants differ, and the key of its cell")
 VERDICT = [
     METHOD,
-    Column("Verdict", lambda row: chip(row.get("verdict"), row.get("note")), "same distribution as plain decoding?"),
+    Column("Verdict", form.pill, "same distribution as plain decoding?"),
     Column("Claim", claimed, "what the method's paper says"),
     Column("TV ≤", lambda row: form.bound(row.get("tv_bound")), "total variation, 95%, on the worst enumerable model"),
     Column("MDE", lambda row: form.bound(row.get("minimum_detectable_effect")), "smallest found with power 0.8"),

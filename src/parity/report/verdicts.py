@@ -8,12 +8,14 @@ sampled.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parity.base.files import canonical
 from parity.equality import rows as R
 from parity.equality.rows import Row
 from parity.equality.verdict import verdicts
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import SMALL, options
 from parity.experiment.schema import Config
+from parity.report.reach import Scope, fields
 from parity.report.settings import variant as name_of
 
 
@@ -21,10 +23,11 @@ class Tested(NamedTuple):
     """What a file says of a cell: rows, and what stands beside them."""
 
     cell: Cell
-    exact: Variant | None  # how the cell's method ran on enumerable models; None for rows on the cell's own model
+    exact: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
     again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
     file: str
     said: dict[str, Any]
+    long: bool = False  # on long models, at its own options
 
 
 class Name(NamedTuple):
@@ -57,6 +60,7 @@ def judge(
     for each name, and the verdict on each cell by its key. labels: of cells, by key."""
     rows: list[Row] = []
     shown, claims, read = {}, {}, set()
+    scopes: dict[str, Scope] = {}
     names: dict[str, list[str]] = {}  # that speak for a cell, by its key
     for t in tested:
         name = judged_by(settings, t, labels[t.cell.key])
@@ -65,7 +69,11 @@ def judge(
             continue
         read.add((name.key, t.file))
         shown[name.key], claims[name.key] = name.label, t.cell.claim
-        place = {"key": name.key, "method": t.cell.spec["method"]} | (
+        ran = t.cell.spec["options"] if t.exact is None else t.exact.options
+        cut = t.exact.options if t.exact is not None and not t.long else None
+        before = scopes.get(name.key)
+        scopes[name.key] = Scope(t.cell.kind, t.cell.spec["options"], cut or (before.cut if before else None))
+        place = {"key": name.key, "method": t.cell.spec["method"], "options": canonical(ran)} | (
             {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
         )
         rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.said["rows"]]
@@ -73,6 +81,9 @@ def judge(
         for name_key, repeat in ((n, repeat) for n in claims for repeat in (0, 1)):
             R.family(r for r in rows if (r["key"], r["repeat"]) == (name_key, repeat) and r["layer"] != "exact")
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
+    for v in judged:
+        own = [r for r in rows if r["key"] == v["key"]]
+        v |= fields(v, own, scopes[v["key"]], settings.equality.alpha)
     by_name = {v["key"]: v for v in judged}
     speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
     of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}

@@ -101,7 +101,7 @@ class TabularModel:
 class TabularDrafter:
     """See Drafter: a model's draft in its place. Which feature stands beside a token makes no difference here."""
 
-    def __init__(self, draft: TabularModel):
+    def __init__(self, draft: TokenModel):
         self.draft = draft
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:

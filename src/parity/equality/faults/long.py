@@ -1,0 +1,140 @@
+"""Faults that short sequences do not show, planted in speculative Jacobi decoding at its own window, and in others.
+
+Each is the decoder itself with one thing changed about it: its noise, the laws it is told, or how it verifies.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.spec import spec
+from parity.decoders.steps import Step
+from parity.equality import rows as R
+from parity.equality.faults import Trial, altered
+from parity.equality.long.discrete import Target, targets
+from parity.equality.rows import Row
+from parity.equality.scores import TESTS
+from parity.equality.targets import Decoder
+from parity.models.discrete.protocol import TokenModel
+
+WINDOW, GAMMA = 16, 4
+ENOUGH = 30_000  # tokens in which every fault shows
+LATE = 6  # the pass from which noise is used again
+
+
+class Numbered(Noise):
+    """Noise whose numbers are taken by another index, or of other rows."""
+
+    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], keys: Tensor | None = None):
+        super().__init__(noise.keys if keys is None else keys, noise.dtype)
+        self.other = index
+
+    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        return super()._uniform(use, self.other(index), n)
+
+
+class Told:
+    """A model whose laws [B, S, V] are told otherwise: `change` takes them and their places [B, S]."""
+
+    def __init__(self, model: TokenModel, change: Callable[[Tensor, Tensor], Tensor]):
+        self.model, self.change = model, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return self.change(self.model.logits(tokens, positions), positions + 1)
+
+
+def reused(index: Tensor) -> Tensor:
+    """Numbers of the passes from LATE on are those of pass LATE."""
+    return torch.where(index < LATE * WINDOW, index, LATE * WINDOW + index % WINDOW)
+
+
+def flatter(logits: Tensor, share: float) -> Tensor:
+    """A share of the law given to all possible tokens alike."""
+    p, can = logits.softmax(-1), logits > float("-inf")
+    return ((1 - share) * p + share * can / can.sum(-1, keepdim=True)).log()
+
+
+def from_place(logits: Tensor, places: Tensor, first: int, share: float = 0.1) -> Tensor:
+    return torch.where((places >= first)[..., None], flatter(logits, share), logits)
+
+
+def unverified(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, *more: Any) -> Any:
+    """The last draft of a window is accepted as it is, wherever it is possible."""
+    last = torch.arange(u.shape[1]) == WINDOW - 1
+    return verify_of_sjd(p, torch.where(last[:, None], p, q), draft, point & ~last, u, *more)
+
+
+verify_of_sjd = altered("parity.decoders.discrete.sjd").verify
+BORDER = altered("parity.decoders.discrete.sjd", verify=unverified).sjd
+
+
+def with_noise(decoder: Decoder, make: Callable[[Noise], Noise]) -> Decoder:
+    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+        return decoder(model, start, noise=make(noise), **options)
+
+    return faulty
+
+
+def with_laws(decoder: Decoder, change: Callable[[Tensor, Tensor], Tensor], last: bool = False) -> Decoder:
+    """last: `change` is told places from the end, the last token's being 0."""
+
+    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+        off = model.length - 1 if last else 0
+        return decoder(Told(model, lambda x, at: change(x, at - off)), start, noise=noise, **options)
+
+    return faulty
+
+
+def twins(noise: Noise) -> Noise:
+    """Every second row has the numbers of the one before."""
+    return Numbered(noise, lambda index: index, noise.keys[torch.arange(len(noise.keys)) // 2 * 2])
+
+
+W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter")
+FLATTER = "law flatter by a tenth beyond token 5"
+# The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
+VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
+    "ar": (ar, {}, "none", EVERY),
+    "sjd": (sjd, W, "none", EVERY),
+    "spec": (spec, G, "none", EVERY),
+    "sjd: late reuse": (
+        with_noise(sjd, lambda noise: Numbered(noise, reused)), W, f"noise used again from pass {LATE} on", ("chain",)
+    ),
+    "sjd: beyond 5": (with_laws(sjd, partial(from_place, first=6)), W, FLATTER, ("hidden",)),
+    "spec: beyond 5": (with_laws(spec, partial(from_place, first=6)), G, FLATTER, ("counter",)),
+    "sjd: last": (
+        with_laws(sjd, partial(from_place, first=0, share=0.5), last=True), W, "last token's law flatter by half",
+        ("chain",),
+    ),
+    "sjd: border": (BORDER, W, "last draft of the window unverified", ("chain",)),
+    "sjd: tolerance": (partial(sjd, tolerance=0.02), W, "accept +0.02", ("counter",)),
+    "sjd: one in 50": (
+        with_laws(sjd, partial(from_place, first=0, share=0.02)), W, "every 50th token uniform", ("order 2",)
+    ),
+    "ar: twins": (with_noise(ar, twins), {}, "rows share their noise", ("hidden",)),
+}  # fmt: skip
+
+
+def trials(n: int, seeds: Sequence[int], draws: int = 0, threads: int = 1) -> Iterator[Trial]:
+    """Every variant, n tokens a target; its tests are one family."""
+
+    def sample(decoder: Decoder, options: dict[str, Any], every: Sequence[Target], seed: int) -> list[Row]:
+        rows: list[Row] = []
+        for target in every:
+            drawn = target.draw(decoder, 0, seed, options)._replace(ordered=True)
+            rows += target.rows_of(drawn, "mutants", seed, draws)
+        R.family(rows)
+        return rows
+
+    for method, (decoder, options, fault, names) in VARIANTS.items():
+        every = [t for t in targets(options, n) if t.name.rpartition(" ")[0] in names]
+        yield Trial(method, fault, partial(sample, decoder, options, every), n >= ENOUGH, TESTS)

@@ -1,0 +1,289 @@
+"""Tests of long sequences: projections whose law is known where the joint cannot be enumerated.
+
+    score_rows(layer, tokens, p, two, slot=None, **place) -> rows
+
+tokens [n, L]        what was drawn
+p      [n, L, V]     the model's law of each token given those before it; forced ones are certain
+two    [L, V, L, V]  its law of any two tokens, whatever stands between them
+
+Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p', so its sum over the tokens of a context
+(what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
+1980, thm. 3.2), in which every token counts. Contexts share no token, so their chi-squares add.
+
+    positions      by place alone: faults at one place, the last too
+    transitions    by the token before, in eight parts of the sequence: faults from a place on
+    distances      by the token at every distance before: what is taken from afar, noise that is used again
+    slots          by place in the run of its pass, where known before the token is drawn, and with the token before:
+                   borders of a window
+    likelihood     log p(x) against its mean, and what a sequence's sum of it spreads: likelihood's own law
+    correlations   log p(x) with itself at every distance
+    rows           whether neighbouring sequences agree as often as independent ones do
+    pairs          counts of any two tokens of a sequence, against their law
+
+A test of many tables is their smallest p times their number. A token of probability zero rejects by itself.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import optimize, special, stats
+
+from parity.equality import rows as R
+from parity.equality.rows import Row
+
+LEAST = 20.0  # variance of a token's count (about its expected number), for the normal limit; rarer ones are pooled
+CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of 2,000 tables is far out in the tail
+PARTS = 8
+TESTS = (
+    "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
+    "pairs", "support",
+)  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """Of each table its chi-square [T], its degrees of freedom and the largest total variation in it per token; and of
+    what total variation per token a table would find (see `detectable`)."""
+
+    chi2: np.ndarray
+    df: np.ndarray
+    moved: np.ndarray
+    weight: np.ndarray
+
+
+class Sums(NamedTuple):
+    """Of contexts: counts less their means [C, V], these, the covariance [C, V, V], and tokens [C]."""
+
+    excess: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    tokens: np.ndarray
+
+
+def outer(p: np.ndarray) -> np.ndarray:
+    """The upper triangle of p p' [..., V (V + 1) / 2] of laws [..., V]."""
+    i, j = np.triu_indices(p.shape[-1])
+    return p[..., i] * p[..., j]
+
+
+def sums_of(seen: np.ndarray, mean: np.ndarray, square: np.ndarray) -> Sums:
+    """Of counts [C, V], the sums of laws [C, V] and of their `outer` [C, V (V + 1) / 2]."""
+    C, V = seen.shape
+    i, j = np.triu_indices(V)
+    covariance = np.zeros((C, V, V))
+    covariance[:, i, j] = -square
+    covariance[:, j, i] = -square
+    covariance[:, np.arange(V), np.arange(V)] += mean
+    return Sums(seen - mean, mean, covariance, seen.sum(1))
+
+
+def hot(tokens: np.ndarray, V: int) -> np.ndarray:
+    """Tokens [...] as indicators [..., V], float32: their products add up exactly to 2^24."""
+    return (tokens[..., None] == np.arange(V)).astype(np.float32)
+
+
+def together(tokens: np.ndarray, p: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of every two places i < j, by the token at i: counts of the token at j [L, V, L, V], sums of its laws, and of
+    their `outer`; nought at places j that are not free. One product of matrices a few places at a time."""
+    n, L, V = p.shape
+    one, laws = hot(tokens, V), p.astype(np.float32)
+    every = np.concatenate([one, laws, outer(laws)], 2) * free[:, None].astype(np.float32)
+    result = np.zeros((L, V, L, every.shape[2]))
+    for begin in range(0, L, 16):
+        own = one[:, begin : begin + 16].reshape(n, -1)
+        found = own.T @ every[:, begin:].reshape(n, -1)
+        result[begin : begin + 16, :, begin:] = found.reshape(-1, V, L - begin, every.shape[2])
+    return result[..., :V], result[..., V : 2 * V], result[..., 2 * V :]
+
+
+def chi_squares(s: Sums) -> tuple[np.ndarray, np.ndarray]:
+    """Chi-square and degrees of freedom of each context. Tokens of too small a variance, and the rarest of the others,
+    are one cell together, whose count the others' give."""
+    variance = np.einsum("cvv->cv", s.covariance)
+    kept = variance >= LEAST
+    rarest = np.where(kept, variance, np.inf).argmin(1)
+    kept[np.arange(len(kept)), rarest] = False
+    both, V = kept[:, :, None] & kept[:, None, :], variance.shape[1]
+    matrix = np.where(both, s.covariance, np.eye(V))
+    excess = np.where(kept, s.excess, 0)
+    return (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1), kept.sum(1)
+
+
+def folded(s: Sums, table: np.ndarray, size: int) -> Tables:
+    """Contexts added up to tables [C] in range(size); contexts without degrees of freedom do not count."""
+    chi2, df = chi_squares(s)
+    total = np.maximum(s.tokens, 1)
+    likely = np.sort(s.mean / total[:, None], 1)[:, -2:]
+    weight = np.where(df > 0, s.tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
+    moved = np.where(df > 0, 0.5 * np.abs(s.excess).sum(1), 0)
+    add = [np.bincount(table, w, size) for w in (chi2, df, moved, weight, np.where(df > 0, s.tokens, 0))]
+    return Tables(add[0], add[1], add[2] / np.maximum(add[4], 1), add[3])
+
+
+def detectable(t: Tables) -> float:
+    """The smallest total variation per token that the largest table finds with probability POWER at its corrected
+    level, if that much of each law moves from one likely token to another."""
+    best = int(t.weight.argmax())
+    df, level = t.df[best], R.ALPHA / max(1, int((t.df > 0).sum()))
+    limit = stats.chi2.isf(level, df)
+
+    def lacking(noncentral: float) -> float:
+        return float(stats.ncx2.sf(limit, df, noncentral)) - R.POWER
+
+    return math.sqrt(optimize.brentq(lacking, 1e-6, 1e6) / t.weight[best])
+
+
+def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **place: Any) -> Row:
+    """The row of a test of many tables; its note names the table of the smallest p."""
+    real = t.df > 0
+    if not real.any():
+        return R.not_run(layer, test, n, f"tokens that vary by {LEAST:g}", **place)
+    p = np.where(real, special.chdtrc(np.maximum(t.df, 1), t.chi2), 1.0)
+    best, T = int(p.argmin()), int(real.sum())
+    note = f"least of {T}: {names(best)}" if T > 1 else ""
+    found = {"statistic": t.chi2[best], "effect": t.moved[best], "minimum_detectable_effect": detectable(t)}
+    return R.row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **found, **place)
+
+
+def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
+    """The row of z-scores [T], two-sided; `values` hold its effect."""
+    p = 2 * special.ndtr(-np.abs(z))
+    best = int(p.argmin())
+    note = f"least of {len(z)}: {names(best)}" if len(z) > 1 else ""
+    return R.row(layer, test, n, p_value=min(1.0, len(z) * float(p[best])), statistic=z[best], note=note, **values)
+
+
+def detectable_z(error: float, tests: int = 1) -> float:
+    """As `rows.detectable_z`, of the smallest of some tests."""
+    return float((special.ndtri(R.POWER) - special.ndtri(R.ALPHA / 2 / tests)) * error)
+
+
+def by_slot(
+    layer: str, tokens: np.ndarray, slot: np.ndarray, each: tuple[np.ndarray, ...], free: np.ndarray, **place: Any
+) -> Row:
+    """Every slot by itself, and by the token before. each [n, L, ...]: indicators, laws and their `outer`."""
+    V, S = each[0].shape[2], int(slot.max()) + 1
+    before = np.concatenate([np.zeros_like(tokens[:, :1]), tokens[:, :-1]], 1)
+    own = (slot * V + before)[:, free].ravel()
+    order, present = np.argsort(own, kind="stable"), np.unique(own)
+    begin, full = np.searchsorted(own[order], present), []
+    for x in each:
+        some = np.zeros((S * V, x.shape[2]))
+        some[present] = np.add.reduceat(x[:, free].reshape(len(own), -1)[order], begin, 0)
+        full.append(some)
+    alone = folded(sums_of(*(x.reshape(S, V, -1).sum(1) for x in full)), np.arange(S), S)
+    after = folded(sums_of(*full), np.repeat(np.arange(S), V), S)
+    both = Tables(*(np.concatenate(x) for x in zip(alone, after, strict=True)))
+    return smallest(layer, "slots", len(own), both, lambda i: f"slot {i % S}" + ", by token" * (i >= S), **place)
+
+
+def by_context(
+    layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, slot: np.ndarray | None, **place: Any
+) -> list[Row]:
+    """The tests of tables. free [L]: positions that no grammar forces."""
+    n, L, V = p.shape
+    one, square = hot(tokens, V), outer(p)
+    alone = sums_of(*(x[:, free].sum(0) for x in (one, p, square)))
+    where, count = np.flatnonzero(free), n * int(free.sum())
+    by_place = folded(alone, np.arange(len(where)), len(where))
+    found = [smallest(layer, "positions", count, by_place, lambda i: f"position {where[i]}", **place)]
+    if slot is not None:
+        found.append(by_slot(layer, tokens, slot, (one, p, square), free, **place))
+    pair = together(tokens, p, free)
+    near = [np.stack([x[i, :, i + 1] for i in range(L - 1)]) for x in pair]  # [L - 1, V, ...]
+    part = np.arange(L - 1) * PARTS // (L - 1)
+    in_parts = [np.concatenate([x[part == k].sum(0) for k in range(PARTS)]) for x in near]
+    table = folded(sums_of(*in_parts), np.repeat(np.arange(PARTS), V), PARTS)
+    found.append(smallest(layer, "transitions", count, table, lambda i: f"part {i + 1} of {PARTS}", **place))
+    i = np.arange(L)
+    apart = [np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in pair]  # [(L - 1) V, ...]
+    table = folded(sums_of(*apart), np.repeat(np.arange(L - 1), V), L - 1)
+    found.append(smallest(layer, "distances", count, table, lambda i: f"distance {i + 1}", **place))
+    return found
+
+
+def by_likelihood(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, **place: Any) -> list[Row]:
+    """log p against its mean: of all tokens, its spread over sequences, and with itself at every distance."""
+    n, L, _ = p.shape
+    logs = np.log(np.where(p > 0, p, 1))
+    entropy = -(p * logs).sum(2)
+    variance = np.where(free, (p * logs**2).sum(2) - entropy**2, 0)
+    own = np.take_along_axis(logs, tokens[..., None], 2)[..., 0]
+    score = np.where(free, own + entropy, 0)
+    whole, expected, count = score.sum(1), variance.sum(1), n * int(free.sum())
+    error = math.sqrt(expected.sum()) / count
+    z = np.array([whole.sum() / count / error])
+    values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
+    found = [normal(layer, "likelihood", count, z, str, **values)]
+    excess, mean = whole**2 - expected, float(expected.mean())
+    error = float(excess.std(ddof=1)) / math.sqrt(n) / mean
+    values = {"effect": abs(float(excess.mean())) / mean, "minimum_detectable_effect": detectable_z(error), **place}
+    found.append(normal(layer, "likelihood spread", n, np.array([excess.mean() / mean / error]), str, **values))
+    both, squares, lags = score.T @ score, (score**2).T @ variance, range(1, L)
+    products = np.array([np.trace(both, d) for d in lags])
+    errors = np.sqrt([np.trace(squares, d) for d in lags])
+    scale = np.array([variance[:, d:].sum() for d in lags])  # so that the effect is a correlation
+    some = errors > math.sqrt(LEAST) * variance.max()
+    z = np.where(some, products / np.maximum(errors, 1e-9), 0.0)
+    best = int(np.abs(z).argmax())
+    limit = detectable_z(float((errors / np.maximum(scale, 1e-9))[some].min()), int(some.sum())) if some.any() else None
+    values = {"effect": abs(products[best]) / max(scale[best], 1e-9), "minimum_detectable_effect": limit, **place}
+    return [*found, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
+
+
+def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, **place: Any) -> Row:
+    """Whether sequences next to each other agree as often as independent ones do."""
+    same = (tokens[1:] == tokens[:-1])[:, free]
+    expected = np.einsum("nlv,nlv->nl", p[1:], p[:-1])[:, free]
+    error = math.sqrt((expected * (1 - expected)).sum()) / same.size
+    moved = float((same - expected).mean())
+    values = {"effect": abs(moved), "minimum_detectable_effect": detectable_z(error), **place}
+    return normal(layer, "rows", same.size, np.array([moved / error]), str, **values)
+
+
+def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
+    """Chi-squares of the counts of every two positions' tokens; cells that expect too few are one."""
+    n, L = tokens.shape
+    V = two.shape[1]
+    one = hot(tokens, V).reshape(n, -1)
+    counts = (one.T @ one).astype(float).reshape(L, V, L, V)
+    i, j = np.triu_indices(L, 1)
+    own = free[i] & free[j]
+    i, j = i[own], j[own]
+    seen, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * two))
+    few = mean < CELL
+    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (seen, mean)]
+    lone = rest[1][:, 0] < CELL  # too few even together: with the smallest of the others
+    least = np.where(few, np.inf, mean).argmin(1)
+    few[np.arange(len(few))[lone], least[lone]] = True
+    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (seen, mean)]
+    cells = [np.concatenate([np.where(few, 0, x), r], 1) for x, r in zip((seen, mean), rest, strict=True)]
+    chi2 = ((cells[0] - cells[1]) ** 2 / np.where(cells[1] > 0, cells[1], np.inf)).sum(1)
+    df = (cells[1] > 0).sum(1) - 1
+    top = np.sort(np.where(few, 0, mean), 1)[:, -2:]
+    weight = np.where(df > 0, n**2 * (1 / np.maximum(top, 1e-9)).sum(1), 0)
+    t = Tables(chi2, df, 0.5 * np.abs(cells[0] - cells[1]).sum(1) / n, weight)
+    return smallest(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **place)
+
+
+def score_rows(
+    layer: str, tokens: np.ndarray, p: np.ndarray, two: np.ndarray, slot: np.ndarray | None = None, **place: Any
+) -> list[Row]:
+    """A row a test. Forced positions (a law that is certain in every row) take no part.
+
+    slot  [n, L] place of each token in the run of its pass, for decoders of which it is known before the token is drawn
+    """
+    free = ~(p.max(2) == 1).all(0)
+    impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
+    found = [
+        *by_context(layer, tokens, p, free, slot, **place),
+        *by_likelihood(layer, tokens, p, free, **place),
+        by_rows(layer, tokens, p, free, **place),
+        by_pairs(layer, tokens, two, free, **place),
+    ]
+    if impossible.any():
+        note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
+        values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
+        found.append(R.row(layer, "support", impossible.size, **values))
+    return found
