@@ -1,14 +1,20 @@
 """Plots and pictures: what is drawn is what was measured."""
 
+import base64
+import io
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
 
 from parity.embedded import scenes
 from parity.report import figures, maps
-from parity.report.thumbnails import Column, thumbnail, worst_first
+from parity.report.labelling import spread
+from parity.report.thumbnails import Column, sheets, thumbnail, worst_first
 
 
 def test_run_lengths_count_the_tokens_of_a_pass():
@@ -27,7 +33,7 @@ def test_maps_leave_out_what_takes_a_token_a_pass_and_show_the_rest_where_it_is(
 
 def test_step_compression_of_an_image_is_its_free_tokens_over_its_passes():
     step = np.array([[1, 1, 2, 2], [0, 1, 2, 3]])
-    drawn = maps.compression_ecdf({"a": step}, {"a": ("#000000", "o")})
+    drawn = maps.compression({"a": step}, {"a": ("#000000", "o")})
     assert drawn is not None and drawn[1]["step_compression"].tolist() == [2.0, 1.0]
 
 
@@ -106,10 +112,35 @@ def test_pictures_of_a_model_are_compared_with_its_own_plain_decoding():
     assert order.tolist() == [1, 0] and worst == pytest.approx([-0.2, -0.1])
 
 
-def test_thumbnails_are_small_and_exact_when_the_picture_is():
-    assert thumbnail(scenes.example(0)[1]).startswith("data:image/png")
+def test_thumbnails_are_small_and_look_like_the_picture():
+    picture = scenes.example(0)[1]
+    uri = thumbnail(picture)
+    shown = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("RGB")
+    assert uri.startswith("data:image/webp") and np.abs(np.asarray(shown, float) - picture).mean() < 6
     large = thumbnail(np.random.default_rng(0).integers(0, 255, (1024, 1024, 3), dtype=np.uint8))
-    assert large.startswith("data:image/jpeg") and len(large) < 150_000
+    assert len(large) < 150_000
+
+
+def test_sheets_hold_as_many_prompts_as_there_is_room_for_and_each_picture_once():
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 255, (2, 64, 32, 32, 3), dtype=np.uint8)
+    all_of, shown = sheets([one, other, one], 8, 10**9)
+    assert shown == 64 and all_of.of == [0, 1, 0] and len(all_of.uris) == 2 and all_of.side == 32
+    few, fewer = sheets([one, other, one], 8, sum(map(len, all_of.uris)) // 2)
+    assert 8 <= fewer < 64 and sum(map(len, few.uris)) <= sum(map(len, all_of.uris)) // 2
+
+
+def test_a_method_has_one_colour_wherever_it_stands():
+    alone = figures.styles(["sjd"], [False], ["sjd"])
+    among = figures.styles(["gsd", "sjd a", "sjd b"], [False] * 3, ["gsd", "sjd", "sjd"])
+    assert alone["sjd"] == among["sjd a"] and among["sjd a"] != among["sjd b"] != among["gsd"]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=12))
+def test_names_at_the_ends_of_lines_stand_apart_and_inside(wanted):
+    places = spread(np.sort(np.array(wanted)), 6, 0, 100)
+    assert (np.diff(places) >= 6 - 1e-9).all() and places.min() >= -1e-9 and places.max() <= 100 + 1e-9
+    assert np.allclose(spread(np.array([10.0, 50.0]), 6, 0, 100), [10, 50])  # with room, each at its own end
 
 
 def test_speed_and_quality_is_drawn_where_both_were_measured():

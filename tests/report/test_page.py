@@ -1,5 +1,9 @@
 """The page: complete, self-contained, safe with other people's text, and honest about what was not run."""
 
+import base64
+import gzip
+import hashlib
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,7 +15,7 @@ import pytest
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, common, page
+from parity.report import blocks, common, front, page
 from parity.report.blocks import Section
 from parity.report.collect import gather
 from parity.report.extras import Extra
@@ -32,7 +36,7 @@ class Page(HTMLParser):
     def __init__(self, html: str):
         super().__init__()
         self.tags, self.links, self.handlers, self.text, self.sections, self.rows = [], [], [], [], [], []
-        self.inside = ""
+        self.inside, self.packed = "", []
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
@@ -42,19 +46,26 @@ class Page(HTMLParser):
         self.handlers += [k for k in given if k.startswith("on")]
         if tag == "section":
             self.sections.append(given["id"])
-        if tag in ("tr", "td"):
-            self.inside = tag
+        entry = tag == "td" or given.get("scope") == "row"
+        if entry or tag == "tr":
+            self.inside = "td" if entry else "tr"
         if tag == "tr":
             self.rows.append((given.get("class", ""), []))
-        if tag == "td":
+        if entry:
             self.rows[-1][1].append("")
+        if tag == "template":
+            self.packed.append("")
 
     def handle_endtag(self, tag):
-        if tag in ("tr", "td"):
-            self.inside = "tr" if tag == "td" else ""
+        if tag in ("tr", "td", "th"):
+            self.inside = "" if tag == "tr" else "tr"
+        if tag == "template":
+            self.packed[-1] = json.loads(gzip.decompress(base64.b64decode(self.packed[-1])))
 
     def handle_data(self, data):
         self.text.append(data)
+        if self.packed and isinstance(self.packed[-1], str):
+            self.packed[-1] += data.strip()
         if self.inside == "td":
             self.rows[-1][1][-1] += data
 
@@ -72,7 +83,7 @@ def test_every_section_stands_in_the_contents_in_its_order_the_verdicts_first(bu
     html = Page(built[0])
     assert [x[1:] for x in html.links if x.startswith("#")] == html.sections
     kinds = [next(i for i, s in enumerate(html.sections) if s.startswith(k)) for k in ("image", "text", "continuous")]
-    assert html.sections[0] == "verdicts" and kinds == sorted(kinds) and html.sections[-1] == "environment"
+    assert html.sections[:2] == ["verdicts", "study"] and kinds == sorted(kinds) and html.sections[-1] == "files"
 
 
 def test_a_section_of_ones_own_is_drawn_where_it_is_put(built):
@@ -96,11 +107,19 @@ def test_two_figures_of_one_name_would_overwrite_each_other(gathered):
         page.build("t", [Section("s", "S", plot, blocks.Details("more", [plot]))])
 
 
-def test_the_page_is_self_contained_and_runs_nothing(built):
+LEADS = r"#|data:image/(svg\+xml|webp);base64,|figures/[a-z0-9-]+\.csv$|[a-z]+\.(csv|parquet)$|(\.\./)+cells/[\w./-]+/$"
+
+
+def test_the_page_is_self_contained_and_runs_one_script_that_its_policy_names(built):
     html = Page(built[0])
-    assert all(x.startswith(("#", "data:image/")) for x in html.links)
-    assert not html.handlers and not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(html.tags)
+    assert all(re.match(LEADS, x) for x in html.links)
+    assert not html.handlers and not {"link", "iframe", "object", "embed", "form", "base"} & set(html.tags)
     assert "default-src 'none'" in built[0] and "url(" not in built[0] and "@import" not in built[0]
+    [policy] = re.findall(r"script-src ([^;]*);", built[0])
+    [script] = re.findall(r"<script>(.*?)</script>", built[0], re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == f"'sha256-{digest}'" and "unsafe" not in policy and "trusted-types" in built[0]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script)
 
 
 def test_every_figure_has_its_data_and_every_kind_its_figures(built):
@@ -146,7 +165,7 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, monkeypatch):
     g = gathered
     columns = {"caption": evil, "text": evil}
     g.records = g.records.assign(**{c: v for c, v in columns.items() if c in g.records})
-    for frame, names in ((g.summary, ("label", "device", "note")), (g.equality, ("note", "model"))):
+    for frame, names in ((g.summary, ("label", "device", "note", "method")), (g.equality, ("note", "model"))):
         for name in names:
             frame[name] = [HOSTILE[i % len(HOSTILE)] + str(i) for i in range(len(frame))]
     g.equality.loc[g.equality["layer"] == "exact", "test"] = evil
@@ -161,10 +180,11 @@ def test_hostile_text_is_shown_and_never_acted_on(gathered, monkeypatch):
     captions = np.array([evil] * 12)
     monkeypatch.setattr(g.files, "features", with_captions(g.files.features, captions))
     html = Page(shown(g)[0])
-    assert "script" not in html.tags and not html.handlers and html.tags.count("style") == 1
-    assert all(x.startswith(("#", "data:image/")) for x in html.links)
+    assert html.tags.count("script") == 1 and not html.handlers and html.tags.count("style") == 1
+    assert all(re.match(LEADS, x) for x in html.links)
     text = "".join(html.text)
     assert all(h in text for h in HOSTILE[:4])  # as text, braces not evaluated
+    assert all(evil in json.dumps(held).replace('\\"', '"') for held in html.packed) and len(html.packed) == 2
 
 
 def with_captions(read, captions):
@@ -231,5 +251,8 @@ def test_settings_of_the_page_are_those_given(gathered):
 
 
 def test_a_cell_without_speed_says_so(gathered):
-    g = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
-    assert "speed: not run" in page.build("t", [common.verdicts(g)])[0]
+    without = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
+    none, some = (
+        re.findall('"Speed here"><span>(.*?)<', page.build("t", [front.verdicts(g)])[0]) for g in (without, gathered)
+    )
+    assert set(none) == {"not run"} and "not run" not in some and len(none) == len(some)

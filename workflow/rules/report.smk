@@ -1,10 +1,16 @@
 """Report: bring everything of the experiment together.
 
 REQUIRED INPUTS  records, metrics and equality rows of every cell; the papers' figures in workflow/published
-OUTPUTS          results/<experiment>/report.html   one self-contained page, a part for each kind of model
+OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to the rest
+                 results/<experiment>/report.html   one self-contained page, a part for each kind of model
                  results/<experiment>/{summary,equality,published}.csv, records.parquet, figures/
                  results/<experiment>/<section>/    the same of one section alone (targets image, text, continuous)
 """
+
+import os
+import sys
+
+os.environ.setdefault(machine.COMMAND, shlex.join(["snakemake", *sys.argv[1:]]))  # for the page to tell
 
 
 rule report:
@@ -16,6 +22,7 @@ rule report:
         prompts=[EXPERIMENT.image.prompts.file] if EXPERIMENT.image else [],
     output:
         page("report.html", "page", "Report"),
+        page("index.html", "page", "Report"),
         page("summary.csv", "summary", "Tables"),
         page("equality.csv", "equality", "Tables"),
         page("published.csv", "published", "Tables"),

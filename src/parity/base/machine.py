@@ -2,9 +2,42 @@
 
 import contextlib
 import os
+import platform
+import subprocess
 import sys
 from importlib.util import cache_from_source
 from pathlib import Path
+
+COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
+
+
+def described() -> dict[str, str | int]:
+    """The processor, its cores, and how busy the machine is now."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
+    return {
+        "processor": model or platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 0,
+        "load over 1, 5 and 15 minutes": f"{load} when the page was made",
+    }
+
+
+def commit(folder: Path) -> str:
+    """The commit of the repository that tracks a folder, and whether files of it were changed since."""
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    if not git("ls-files", "--", "."):  # a folder that some other repository happens to lie around
+        return "not known (no repository)"
+    changed = " with changes" if git("status", "--porcelain", "-uno", "--", ".") else ""
+    return git("rev-parse", "--short=12", "HEAD") + changed
 
 
 def gpu() -> int:

@@ -1,5 +1,5 @@
-"""The report of an experiment: report.html, and beside it summary.csv, equality.csv, published.csv, records.parquet,
-figures/.
+"""The report of an experiment: report.html and index.html, and beside them summary.csv, equality.csv, published.csv,
+records.parquet, figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
 
@@ -36,7 +36,7 @@ def main() -> None:
     arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
-    gathered = gather(load(a.config), a.published, a.extra, a.kinds)
+    gathered = gather(load(a.config), a.published, a.extra, a.kinds, home=a.out)
     csv(gathered.summary, a.out / "summary.csv", FIRST)
     csv(gathered.equality, a.out / "equality.csv", TESTS)
     csv(gathered.published, a.out / "published.csv", published.COLUMNS)

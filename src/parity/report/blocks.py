@@ -1,6 +1,9 @@
 """What a page is made of: sections of blocks. A string is a paragraph; any other block is drawn by the macro of its
 class in templates/blocks.html.j2. Blocks hold text, never markup: Jinja escapes all of it."""
 
+import base64
+import gzip
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +22,8 @@ class Table(NamedTuple):
     rows: list[list[Entry]]
     caption: str = ""
     marks: Sequence[str] = ()  # CSS class of each row
+    methods: Sequence[str] = ()  # of each row: what the page's choice of methods hides it by
+    style: str = ""  # CSS class of the table
 
 
 class Plot(NamedTuple):
@@ -45,13 +50,23 @@ class Grid(NamedTuple):
     """Rows of pictures under common headings, and the data that chose the rows."""
 
     name: str
-    headings: list[str]
+    headings: list[tuple[str, str]]  # label and method of each column
     rows: list[tuple[str, str, list[tuple[str, str, str]]]]  # caption, note, and of each picture URI, label and note
     data: pd.DataFrame
 
 
-class Headline(NamedTuple):
-    lines: list[tuple[str, Entry, str]]  # of each method its name, its verdict, and what it costs
+class Packed(NamedTuple):
+    """Data that the page's script shows in a view of its own, as compressed JSON; without scripts `instead` is read."""
+
+    view: str  # "tests" or "pictures": the function of templates/page.js
+    instead: str
+    data: str  # base64 of gzip of JSON
+
+
+def packed(view: str, instead: str, data: Any) -> Packed:
+    """The same data are the same bytes."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Packed(view, instead, base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
 
 
 class Details(NamedTuple):

@@ -3,8 +3,11 @@ figures. Which files belong to it follows from its configuration (`parity.experi
 looking around.
 """
 
+import importlib.metadata
 import math
 import os
+import shlex
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
@@ -65,10 +69,13 @@ class Files:
     def shard(self, cell: Cell) -> Shard:
         return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
 
-    def pixels(self, cell: Cell) -> np.ndarray:
-        """A cell's pictures, uint8 [n, H, W, 3]."""
-        pieces = paths.pieces(self.settings, cell, "pictures")
-        return np.concatenate([read_arrays(self.root / p)["pixels"] for p in pieces])
+    def pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
+        """A cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
+        read: list[np.ndarray] = []
+        for piece in paths.pieces(self.settings, cell, "pictures"):
+            if first is None or sum(map(len, read)) < first:
+                read.append(read_arrays(self.root / piece)["pixels"])
+        return np.concatenate(read)[:first]
 
     def features(self, cell: Cell) -> dict[str, np.ndarray]:
         return read_arrays(self.root / paths.folder(cell) / "features.npz")
@@ -120,6 +127,7 @@ class Gathered:
     ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
     accuracy: list[dict[str, Any]]  # of the text model itself, by task
     extras: list[Extra]
+    home: Path  # the folder of the page, under `files.root`
 
     def rows(self, kind: str) -> pd.DataFrame:
         """The summary of one kind, without columns that it has nothing in."""
@@ -194,6 +202,16 @@ def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
     return rows, pd.DataFrame(null, columns=["test", "p_value"])
 
 
+def run() -> dict[str, str]:
+    """When and by which command the page was made, and of which state of the code."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "version": importlib.metadata.version("parity"),
+        "commit": machine.commit(Path(__file__).parent),
+        "command": os.environ.get(machine.COMMAND) or shlex.join(["python", "-m", "parity.report", "..."]),
+    }
+
+
 def environment(files: Files) -> dict[str, Any]:
     """What the numbers were obtained with."""
     made, image = files.shard(files.cells[0]).provenance, files.settings.image
@@ -201,16 +219,25 @@ def environment(files: Files) -> dict[str, Any]:
     return {
         "decoding": {k: v for k, v in made.items() if k not in ("spec", "code")},
         "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
-        "machine": {"cores": os.cpu_count()},
+        "run": run(),
+        "machine": machine.described(),
         "seeds": files.settings.seeds.model_dump(),
         "checkpoints": {name: files.json(path)["sha256"] for name, path in manifests.items()},
     }
 
 
 def gather(
-    settings: Config, papers: Sequence[Path], extra: Sequence[Path] = (), only: Sequence[str] = (), root: Path = Path()
+    settings: Config,
+    papers: Sequence[Path],
+    extra: Sequence[Path] = (),
+    only: Sequence[str] = (),
+    root: Path = Path(),
+    home: Path | None = None,
 ) -> Gathered:
-    """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty)."""
+    """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
+
+    home   the folder that the page will stand in
+    """
     files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root)
     summary, records, equality, verdicts = [], [], [], []
     ratios: dict[str, Any] = {}
@@ -231,7 +258,7 @@ def gather(
     return Gathered(
         settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), every, beside, environment(files), null, ratios, accuracy,
-        [read_extra(file) for file in extra],
+        [read_extra(file) for file in extra], home or Path("results") / settings.experiment,
     )  # fmt: skip
 
 

@@ -10,42 +10,17 @@ from parity.experiment.checks import slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import label, metrics, source
 from parity.report import sweeps, tables
-from parity.report.blocks import Details, Headline, Plot, Section, Sides, Table, Terms, Words
+from parity.report.blocks import Details, Plot, Section, Sides, Table, Terms, Words, packed
 from parity.report.collect import Gathered
 from parity.report.extras import draw
 from parity.report.figures import data_uri, p_value_qq, plot
-from parity.report.format import NOT_RUN, Entry, chip, interval, missing, number, pairs, pill, plain, times, words
+from parity.report.format import Entry, chip, interval, missing, number, pairs, plain, words
 from parity.report.settings import labels, read, records
-from parity.report.tables import NONE, Column, mark, measured, mismatch, show, text, value
+from parity.report.tables import NONE, Column, mark, measured, show, text, value
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 ALPHA = 0.05  # as in equality.rows
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
-
-
-def verdicts(g: Gathered) -> Section:
-    """The headline: of each method its verdict, then its cost, both as measured."""
-    body: list[Any] = [READING]
-    for kind in g.kinds:
-        lines = [headline(r) for r in records(g.rows(kind)) if r["role"] == "method"]
-        body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
-        body.append(Headline(lines) if lines else Words("no method but plain decoding.", "empty"))
-    return Section("verdicts", "Verdicts", *body)
-
-
-READING = (
-    "Seconds on this machine rank no methods: a pass costs a processor what it evaluates, and a GPU at small batches"
-    " hardly more than one token. Passes are counted; speed is the time of plain decoding over a method's, on the same"
-    " rows in the same job."
-)
-
-
-def headline(row: Mapping[str, Any]) -> tuple[str, Entry, str]:
-    few, quick = missing(row.get("nfe_ratio")), missing(row.get("speedup"))
-    passes = f"passes: {NOT_RUN}" if few else f"{100 * row['nfe_ratio']:.0f}% of the passes"
-    cost = f"speed: {NOT_RUN}" if quick else f"{times(row['speedup']).text} the speed of plain decoding"
-    broken = ", which is not borne out" if mismatch(row) and row["claim"] != "lossy" else ""
-    return row["label"], pill(row), f"{passes}, {cost}; claims to be {row['claim']}{broken}"
 
 
 def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
@@ -74,11 +49,19 @@ def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Ite
 # --- study
 
 
-def study(g: Gathered) -> Section:
-    """The figures that the experiment ends in, and those whose data were made elsewhere."""
+def study(g: Gathered) -> list[Section]:
+    """The figures that the experiment ends in."""
     body: list[Any] = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
-    body += [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
-    return Section("study", "Study", *(body or [Words("this experiment names no figure of its own.", "empty")]))
+    return [Section("study", "Study", *body)] if body else []
+
+
+def observations(g: Gathered) -> list[Section]:
+    """Figures whose data were made elsewhere: what methods rest on, seen along plain decoding. And that there is no
+    study, where there is none."""
+    body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
+    if not any(g.studies(kind) for kind in g.kinds):
+        body.append(Words("study: this experiment names no figure of its own.", "empty"))
+    return [Section("observations", "What methods rest on", *body)] if body else []
 
 
 def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
@@ -173,16 +156,28 @@ PUBLISHED = (
 
 
 def equality(g: Gathered) -> Section:
-    """The strongest test of every decoder and layer, and all of them."""
+    """The strongest test of every decoder and layer, and all of them in the page's own view."""
     rows = labelled(g)
     if rows.empty:
         return Section("equality", "Equality tests", Words("no equality test.", "empty"))
     best = tables.equality_table(tables.strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
-    every = tables.equality_table(rows, "Diagnostic rows say where a difference lies; they do not enter the verdict.")
-    more = Details(f"All {len(rows)} tests, diagnostics and repetitions included", [every])
-    return Section("equality", "Equality tests", LAYERS, best, more)
+    table = tables.equality_table(rows, EVERY.format(len(rows)))
+    lines = [[short(e) for e in line] for line in table.rows]
+    held = {"caption": table.caption, "headings": [heading for heading, _ in table.columns], "rows": lines}
+    return Section(
+        "equality", "Equality tests", LAYERS, best, packed("tests", f"All {len(rows)} tests: equality.csv.", held)
+    )
 
 
+def short(entry: Entry) -> str | list[str]:
+    """An entry as packed data hold it."""
+    return list(entry[:3]) if entry.detail or entry.style else entry.text
+
+
+EVERY = (
+    "All {} tests, diagnostics and repetitions included. Diagnostic rows say where a difference lies; they do not enter"
+    " the verdict."
+)
 LAYERS = (
     "Layers: decoders on models whose joint law can be enumerated, the target's own conditionals along the decoded"
     " tokens, and pictures paired by prompt. A p-value says how surprising the data are if the decoder is right; effect"
@@ -265,4 +260,4 @@ def environment(g: Gathered) -> Section:
 
 
 def closing(g: Gathered) -> list[Section]:
-    return [published(g), equality(g), self_tests(g), environment(g)]
+    return [published(g), equality(g), self_tests(g), *observations(g), environment(g)]

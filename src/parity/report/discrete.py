@@ -5,18 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from parity.base.errors import ParityError
-from parity.report import common, maps, tables, thumbnails
-from parity.report.blocks import Grid, Plot, Section, Sides, Words
+from parity.report import common, maps, pictures, tables
+from parity.report.blocks import Plot, Section, Sides, Words
 from parity.report.collect import Gathered
-from parity.report.figures import is_plain, plot, speed_quality, styles
+from parity.report.figures import look_of, plot, speed_quality
 from parity.report.format import Entry, missing, number, pairs, plain
 from parity.report.settings import read
 from parity.report.tables import Column, mark, measured, show, value
 
 KIND = "discrete"
-SHOWN = 8  # rows of pictures
-COMPETE = 256  # prompts that compete for a place among them
 
 
 def perplexity(row: Mapping[str, Any]) -> Entry:
@@ -84,10 +81,11 @@ def sections(g: Gathered) -> Iterator[Section]:
         plot(f"speed-quality-{model}", f"Quality against speed, {model}: a point per method", speed_quality(own), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
-    yield Section("image", "Images", common.verdict_table(g, KIND, VERDICTS), *groups(g, QUALITY, QUALITIES), *clouds)
-    yield Section("image-acceptance", "Images: where decoders gain", *acceptance(g, rows))
-    yield Section("image-pictures", "Images: pictures", *pictures(g))
+    yield Section("image", "Images", *groups(g, QUALITY, QUALITIES), *pictures.alike(g), *clouds)
+    yield Section("image-pictures", "Images: pictures and replay", *pictures.blocks(g))
     yield Section("image-cost", "Images: passes and time", *groups(g, COST, COSTS, others=True))
+    yield Section("image-acceptance", "Images: where decoders gain", *acceptance(g, rows))
+    yield Section("image-verdicts", "Images: verdicts in full", common.verdict_table(g, KIND, VERDICTS))
 
 
 VERDICTS = (
@@ -115,12 +113,12 @@ CLOUD = (
 def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     cells = g.cells(KIND)
     steps = {label: g.files.shard(cell).step for label, cell in cells.items()}
-    look = styles(rows["label"].tolist(), is_plain(rows).tolist())
-    ecdf = plot("step-compression", "Step compression over images", maps.compression_ecdf(steps, look), ECDF)
+    look = look_of(rows)
+    images = plot("step-compression", "Step compression over images", maps.compression(steps, look), OVER_IMAGES)
     by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.accepted_by_pass(steps, look), BY_PASS)
     return [
         plot("acceptance", "Tokens made final in one pass, by place in the picture", maps.acceptance_maps(steps), MAPS),
-        Sides([[ecdf], [by_pass]]),
+        Sides([[images], [by_pass]]),
         Words("How sure is the target?", "heading"),
         *certainty(g, look),
     ]
@@ -146,9 +144,10 @@ MAPS = (
     " pass for nearly every token. Bands along or across the lines betray a dependence on the line itself, as with"
     " drafts copied from the left or above."
 )
-ECDF = (
-    "The share of images at or below a step compression. A steep curve means that all images gain alike; a long right"
-    " tail, that a few easy ones carry the mean. A batch is as slow as its slowest image, at the curve's left end."
+OVER_IMAGES = (
+    "Tokens per pass of single images: the median, the middle half (thick) and 5 to 95% of them (thin). A narrow line"
+    " means that all images gain alike; a long one to the right, that a few easy ones carry the mean. A batch is as"
+    " slow as its slowest image, at the left end."
 )
 BY_PASS = (
     "Mean tokens made final per pass as decoding goes on, with 95% intervals over images, as long as half of them take"
@@ -161,50 +160,7 @@ TOP1 = (
     " bright places; in dark ones a point draft is nearly always rejected, and grouping look-alike tokens gains most."
 )
 SHARES = (
-    "The share of tokens whose likeliest candidate has at most this probability. A lossless decoder's curve lies on"
-    " plain decoding's; one to the right of it steers to where the target is surer than its own samples would be."
-)
-
-
-# --- pictures
-
-
-def picture_columns(g: Gathered) -> tuple[list[thumbnails.Column], list[str]]:
-    """The same prompts, cell by cell; those of cells whose pictures have a cosine with their captions."""
-    columns, captions = [], []
-    for label, cell in g.cells(KIND).items():
-        features = g.files.features(cell)
-        if "cosine" in features:
-            base, model = cell.role != "method", cell.spec["model"]
-            pixels, cosine = g.files.pixels(cell)[:COMPETE], features["cosine"][:COMPETE]
-            columns.append(thumbnails.Column(label, pixels, cosine, base, model))
-            captions = features["captions"].tolist()[:COMPETE]
-    lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
-    if columns and len(lengths) > 1:
-        raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
-    return columns, captions
-
-
-def pictures(g: Gathered) -> list[Any]:
-    """The prompts on which a decoder falls furthest behind plain decoding, the worst first."""
-    columns, captions = picture_columns(g)
-    if not columns:
-        return [Words("this experiment has no pictures.", "empty")]
-    order, worst = thumbnails.worst_first(columns)
-    ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
-    ranking |= {c.label: c.cosine[order] for c in columns}
-    rows = []
-    for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(thumbnails.thumbnail(c.pixels[i]), c.label, f"{c.cosine[i]:.3f}") for c in columns]
-        rows.append((captions[i], f"{w:+.3f}", row))
-    grid = Grid("pictures", [c.label for c in columns], rows, pd.DataFrame(ranking))
-    return [WORST.format(shown=len(rows), all=len(captions)), grid]
-
-
-WORST = (
-    "The {shown} of {all} prompts on which a decoder falls furthest behind plain decoding in CLIP-score, the worst"
-    " first: nothing is hand-picked. Rows chosen this way flatter the first column, which by chance did well where a"
-    " decoder did badly; the second seed of plain decoding, if shown, played no part in the choice and is the fair"
-    " comparison. Look for one kind of fault that recurs down a column (wrong counts, smeared texture, repeated parts):"
-    " chance faults do not line up."
+    "How probable the target's likeliest candidate is at the places of each decoder's tokens: median, middle half and 5"
+    " to 95%. A lossless decoder's line is plain decoding's; one further right steers to where the target is surer than"
+    " its own samples would be."
 )

@@ -4,6 +4,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import matplotlib
@@ -14,11 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from parity.experiment.options import KINDS
+from parity.experiment.options import methods as decoders
 from parity.report.blocks import Plot, Words
+from parity.report.labelling import Named, label_points, shade
 
 matplotlib.use("Agg")
 STYLE = {
     **sns.axes_style("whitegrid"),
+    "svg.fonttype": "none",  # letters as text: a reader can search them, and a page is a third as large
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
     "svg.hashsalt": "parity",  # element names that do not change from build to build
     "text.parse_math": False,  # a `$` in a label is a `$`
     "font.size": 9,
@@ -31,6 +37,10 @@ STYLE = {
 }
 MARKERS = "os^DvP*X<>"
 GREYS = ["#30363d", "#8a94a0"]
+# Told apart with every common kind of colour blindness (after Okabe and Ito, and Tol), none too light for a line.
+PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#332288"]
+PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
+SHADES = (0, -0.35, 0.35, -0.55, 0.5, -0.2, 0.2)  # of variants of one method
 QUALITY = {"clip_score": "CLIP-score (higher is better)", "fid": "FID (lower is better)"}
 SPEED = {
     "step_compression": "step compression (tokens per pass)",
@@ -55,16 +65,40 @@ def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: st
     return Plot(name, title, data_uri(drawn[0]), caption, drawn[1], heading)
 
 
-def styles(names: Sequence[str], plain: Sequence[bool]) -> Look:
-    """Colour and marker of each row: plain decoding in greys, the others in seaborn's colour-blind palette."""
-    palettes = {True: GREYS, False: sns.color_palette("colorblind", 10).as_hex()}
-    used, chosen = {True: 0, False: 0}, {}
-    for name, base in zip(names, map(bool, plain), strict=True):
-        colours, n = palettes[base], used[base]
-        # a second round through the colours has other markers
-        chosen[name] = (colours[n % len(colours)], MARKERS[(n + n // len(colours)) % len(MARKERS)])
-        used[base] += 1
+def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str] = ()) -> Look:
+    """Colour and marker of each row: plain decoding in greys, of the others one hue a method, the same wherever on a
+    page the method stands; its variants in shades of it, each with another marker.
+
+    methods   of each row; its name, if not given
+    """
+    seen: dict[str, int] = {}
+    chosen: Look = {}
+    for name, base, method in zip(names, map(bool, plain), methods or names, strict=True):
+        if base:
+            n = len([look for look in chosen.values() if look[0] in GREYS])
+            chosen[name] = (GREYS[n % len(GREYS)], MARKERS[n % len(MARKERS)])
+            continue
+        nth = seen[method] = seen.get(method, -1) + 1
+        at = place_of(method, len(seen) - 1)
+        marker = MARKERS[(at + 3 * (at // len(PALETTE)) + nth) % len(MARKERS)]
+        chosen[name] = (shade(PALETTE[at % len(PALETTE)], SHADES[nth % len(SHADES)]), marker)
     return chosen
+
+
+@cache
+def _known() -> dict[str, int]:
+    """The number of each decoder among those of its kind."""
+    return {m: i for kind in KINDS for i, m in enumerate(decoders(kind))}
+
+
+def place_of(method: str, otherwise: int) -> int:
+    """The number of a decoder among those of its kind: what its colour hangs on."""
+    return _known().get(method, otherwise)
+
+
+def look_of(rows: pd.DataFrame) -> Look:
+    """Colour and marker of summary rows, by label."""
+    return styles(rows["label"].tolist(), is_plain(rows).tolist(), rows["method"].tolist())
 
 
 def is_plain(rows: pd.DataFrame) -> pd.Series:
@@ -102,19 +136,23 @@ def speed_quality(rows: pd.DataFrame) -> Drawing | None:
     xs = [m for m in SPEED if m in rows and rows[m].notna().any()]
     if not ys or not xs:
         return None
-    look = styles(rows["label"].tolist(), is_plain(rows).tolist())
+    look = look_of(rows)
     bands = {m: noise_band(rows[is_plain(rows)], m) for m in ys}
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(12.2, 3 * len(ys) + 0.5), layout="constrained")
         axes = figure.subplots(len(ys), len(xs), squeeze=False, sharex="col", sharey="row")
         for i, y in enumerate(ys):
             for j, x in enumerate(xs):
-                cloud(axes[i, j], rows, (x, y), look, bands[y], first=i == j == 0)
+                cloud(axes[i, j], rows, (x, y), look, bands[y])
                 if i == len(ys) - 1:
                     axes[i, j].set_xlabel(SPEED[x])
                 if j == 0:
                     axes[i, j].set_ylabel(QUALITY[y])
-        figure.legend(loc="outside upper center", ncols=4)
+        figure.draw_without_rendering()  # the places of names hang on the axes' limits
+        for ax, (y, x) in zip(axes.flat, [(y, x) for y in ys for x in xs], strict=True):
+            seen = rows[rows[x].notna() & rows[y].notna()]
+            places = zip(seen[x], seen[y], seen["label"], strict=True)
+            label_points(ax, [Named(a, b, name, look[name][0]) for a, b, name in places])
     ends = ("", "_se", "_low", "_high")
     columns = [f"{m}{end}" for m in (*xs, *ys) for end in ends if f"{m}{end}" in rows]
     data = rows[["label", "model", "method", "key", *columns]].copy()
@@ -124,20 +162,16 @@ def speed_quality(rows: pd.DataFrame) -> Drawing | None:
     return figure, data
 
 
-def cloud(
-    ax: Axes, rows: pd.DataFrame, names: tuple[str, str], look: Look, band: tuple[float, float] | None, first: bool
-) -> None:
-    """A panel of points with their intervals; the first panel gives the legend its names."""
+def cloud(ax: Axes, rows: pd.DataFrame, names: tuple[str, str], look: Look, band: tuple[float, float] | None) -> None:
+    """A panel of points with their intervals."""
     x, y = names
     if band is not None:
-        ax.axhspan(
-            *band, color=GREYS[1], alpha=0.18, lw=0, label="plain decoding against itself, 95%" if first else None
-        )
+        ax.axhspan(*band, color=GREYS[1], alpha=0.18, lw=0)
     for _, row in rows[rows[x].notna() & rows[y].notna()].iterrows():
         colour, marker = look[row["label"]]
         across, up = (np.array(half_width(row, name))[:, None] for name in names)
-        marks: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 7, "capsize": 2.5, "elinewidth": 1.1}
-        ax.errorbar(row[x], row[y], xerr=across, yerr=up, label=row["label"] if first else None, **marks)
+        marks: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 6.5, "capsize": 2, "elinewidth": 0.8}
+        ax.errorbar(row[x], row[y], xerr=across, yerr=up, **marks)
     ax.margins(0.12)
 
 

@@ -13,11 +13,12 @@ SPACE = "\N{NO-BREAK SPACE}"
 
 
 class Entry(NamedTuple):
-    """One place of a table: the figure, a smaller line beneath it, and a CSS class."""
+    """One place of a table: the figure, a smaller line beneath it, a CSS class, and where the figure leads."""
 
     text: str
     detail: str = ""
     style: str = ""
+    link: str = ""
 
 
 ABSENT = Entry(NOT_RUN, style="none")

@@ -2,16 +2,16 @@
 and from the drafts that were kept. Places are in the picture's own layout, [L] in raster order on rows of `width`
 tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from parity.report.figures import STYLE, Drawing, Look, legend_below, wrapped
+from parity.report.figures import STYLE, Drawing, Look, wrapped
+from parity.report.labelling import Named, dark, label_ends
 
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
 
@@ -61,35 +61,45 @@ def acceptance_maps(steps: Steps) -> Drawing | None:
     means = {name: grid(line, width_of(line)) for name, line in lines.items()}
     firsts = {name: grid(run[0], width_of(run)) for name, run in runs.items()}
     scales = [max(np.nanmax(m) for m in maps.values()) for maps in (means, firsts)]
-    across = min(4, len(runs))
+    across = min(7, len(runs))
     deep = -(-len(runs) // across)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12.2, 5.4 * deep), layout="constrained")
+        figure = Figure(figsize=(12.2, 4.3 * deep), layout="constrained")
         axes = figure.subplots(2 * deep, max(across, 3), squeeze=False)
         for ax in axes.ravel():
             ax.axis("off")
-        look = {"vmin": 1, "cmap": "cividis", "square": True, "xticklabels": False, "yticklabels": False}
-        look |= {"rasterized": True, "cbar_kws": {"shrink": 0.75, "label": "tokens per pass"}}
-        for k, name in enumerate(runs):
-            for part, (maps, what) in enumerate(((means, "mean"), (firsts, "first image"))):
+        look: dict[str, Any] = {"vmin": 1, "cmap": "cividis", "interpolation": "none"}
+        for part, (maps, what) in enumerate(((means, "mean"), (firsts, "first image"))):
+            for k, name in enumerate(runs):
                 ax = axes[2 * (k // across) + part, k % across]
-                ax.axis("on")
-                sns.heatmap(maps[name], ax=ax, vmax=scales[part], **look)
-                ax.set_title(f"{wrapped(name)}\n{what}" if part == 0 else what, fontsize=8.5)
+                picture = ax.imshow(maps[name], vmax=scales[part], **look)
+                ax.set_title(f"{wrapped(name, 18)}\n{what}" if part == 0 else what, fontsize=8.5)
+            for row in range(part, 2 * deep, 2):
+                figure.colorbar(picture, ax=axes[row].tolist(), shrink=0.75, label="tokens per pass")
     parts = [map_data(name, line, width_of(line), "mean_run_length") for name, line in lines.items()]
     return figure, pd.concat(parts, ignore_index=True)
 
 
-def curves(draw: Callable[[Axes], None], **labels: object) -> Figure:
-    """A small figure of lines with its legend below."""
+SHARES = (5, 25, 50, 75, 95)  # percent
+
+
+def spans(values: Mapping[str, np.ndarray], look: Look, xlabel: str) -> Figure:
+    """A line for each name: the middle half of its values thick, 5 to 95% thin, the median a mark."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.8, 3.7), layout="constrained")
+        figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(values)), layout="constrained")
         ax = figure.subplots()
-        draw(ax)
-        ax.set(**labels)
-        if ax.get_legend() is None:
-            ax.legend()
-        legend_below(ax)
+        for k, (name, own) in enumerate(values.items()):
+            colour, marker = look[name]
+            low, lower, middle, upper, high = np.percentile(own, SHARES)
+            ax.plot([low, high], [k, k], color=colour, lw=1.2)
+            ax.plot([lower, upper], [k, k], color=colour, lw=5, alpha=0.55, solid_capstyle="butt")
+            ax.plot(middle, k, marker, color=colour, ms=6, mec="white", mew=0.8)
+        ax.set_yticks(range(len(values)), list(values))
+        for tick, name in zip(ax.get_yticklabels(), values, strict=True):
+            tick.set_color(dark(look[name][0]))
+        ax.set_xlabel(xlabel)
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
     return figure
 
 
@@ -128,26 +138,18 @@ def top1_shares(top1: Mapping[str, np.ndarray], look: Look) -> Drawing:
     ]
     data = pd.concat(parts, ignore_index=True)
 
-    def draw(ax: Axes) -> None:
-        for name, rows in data.groupby("label", sort=False):
-            ax.plot(rows["top1"], rows["share"], color=look[str(name)][0], lw=1.4, label=name)
-
-    axes = {"xlabel": "top-1 probability of the target", "ylabel": "share of tokens", "xlim": (0, 1), "ylim": (0, 1)}
-    return curves(draw, **axes), data
+    own = {name: values[~np.isnan(values)] for name, values in top1.items()}
+    return spans(own, look, "top-1 probability of the target"), data
 
 
-def compression_ecdf(steps: Steps, look: Look) -> Drawing | None:
-    """Share of images whose step compression is at most x."""
+def compression(steps: Steps, look: Look) -> Drawing | None:
+    """Step compression of the images of each cell."""
     rows = [(name, i, float(c)) for name, step in steps.items() for i, c in enumerate((step > 0).sum(1) / step.max(1))]
     data = pd.DataFrame(rows, columns=["label", "image", "step_compression"])
     if data.empty:
         return None
-    colours = {name: look[name][0] for name in steps}
-
-    def draw(ax: Axes) -> None:
-        sns.ecdfplot(data, x="step_compression", hue="label", palette=colours, ax=ax, lw=1.6)
-
-    return curves(draw, xlabel="step compression of an image", ylabel="share of images"), data
+    own = {str(name): rows.to_numpy() for name, rows in data.groupby("label", sort=False)["step_compression"]}
+    return spans(own, look, "step compression of an image (tokens per pass)"), data
 
 
 def made_by_pass(step: np.ndarray, most: int = 40) -> pd.DataFrame:
@@ -179,14 +181,22 @@ def accepted_by_pass(steps: Steps, look: Look) -> Drawing | None:
     parts = {name: made_by_pass(step) for name, step in steps.items()}
     data = pd.concat(parts, names=["label"]).reset_index("label").reset_index(drop=True)
 
-    def draw(ax: Axes) -> None:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 4.6))
+        figure.subplots_adjust(left=0.1, right=0.78, bottom=0.12, top=0.98)  # names at the right
+        ax, ends = figure.subplots(), []
         for name in steps:
-            d, colour = data[data["label"] == name], look[name][0]
+            d, (colour, marker) = data[data["label"] == name], look[name]
             middle, reach = (d["first_pass"] + d["last_pass"]) / 2, 1.96 * d["se"]
-            ax.plot(middle, d["mean"], color=colour, lw=1.4, label=name)
-            ax.fill_between(middle, d["mean"] - reach, d["mean"] + reach, color=colour, alpha=0.18, lw=0)
-
-    return curves(draw, xlabel="pass", ylabel="tokens made final per pass"), data
+            marks: dict[str, Any] = {"marker": marker, "ms": 4, "markevery": max(1, len(d) // 5)}
+            ax.plot(middle, d["mean"], color=colour, lw=1.3, **marks)
+            ax.fill_between(middle, d["mean"] - reach, d["mean"] + reach, color=colour, alpha=0.12, lw=0)
+            if len(d):
+                ends.append(Named(float(middle.iloc[-1]), float(d["mean"].iloc[-1]), name, colour))
+        ax.set(xlabel="pass", ylabel="tokens made final per pass", xscale="log")
+        ax.xaxis.set_major_formatter("{x:g}")
+        label_ends(ax, ends)
+    return figure, data
 
 
 def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 4) -> Drawing | None:

@@ -1,28 +1,45 @@
 """The page: a list of sections as one self-contained HTML file, and the data behind each of its figures.
 
-Prompts and options are other people's text: everything reaches the page through Jinja's autoescape, and the page's own
-policy (CSP) forbids scripts and everything from elsewhere.
+Prompts and options are other people's text: everything reaches the page through Jinja's autoescape or as packed data
+that its one script shows as text. The page's own policy (CSP) names that script by its digest, and forbids every other
+script, markup made by scripts, and everything from elsewhere.
 """
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from parity.base.files import publish
-from parity.report import common
+from parity.report import common, files, front
 from parity.report.blocks import Grid, Plot, Section, walk
 from parity.report.collect import Gathered
 
-TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # beside the page
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Script(NamedTuple):
+    text: Markup
+    digest: str  # as a policy names it
+
+
+def script() -> Script:
+    """The page's one script. ValueError if its text would end the element that holds it."""
+    text = (TEMPLATES / "page.js").read_text()
+    if "</script" in text.lower() or "<!--" in text:
+        raise ValueError("page.js: '</script' or '<!--' in it")
+    return Script(Markup(text), "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
 
 
 def environment() -> jinja2.Environment:
     """The templates beside this module. `draw(block)` is the macro of a block's class: what is in it is escaped."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    loader = jinja2.FileSystemLoader(TEMPLATES)
     templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -36,16 +53,17 @@ def environment() -> jinja2.Environment:
 
 
 def sections(gathered: Gathered) -> list[Section]:
-    """Every section of an experiment: what kinds of model share around what each has of its own."""
+    """Every section of an experiment, what decides first: verdicts, the figures it was made for, then each kind of
+    model, and what is looked up last."""
     leaves: list[Callable[[Gathered], Iterable[Section]]] = [
         import_module(f"parity.report.{kind}").sections for kind in gathered.kinds
     ]
     own = [section for leaf in leaves for section in leaf(gathered)]
-    return [common.verdicts(gathered), common.study(gathered), *own, *common.closing(gathered)]
+    return [front.verdicts(gathered), *common.study(gathered), *own, *common.closing(gathered), files.section(gathered)]
 
 
-def build(experiment: str, parts: list[Section]) -> tuple[str, dict[str, pd.DataFrame]]:
-    """The page's HTML, and the data of each figure by name. ValueError for two figures or sections of one name."""
+def figure_data(parts: list[Section]) -> dict[str, pd.DataFrame]:
+    """The data of each figure by name. ValueError for two figures or sections of one name."""
     data: dict[str, pd.DataFrame] = {}
     for block in walk([b for section in parts for b in section.body]):
         if isinstance(block, Plot | Grid):
@@ -54,14 +72,28 @@ def build(experiment: str, parts: list[Section]) -> tuple[str, dict[str, pd.Data
             data[block.name] = block.data
     if len({section.id for section in parts}) < len(parts):
         raise ValueError(f"two sections of one id: {[section.id for section in parts]}")
-    files = [*TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
-    context: dict[str, Any] = {"experiment": experiment, "sections": parts, "files": files}
-    return environment().get_template("page.html.j2").render(context), data
+    return data
+
+
+def build(experiment: str, parts: list[Section], elsewhere: str = "") -> tuple[str, dict[str, pd.DataFrame]]:
+    """The page's HTML, and the data of each figure by name.
+
+    elsewhere   the file that sections of the contents stand in, where this page holds the first alone
+    """
+    data = figure_data(parts)
+    here = parts[:1] if elsewhere else parts
+    contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
+    names = [*files.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
+    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "files": names, "script": script()}
+    return environment().get_template("page.html.j2").render(context | {"contents": contents}), data
 
 
 def write(gathered: Gathered, page: Path) -> None:
-    """The page, and beside it `figures/<name>.csv`, each file published whole."""
-    html, data = build(gathered.settings.experiment, sections(gathered))
-    for name, frame in data.items():
-        publish(page.parent / "figures" / f"{name}.csv", frame.to_csv(index=False).encode())
+    """The page, the front page `index.html` that leads to its parts, and `figures/<name>.csv` beside them, each file
+    published whole."""
+    parts, name = sections(gathered), gathered.settings.experiment
+    html, data = build(name, parts)
+    for figure, frame in data.items():
+        publish(page.parent / "figures" / f"{figure}.csv", frame.to_csv(index=False).encode())
+    publish(page.parent / "index.html", build(name, parts, page.name)[0].encode())
     publish(page, html.encode())

@@ -27,12 +27,36 @@ def unmarked(row: Row) -> str:
 
 
 def show(
-    rows: Iterable[Row], columns: Sequence[Column], caption: str = "", mark: Callable[[Row], str] = unmarked
+    rows: Iterable[Row],
+    columns: Sequence[Column],
+    caption: str = "",
+    mark: Callable[[Row], str] = unmarked,
+    style: str = "",
 ) -> Table:
-    """A table with a line for each row; `mark` gives a line's CSS class."""
+    """A table with a line for each row; `mark` gives a line's CSS class. In a wide one what is the same in every line
+    is said once, in the caption."""
     every = list(rows)
     lines = [[c.entry(row) for c in columns] for row in every]
-    return Table([(c.heading, c.meaning) for c in columns], lines, caption, [mark(row) for row in every])
+    same = alike(lines) if len(columns) > WIDE else []
+    if same:
+        said = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
+        caption = f"{caption.rstrip('.')}. The same in every row: {said}.".lstrip(". ")
+        kept = [i for i in range(len(columns)) if i not in same]
+        columns, lines = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines]
+    methods = [words(row.get("method")) for row in every]
+    heads = [(c.heading, c.meaning) for c in columns]
+    return Table(heads, lines, caption, [mark(row) for row in every], methods, style)
+
+
+WIDE = 10  # columns
+
+
+def alike(lines: Sequence[Sequence[Entry]]) -> list[int]:
+    """Columns behind the first with one short entry in all of three lines or more."""
+    if len(lines) < 3:
+        return []
+    columns = enumerate(zip(*lines, strict=True))
+    return [i for i, column in columns if i and len(set(column)) == 1 and not column[0].detail and column[0].text]
 
 
 # --- makers of entries

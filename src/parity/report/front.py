@@ -1,0 +1,193 @@
+"""The first screen: of each method one line with its verdict, its passes, what it changes and its time; and one figure
+of passes against distance from the target's law."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from parity.report import tables
+from parity.report.blocks import Section, Words
+from parity.report.collect import Gathered
+from parity.report.common import TITLES
+from parity.report.figures import STYLE, Drawing, look_of, plot
+from parity.report.format import ABSENT, Entry, missing, pill, words
+from parity.report.labelling import Named, label_points
+from parity.report.settings import records
+from parity.report.tables import Column, mark, mismatch, show
+
+# Of each kind the figure of quality: its column of the records, its column of the summary, its name.
+QUALITY = {
+    "discrete": ("clip", "clip_score", "CLIP-score"),
+    "anysubset": ("perplexity", "perplexity", "perplexity"),
+    "continuous": ("right", "right", "share of right classes"),
+}
+GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
+
+
+def verdicts(g: Gathered) -> Section:
+    """The headline: of each method its verdict, then its cost and its quality, both as measured."""
+    body: list[Any] = [READING]
+    drawn = headline(g)
+    if drawn is not None:
+        body.append(plot("headline", TITLE, drawn, FIGURE))
+    gpu = predicted(g.files.root / GPU)
+    for kind in g.kinds:
+        rows = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
+        body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        ours = columns(kind, gpu)
+        body.append(
+            show(rows, ours, style="front", mark=mark) if rows else Words("no method but plain decoding.", "empty")
+        )
+    return Section("verdicts", "Verdicts", *body)
+
+
+def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
+    name = QUALITY[kind][2]
+    return [
+        Column("Method", claimed),
+        Column("Same distribution as plain decoding?", pill),
+        Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
+        Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
+        Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
+        Column(
+            "On a GPU",
+            lambda r: (
+                Entry(gpu[r["method"]], "predicted") if r["method"] in gpu else Entry("not measured", style="none")
+            ),
+            "predicted from passes counted here and the time of a pass measured there",
+        ),
+    ]
+
+
+def claimed(row: Mapping[str, Any]) -> Entry:
+    """The label, and what the method's paper claims."""
+    broken = ", which is not borne out" * (mismatch(row) and row["claim"] != "lossy")
+    return Entry(words(row.get("label"), "any"), f"claims to be {words(row.get('claim'), 'nothing')}{broken}", "name")
+
+
+def passes(row: Mapping[str, Any]) -> Entry:
+    if missing(row.get("nfe_ratio")):
+        return ABSENT
+    return Entry(f"{1 / row['nfe_ratio']:.2f}× fewer", f"{100 * row['nfe_ratio']:.0f}% of plain decoding's")
+
+
+def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
+    """The change of a method's quality from its reference's, by prompt where both have the same ones."""
+    column, name, _ = QUALITY[kind]
+    own, base = (g.records[g.records["key"] == row[key]] for key in ("key", "reference"))
+    if column in g.records and own[column].notna().any() and set(own["id"]) == set(base["id"]):
+        pair = [pd.to_numeric(rows.set_index("id")[column].astype(float)) for rows in (own, base)]
+        gap = (pair[0] - pair[1]).dropna()
+        middle, reach = float(gap.mean()), 1.96 * float(gap.std()) / max(1, len(gap)) ** 0.5
+        return moved(middle, reach, len(gap))
+    summary = g.summary.set_index("key")
+    values = [
+        summary[c].get(k) if c in summary else None
+        for k in (row["key"], row["reference"])
+        for c in (name, f"{name}_se")
+    ]
+    if any(missing(v) for v in values):
+        return ABSENT
+    value, error, other, its = map(float, values)  # type: ignore[arg-type]
+    return moved(value - other, 1.96 * float(np.hypot(error, its)), int(row["n"]))
+
+
+def moved(middle: float, reach: float, n: int) -> Entry:
+    """A change with its interval; one that holds nought is said to show none."""
+    if not np.isfinite(reach):
+        return Entry(f"{middle:+.3g}", f"n = {n}")
+    digits = max(0, min(4, 1 - int(np.floor(np.log10(reach))))) if reach > 0 else 3
+    low, high = middle - reach, middle + reach
+    seen = "none seen" if low <= 0 <= high else "a change"
+    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}: {seen} (n = {n})")
+
+
+def predicted(file: Path) -> dict[str, str]:
+    """Of each decoder the seconds an image, predicted from what `parity.gpu` measured; {} where it was not run."""
+    if not file.is_file():
+        return {}
+    found = json.loads(file.read_text())
+    rows = found.get("decoders", []) if found.get("measured") else []
+    said = [r for r in rows if r.get("seconds an image, predicted") is not None]
+    first = said[0]["network"] if said else ""
+    return {
+        r["method"]: f"{r['seconds an image, predicted']:.2f} s an image of {first}"
+        for r in said
+        if r["network"] == first
+    }
+
+
+# --- the figure
+
+
+def points(g: Gathered) -> pd.DataFrame:
+    """A row per method whose distance from the target's law the exact layer measured or bounded."""
+    judged, found = records(g.verdicts), []
+    for kind in g.kinds:
+        for r in records(g.rows(kind)):
+            same = [
+                v for v in judged if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))
+            ]
+            told = [v for v in same if v.get("tv_bound") == r.get("tv_bound") and not missing(v.get("tv_bound"))]
+            if r["role"] != "method" or not told or missing(r.get("nfe_ratio")):
+                continue
+            measured = str(r["verdict"]).startswith("lossy") and not missing(told[0].get("tv"))
+            tv = {n: told[0][n] for n in ("tv", "tv_low", "tv_high")} if measured else {"tv": r["tv_bound"]}
+            place = {"kind": kind, "label": r["label"], "method": r["method"], "key": r["key"]}
+            found.append({**place, "fewer": 1 / r["nfe_ratio"], "bound": not measured, **tv})
+    return pd.DataFrame(found)
+
+
+def headline(g: Gathered) -> Drawing | None:
+    """Passes against distance from the target's law, a panel for each kind."""
+    data = points(g)
+    if data.empty:
+        return None
+    kinds = list(dict.fromkeys(data["kind"]))
+    wide = [max(2, int((data["kind"] == kind).sum()) ** 0.7) for kind in kinds]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(12.2, 3.3), layout="constrained")
+        axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True, width_ratios=wide)[0]
+        marks = []
+        for ax, kind in zip(axes, kinds, strict=True):
+            look, own = look_of(g.rows(kind)), data[data["kind"] == kind]
+            for r in records(own):
+                colour, marker = look[r["label"]]
+                if r["bound"]:
+                    ax.plot(r["fewer"], r["tv"], "v", color=colour, ms=7, mfc="white", mew=1.5)
+                else:
+                    reach = [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
+                    ax.errorbar(r["fewer"], r["tv"], yerr=reach, fmt=marker, color=colour, ms=7, capsize=2)
+            ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
+            ax.set(xscale="log", yscale="log", xlabel="times fewer passes than plain decoding", title=TITLES[kind])
+            ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
+            ax.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
+            ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+            ax.xaxis.set_major_formatter("{x:g}×")
+            marks.append([Named(r["fewer"], r["tv"], r["label"], look[r["label"]][0]) for r in records(own)])
+        axes[0].set(ylim=(data["tv"].min() / 2, 1.3), ylabel="total variation from the target's law")
+        axes[0].yaxis.set_major_formatter("{x:g}")
+        figure.draw_without_rendering()
+        for ax, own_marks in zip(axes, marks, strict=True):
+            label_points(ax, own_marks)
+    return figure, data
+
+
+TITLE = "Passes against distance from the target's law"
+FIGURE = (
+    "Further right is fewer passes, further down is nearer to the target's law. Filled marks: total variation measured"
+    " on the worst enumerable model, with its 95% interval. Hollow marks pointing down: no difference was found, and it"
+    " is at most this large. The broken line is the margin below which a decoder is certified. Methods without an exact"
+    " measurement are in the table alone."
+)
+READING = (
+    "Seconds on a CPU rank no methods: a pass costs a processor in proportion to the tokens it evaluates, while a GPU"
+    " at small batches needs hardly longer for sixteen tokens than for one. So read passes first; speed here is the"
+    " time of plain decoding over a method's, on the same rows in the same job."
+)

@@ -1,0 +1,135 @@
+"""Pictures of the same prompts, cell by cell: the worst at once, all of them and the replay in the page's own view."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from parity.base.errors import ParityError
+from parity.decode.records import Shard
+from parity.report import thumbnails
+from parity.report.blocks import Grid, Packed, Words, packed
+from parity.report.collect import Gathered
+from parity.report.settings import read
+
+KIND = "discrete"
+SHOWN = 8  # rows of pictures that are read without scripts
+COMPETE = 256  # prompts that compete for a place among them
+BYTES = 800_000  # of all pictures in the view of all prompts
+ACROSS = 8  # pictures in a row of a sheet
+
+
+def columns_of(g: Gathered) -> tuple[list[thumbnails.Column], list[str], dict[str, Shard]]:
+    """The same prompts, cell by cell, those of cells whose pictures have a cosine with their captions; the captions;
+    and the shards."""
+    columns, captions, shards = [], [], {}
+    for label, cell in g.cells(KIND).items():
+        features = g.files.features(cell)
+        if "cosine" in features:
+            base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
+            pixels, cosine = g.files.pixels(cell, COMPETE), features["cosine"][:COMPETE]
+            columns.append(thumbnails.Column(label, pixels, cosine, base, model, method))
+            captions, shards[label] = features["captions"].tolist()[:COMPETE], g.files.shard(cell)
+    lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
+    if columns and len(lengths) > 1:
+        raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
+    return columns, captions, shards
+
+
+def blocks(g: Gathered) -> list[Any]:
+    """The prompts on which a decoder falls furthest behind plain decoding, the worst first; then all of them."""
+    columns, captions, shards = columns_of(g)
+    if not columns:
+        return [Words("this experiment has no pictures.", "empty")]
+    order, worst = thumbnails.worst_first(columns)
+    ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
+    ranking |= {c.label: c.cosine[order] for c in columns}
+    rows = []
+    for i, w in zip(order[:SHOWN], worst, strict=False):
+        row = [(thumbnails.thumbnail(c.pixels[i], 96), c.label, f"{c.cosine[i]:.3f}") for c in columns]
+        rows.append((captions[i], f"{w:+.3f}", row))
+    grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
+    every = len(next(iter(shards.values())).step)
+    return [WORST.format(shown=len(rows), all=len(captions)), grid, *views(g, columns, captions, shards, every)]
+
+
+def views(
+    g: Gathered, columns: list[thumbnails.Column], captions: list[str], shards: dict[str, Shard], every: int
+) -> Iterator[Packed]:
+    """All prompts and the replay, of each model apart: as many prompts as there is room for, the worst first."""
+    models = list(dict.fromkeys(c.model for c in columns))
+    for model in models:
+        own = [c for c in columns if c.model == model]
+        order, worst = thumbnails.worst_first(own)
+        held, shown = thumbnails.sheets([c.pixels[order] for c in own], ACROSS, BYTES // len(models))
+        order, kept = order[:shown], [worst[:shown]]
+        base = next((c for c in own if c.baseline), own[0])
+        wholes = {len(shards[c.label].step[0]) for c in own}
+        told = [column(g, c, shards[c.label], order, base, held.of[k]) for k, c in enumerate(own)]
+        about = ABOUT.format(shown=shown, all=every) + LEFT * (shown < every)
+        yield packed("pictures", f"{about} Without scripts the worst stand above.", {
+            "side": held.side, "across": ACROSS, "tokens": max(wholes), "sheets": held.uris, "columns": told,
+            "captions": [captions[i] for i in order], "worst": rounded(kept[0]), "about": about, "replay": REPLAY,
+        })  # fmt: skip
+
+
+def column(
+    g: Gathered, c: thumbnails.Column, shard: Shard, order: np.ndarray, base: thumbnails.Column, sheet: int
+) -> dict[str, Any]:
+    """What the views know of a cell: its figures, and the pass in which each token became final."""
+    step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
+    nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
+    held: dict[str, Any] = {
+        "label": c.label, "method": c.method, "plain": c.baseline, "sheet": sheet, "cosine": rounded(c.cosine[order]),
+        "difference": rounded(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
+    }  # fmt: skip
+    if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
+        kept = [np.bincount(row)[1:].tolist() for row in step]
+        window = int(options.get("window", 0))
+        return held | {"kept": kept, "window": window if window and as_windows(kept, nodes, window) else 0}
+    return held | {"step": step.tolist(), "parallel": True}
+
+
+def as_windows(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
+    """Whether the tokens evaluated are those of a window of this size that moves on by what was kept: then it is known
+    where each pass had its drafts."""
+    for row, total in zip(kept, nodes.tolist(), strict=True):
+        begins = np.concatenate([[0], np.cumsum(row)[:-1]])
+        if np.minimum(window, sum(row) - begins).sum() != total:
+            return False
+    return True
+
+
+def rounded(values: np.ndarray) -> list[float]:
+    return [round(float(v), 4) for v in values]
+
+
+def alike(g: Gathered) -> list[str]:
+    """Which cells drew the same tokens, picture by picture: their figures are the same, and no mistake."""
+    drawn: dict[bytes, list[str]] = {}
+    for label, cell in g.cells(KIND).items():
+        drawn.setdefault(g.files.shard(cell).tokens.tobytes(), []).append(label)
+    same = [labels for labels in drawn.values() if len(labels) > 1]
+    return [SAME.format(", ".join(labels)) for labels in same]
+
+
+SAME = (
+    "Identical figures are no mistake: {} drew the same tokens for every prompt. They run under the same noise, and"
+    " each returns exactly what plain decoding returns under it."
+)
+ABOUT = "{shown} of {all} prompts; under each picture its CLIP cosine with the prompt. Pictures are compressed."
+LEFT = " The others are left out here for room: figures/pictures.csv and the cells' folders have them."
+REPLAY = (
+    "The finished picture, uncovered place by place in the passes in which its tokens became final. The last token of a"
+    " pass is the target's own draw: a correction, or one beyond the drafts; where a whole window was kept it may be a"
+    " draft too, and a decoder that goes on behind a rejection has such draws among the others: the records do not tell"
+    " them apart. Where drafts stood that were not kept is shown for windows alone; for trees their number is known."
+)
+WORST = (
+    "The {shown} of {all} prompts on which a decoder falls furthest behind plain decoding in CLIP-score, the worst"
+    " first: nothing is hand-picked. Rows chosen this way flatter the first column, which by chance did well where a"
+    " decoder did badly; the second seed of plain decoding, if shown, played no part in the choice and is the fair"
+    " comparison. Look for one kind of fault that recurs down a column (wrong counts, smeared texture, repeated parts):"
+    " chance faults do not line up."
+)
