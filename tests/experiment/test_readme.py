@@ -1,12 +1,17 @@
 """The README does what it says: its commands, its configuration, its five lines of Python; no link leads nowhere."""
 
 import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
 from parity.experiment import checks
+from parity.models.__main__ import added
+from parity.models.discrete.t5 import t5_encoder
+from tests.models.test_add import SMALL, lay
 from tests.workflow.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,12 +36,18 @@ def test_its_two_commands_bring_uv_themselves():
     assert 'PATH="$PWD/.uv/bin:$PATH"' in (ROOT / ".ci/run").read_text()
 
 
-def test_its_configuration_is_one():
-    given = yaml.safe_load(block("yaml"))
-    sums = given["image"]["models"]["xl"]["sha256"]
-    assert set(sums.values()) == {"..."}
-    given["image"]["models"]["xl"]["sha256"] = dict.fromkeys(sums, 64 * "0")
-    assert checks.load(given).image.methods["sjd"] == [{"window": 16}, {"window": 32}]
+def test_a_checkpoint_of_ones_own_is_two_commands(tmp_path, monkeypatch, capsys):
+    first, second = block("bash").splitlines()
+    words = shlex.split(first, comments=True)
+    assert words[:5] == ["uv", "run", "parity", "models", "add"] and words[-1] == "FOLDER"
+    folder = lay(tmp_path / "released", SMALL)
+    t5_encoder().save_pretrained(folder / "t5")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["parity models", "add", words[5], str(folder)])
+    added()
+    written = Path(second.split("--configfile ")[1])
+    assert f"written: {written}" in capsys.readouterr().out
+    assert checks.load(yaml.safe_load(written.read_text())).image.models["xl"].network == SMALL
 
 
 @pytest.mark.parametrize("own", [0.25, 0.4])
