@@ -1,5 +1,6 @@
 """A wrong configuration is one line that names the key, the value and what is allowed."""
 
+import datetime
 import json
 from pathlib import Path
 
@@ -105,6 +106,22 @@ BAD = {
         {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
         ["image.models.m", "grid is of source 'embedded' alone", "network"],
     ),
+    "a date in a figure": (
+        {"study": [{"title": "t", "x": "init", "y": ["fid"], "where": {"window": datetime.date(2026, 1, 1)}}]},
+        ["image.study.0.where.window"],
+    ),
+    "a set in a figure": ({"study": [{"title": "t", "x": "init", "y": ["fid"], "where": {"window": {1}}}]}, ["where"]),
+    "a new line in a key": ({"a\nb": 1}, ["image.a\\nb = 1", "unknown key"]),
+    "NUL in a path": ({"prompts": {"file": "a\0b"}}, ["image.prompts.file", "control characters"]),
+    "half a character in a path": ({"prompts": {"file": "a\udc80"}}, ["image.prompts.file", "UTF-8"]),
+    "a path too long": ({"prompts": {"file": "a" * 300}}, ["image.prompts.file", "255"]),
+    **{
+        f"a grid of {value}": (
+            {"models": {"m": {"source": "files", "network": {"grid": value}}}},
+            [f"image.models.m.network.grid = {value}", "allowed"],
+        )
+        for value in (-1, 0, 2.5, float("nan"), float("inf"))
+    },
     "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["image.models.m", "sha256"]),
 }
 
@@ -121,6 +138,7 @@ def test_wrong_configuration_is_one_clear_line(case):
     ("content", "spec", "parts"),
     [
         (None, {}, ["no such file"]),
+        ("device", {}, ["no regular file"]),
         (b"", {}, ["holds no prompt"]),
         (b"\n  \n", {}, ["holds no prompt"]),
         (b"a red \xff circle\n", {}, ["not UTF-8 at byte 6"]),
@@ -130,7 +148,9 @@ def test_wrong_configuration_is_one_clear_line(case):
     ],
 )
 def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
-    if content is not None:
+    if content == "device":
+        (tmp_path / "p.txt").symlink_to("/dev/zero")
+    elif content is not None:
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(ConfigError) as error:
         checks.read_prompts(PromptSpec(file="p.txt", **spec), tmp_path)

@@ -18,6 +18,8 @@ from parity.experiment.options import KINDS, methods, needs, options, plain, pla
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection, TextTasks
 from parity.experiment.validation import validate
 
+MOST = 100_000_000  # bytes of a prompt file
+
 
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
@@ -74,10 +76,11 @@ def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[
 def check_image(section: ImageSection) -> None:
     for model, spec in section.models.items():
         weights.family("discrete", spec.family, f"image.models.{model}.family")
+        weights.check_network(model, spec)
         weights.check_trained(model, spec)
         for method in section.methods:
             weights.check_needs(method, model, spec)
-        weights.check_published(model, spec)
+        weights.check_files(model, spec)
         check_at_most("discrete", section.methods, weights.largest(spec), f"image.models.{model}")
     samplings = [s.model_dump() for s in as_list(section.sampling)]
     if len({canonical(s) for s in samplings}) < len(samplings):
@@ -189,6 +192,10 @@ def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
     """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt too long."""
     where = "image.prompts"
     try:
+        if (root / spec.file).exists() and not (root / spec.file).is_file():
+            raise ConfigError(f"{where}.file = {spec.file!r}: no regular file; allowed: a file, one prompt a line")
+        if (size := (root / spec.file).stat().st_size) > MOST:
+            raise ConfigError(f"{where}.file = {spec.file!r}: {size} bytes; allowed: at most {MOST}")
         text = (root / spec.file).read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{where}.file = {spec.file!r}: no such file") from None

@@ -2,11 +2,28 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Scalar = str | int | float | bool | None
+
+
+def a_path(text: str) -> str:
+    """The name of a file or folder that some file system could hold."""
+    try:
+        whole = text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("allowed: a path in characters that UTF-8 has") from None
+    if not text.isprintable():
+        raise ValueError("allowed: a path without control characters")
+    if len(whole) > 4000 or any(len(part) > 255 for part in whole.split(b"/")):
+        raise ValueError("allowed: a path of at most 4000 bytes, and 255 between two slashes")
+    return text
+
+
+File = Annotated[str, AfterValidator(a_path)]
 Methods = Annotated[
     dict[str, list[dict[str, Any]]],
     Field(description="a method's variants: a list of option sets; {} for the defaults"),
@@ -27,7 +44,7 @@ class ModelSpec(Strict):
     )
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
-    files: dict[Part, str] = Field({}, description="hub: path in the repository; files: path here")
+    files: dict[Part, File] = Field({}, description="hub: path in the repository; files: path here")
     sha256: dict[Part, Hex64] = {}
     network: dict[str, int | float] = Field(
         {}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1"
@@ -49,7 +66,7 @@ class ModelSpec(Strict):
 class PromptSpec(Strict):
     """A prompt set: a UTF-8 text file, one prompt a line."""
 
-    file: str = "prompts/scenes.txt"
+    file: File = "prompts/scenes.txt"
     limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
     shards: int = Field(
@@ -145,7 +162,7 @@ class FigureSpec(Strict):
     )
     y: list[str] = Field(min_length=1, max_length=8, description="measures, a panel each")
     by: list[str] = Field(["method"], description="settings; each combination is a line of its own")
-    where: dict[str, Any] = Field(
+    where: dict[str, Scalar | list[Scalar]] = Field(
         {}, description="option: the value, or list of values, that is shown; methods without it stay"
     )
     paper: str = Field("", description="the paper as in workflow/published, then its tables and figures, with commas")
@@ -155,13 +172,13 @@ class FigureSpec(Strict):
 class TextModel(Strict):
     """The any-subset model and the judge: the embedded ones, or folders as transformers saves them. No download."""
 
-    xlnet: str = Field("", description="folder of an XLNetLMHeadModel with its tokenizer; '' for the embedded model")
-    judge: str = Field("", description="folder of a GPT2LMHeadModel with its tokenizer; '' for the embedded judge")
+    xlnet: File = Field("", description="folder of an XLNetLMHeadModel with its tokenizer; '' for the embedded model")
+    judge: File = Field("", description="folder of a GPT2LMHeadModel with its tokenizer; '' for the embedded judge")
 
 
 class TextTask(Strict):
     rows: int = Field(32, ge=2, le=100_000, description="texts, stories, functions, passages or questions")
-    data: str = Field(
+    data: File = Field(
         "", description="a file, or datasets:NAME[/CONFIG]:SPLIT; '' for the held-out part of the embedded grammar"
     )
 
@@ -218,7 +235,7 @@ class ImageSection(Strict):
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
     reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
-    reference_folder: str = Field("", description="PNG pictures to compare with, for models that are not embedded")
+    reference_folder: File = Field("", description="PNG pictures to compare with, for models that are not embedded")
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
     @field_validator("sampling")
@@ -249,7 +266,7 @@ class ContinuousSection(Strict):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
     models: list[str] = Field(["mar"], min_length=1, description="modules of src/parity/models/continuous with FAMILY")
-    weights: str = Field(
+    weights: File = Field(
         "", description="a folder that `python -m parity.models convert` wrote; '' for the embedded models"
     )
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")

@@ -51,30 +51,41 @@ def network(spec: ModelSpec) -> dict[str, Any]:
     return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["llamagen"])
 
 
-def check_published(model: str, spec: ModelSpec) -> None:
-    """ConfigError for sizes that the family does not have, parts that it needs and are not named, files that are not
+def check_network(model: str, spec: ModelSpec) -> None:
+    """ConfigError for sizes of a published model that its family does not have, or that no network has."""
+    known, where = family("discrete", spec.family, "family").get("sizes", {}), f"image.models.{model}.network"
+    if spec.source == "embedded" or not known:
+        return
+    for key, value in spec.network.items():
+        if key not in known:
+            raise ConfigError(f"{where}.{key} = {value}: unknown size; allowed: {', '.join(known)}")
+        whole = isinstance(known[key], int)
+        if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
+            raise ConfigError(
+                f"{where}.{key} = {value}: allowed: {'a whole number' if whole else 'a number'}, 0 to 1e9"
+            )
+    sizes = {**known, **spec.network}
+    if sizes["vocab"] < 2 or sizes["grid"] < 1:
+        key = "vocab" if sizes["vocab"] < 2 else "grid"
+        raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: {2 if key == 'vocab' else 1} or more")
+    for part, of in family("discrete", spec.family, "family").get("divides", {}).items():
+        if not sizes[part] or sizes[of] % sizes[part]:
+            raise ConfigError(f"{where}.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
+
+
+def check_files(model: str, spec: ModelSpec) -> None:
+    """ConfigError for parts that a published model's family needs and are not named, and for files that are not
     there."""
-    said, where = family("discrete", spec.family, "family"), f"image.models.{model}"
+    said, where = family("discrete", spec.family, "family"), f"image.models.{model}.files"
     if spec.source == "embedded":
         return
-    known = said.get("sizes", {})
-    for key, value in spec.network.items() if known else ():
-        if key not in known:
-            raise ConfigError(f"{where}.network.{key} = {value}: unknown size; allowed: {', '.join(known)}")
-        whole = isinstance(known[key], int)
-        if (whole and not isinstance(value, int)) or value < 0:
-            wanted = "a whole number, 0 or more" if whole else "a number above 0"
-            raise ConfigError(f"{where}.network.{key} = {value}: allowed: {wanted}")
-    sizes = {**known, **spec.network}
-    for part, of in said.get("divides", {}).items():
-        if not sizes[part] or sizes[of] % sizes[part]:
-            raise ConfigError(f"{where}.network.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
+    classes = {**said.get("sizes", {}), **spec.network}.get("classes")
     for part in said["files"]:
-        if part not in spec.files and not (part == "text" and sizes.get("classes")):
-            raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs {part}")
+        if part not in spec.files and not (part == "text" and classes):
+            raise ConfigError(f"{where} = {sorted(spec.files)}: needs {part}")
     for part, file in spec.files.items():
         if (spec.source == "files" or part == "text") and not Path(file).exists():
-            raise ConfigError(f"{where}.files.{part} = {file!r}: no such file")
+            raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
