@@ -124,8 +124,8 @@ def images(t: pd.DataFrame) -> str:
     said = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
         " few prompts show no small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)} A verdict is reached on models small enough to list every"
-        " outcome, with a method's options cut to fit them."
+        f"{f' {same} drew the same images.' * bool(same)} On which models a"
+        " verdict was reached, and at which options, stands on the page."
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
     return f"{picture}\n\n{table(lines)}\n\n{said}"
@@ -173,14 +173,6 @@ def continuous_speed(t: pd.DataFrame) -> str:
     for name, own in t[t["name"] != "target alone"].groupby("name", sort=False):
         at = {r.batch: f"{r.ratio:.2f} ({r.low:.2f} to {r.high:.2f})" for r in own.itertuples()}
         lines.append((str(name), *(at.get(b, "") for b in batches), PAPER.get(str(name), "")))
-    return table(lines)
-
-
-def generate(t: pd.DataFrame) -> str:
-    names = {"generate()": "`generate()`, eager", "plain": "`ar`, eager (the default on a CPU)"}
-    lines = [("", "batch", "tokens per CPU-second", "times `generate(guidance_scale=1.8)`")]
-    for r in t.itertuples():
-        lines.append((names.get(r.name, "`ar`, passes compiled"), f"{r.batch}", f"{r.rate:.0f}", f"{r.ratio:.2f}"))
     return table(lines)
 
 
@@ -232,7 +224,6 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its 
     "images": ("default", images),
     "continuous": ("default", continuous),
     "waits": ("default", waits),
-    "generate": ("generate", generate),
     "continuous-speed": ("continuous-speed", continuous_speed),
 }
 
