@@ -124,8 +124,8 @@ def images(t: pd.DataFrame) -> str:
     said = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
         " few prompts show no small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)} A verdict is reached on models small enough to list every"
-        " outcome, with a method's options cut to fit them."
+        f"{f' {same} drew the same images.' * bool(same)} On which models a"
+        " verdict was reached, and at which options, stands on the page."
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
     return f"{picture}\n\n{table(lines)}\n\n{said}"

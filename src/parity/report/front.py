@@ -187,7 +187,7 @@ FIGURE = (
     " measurement are in the table alone."
 )
 READING = (
-    "Seconds on a CPU rank no methods: a pass costs a processor in proportion to the tokens it evaluates, while a GPU"
-    " at small batches needs hardly longer for sixteen tokens than for one. So read passes first; speed here is the"
-    " time of plain decoding over a method's, on the same rows in the same job."
+    "Seconds on a CPU do not say which method is faster on a GPU: a pass costs a processor in proportion to the tokens"
+    " it evaluates, while a GPU at small batches needs hardly longer for sixteen tokens than for one. So read passes"
+    " first; speed here is the time of plain decoding over a method's, on the same rows in the same job."
 )
