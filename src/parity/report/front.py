@@ -10,7 +10,9 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
+from parity.experiment.options import KINDS
 from parity.report import tables
 from parity.report.blocks import Section, Words
 from parity.report.collect import Gathered
@@ -33,13 +35,15 @@ GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
 def verdicts(g: Gathered) -> Section:
     """The headline: of each method its verdict, then its cost and its quality, both as measured."""
     body: list[Any] = [READING]
-    drawn = headline(g)
-    if drawn is not None:
-        body.append(plot("headline", TITLE, drawn, FIGURE))
+    data = points(g)
     gpu = predicted(g.files.root / GPU)
     for kind in g.kinds:
         rows = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        drawn, name = headline(g, kind, data), KINDS[kind]
+        if drawn is not None:
+            title, caption = f"{TITLE}: {TITLES[kind].lower()}", FIGURE if kind == g.kinds[0] else AGAIN
+            body.append(plot(f"headline-{name}", title, drawn, caption))
         ours = columns(kind, gpu)
         body.append(
             show(rows, ours, style="front", mark=mark) if rows else Words("no method but plain decoding.", "empty")
@@ -144,39 +148,33 @@ def points(g: Gathered) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def headline(g: Gathered) -> Drawing | None:
-    """Passes against distance from the target's law, a panel for each kind."""
-    data = points(g)
-    if data.empty:
+def headline(g: Gathered, kind: str, data: pd.DataFrame) -> Drawing | None:
+    """Passes against distance from the target's law, the methods of one kind."""
+    own = data[data["kind"] == kind] if len(data) else data
+    if own.empty:
         return None
-    kinds = list(dict.fromkeys(data["kind"]))
-    wide = [max(2, int((data["kind"] == kind).sum()) ** 0.7) for kind in kinds]
+    look = look_of(g.rows(kind))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12.2, 3.3), layout="constrained")
-        axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True, width_ratios=wide)[0]
-        marks = []
-        for ax, kind in zip(axes, kinds, strict=True):
-            look, own = look_of(g.rows(kind)), data[data["kind"] == kind]
-            for r in records(own):
-                colour, marker = look[r["label"]]
-                if r["bound"]:
-                    ax.plot(r["fewer"], r["tv"], "v", color=colour, ms=7, mfc="white", mew=1.5)
-                else:
-                    reach = [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
-                    ax.errorbar(r["fewer"], r["tv"], yerr=reach, fmt=marker, color=colour, ms=7, capsize=2)
-            ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
-            ax.set(xscale="log", yscale="log", xlabel="times fewer passes than plain decoding", title=TITLES[kind])
-            ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
-            ax.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
-            ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-            ax.xaxis.set_major_formatter("{x:g}×")
-            marks.append([Named(r["fewer"], r["tv"], r["label"], look[r["label"]][0]) for r in records(own)])
-        axes[0].set(ylim=(data["tv"].min() / 2, 1.3), ylabel="total variation from the target's law")
-        axes[0].yaxis.set_major_formatter("{x:g}")
+        figure = Figure(figsize=(8.4, 3.1), layout="constrained")
+        ax = figure.subplots()
+        for r in records(own):
+            colour, marker = look[r["label"]]
+            if r["bound"]:
+                ax.plot(r["fewer"], r["tv"], "v", color=colour, ms=7, mfc="white", mew=1.5)
+            else:
+                reach = [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
+                ax.errorbar(r["fewer"], r["tv"], yerr=reach, fmt=marker, color=colour, ms=7, capsize=2)
+        ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
+        ax.set(xscale="log", yscale="log", ylim=(min(own["tv"].min() / 2, 0.005), 1.3))
+        ax.set(xlabel="times fewer passes than plain decoding", ylabel="total variation\nfrom the target's law")
+        ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
+        ax.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter("{x:g}×")
+        ax.yaxis.set_major_formatter("{x:g}")
         figure.draw_without_rendering()
-        for ax, own_marks in zip(axes, marks, strict=True):
-            label_points(ax, own_marks)
-    return figure, data
+        label_points(ax, [Named(r["fewer"], r["tv"], r["label"], look[r["label"]][0]) for r in records(own)])
+    return figure, own
 
 
 TITLE = "Passes against distance from the target's law"
@@ -186,6 +184,7 @@ FIGURE = (
     " is at most this large. The broken line is the margin below which a decoder is certified. Methods without an exact"
     " measurement are in the table alone."
 )
+AGAIN = "Marks as in the figure above."
 READING = (
     "Seconds on a CPU rank no methods: a pass costs a processor in proportion to the tokens it evaluates, while a GPU"
     " at small batches needs hardly longer for sixteen tokens than for one. So read passes first; speed here is the"
