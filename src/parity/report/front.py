@@ -55,7 +55,7 @@ def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
     name = QUALITY[kind][2]
     return [
         Column("Method", claimed),
-        Column("Same distribution as plain decoding?", pill),
+        Column("Verdict", pill, SAME),
         Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
         Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
         Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
@@ -181,8 +181,8 @@ TITLE = "Passes against distance from the target's law"
 FIGURE = (
     "Further right is fewer passes, further down is nearer to the target's law. Filled marks: total variation measured"
     " on the worst enumerable model, with its 95% interval. Hollow marks pointing down: no difference was found, and it"
-    " is at most this large. The broken line is the margin below which a decoder is certified. Methods without an exact"
-    " measurement are in the table alone."
+    " is at most this large. The broken line is the margin below which a decoder is certified. Options that count places"
+    " are cut to these small models; each verdict says how. Methods without an exact measurement are in the table alone."
 )
 AGAIN = "Marks as in the figure above."
 READING = (
