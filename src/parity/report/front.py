@@ -181,8 +181,9 @@ TITLE = "Passes against distance from the target's law"
 FIGURE = (
     "Further right is fewer passes, further down is nearer to the target's law. Filled marks: total variation measured"
     " on the worst enumerable model, with its 95% interval. Hollow marks pointing down: no difference was found, and it"
-    " is at most this large. The broken line is the margin below which a decoder is certified. Options that count places"
-    " are cut to these small models; each verdict says how. Methods without an exact measurement are in the table alone."
+    " is at most this large. The broken line is the margin below which a decoder is certified. On these small models"
+    " options that count places are cut; each verdict says to what. Methods without an exact measurement are in the"
+    " table alone."
 )
 AGAIN = "Marks as in the figure above."
 READING = (
