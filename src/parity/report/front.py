@@ -29,6 +29,7 @@ QUALITY = {
     "anysubset": ("perplexity", "perplexity", "perplexity"),
     "continuous": ("right", "right", "share of right classes"),
 }
+SAME = "same distribution as plain decoding? and what that rests on"
 GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
 
 
