@@ -2,7 +2,7 @@
 of passes against distance from the target's law."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
     name = QUALITY[kind][2]
     return [
         Column("Method", claimed),
-        Column("Verdict", pill, SAME),
+        Column("Verdict", verdict, SAME),
         Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
         Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
         Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
@@ -68,6 +68,12 @@ def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
             "predicted from passes counted here and the time of a pass measured there",
         ),
     ]
+
+
+def verdict(row: Mapping[str, Any]) -> Entry:
+    """The pill, and what it rests on; how far it saw stands in the pill, and at length in the verdicts in full."""
+    entry = pill(row)
+    return entry._replace(detail=entry.detail.removesuffix(words(row.get("reach"))).removesuffix("; "))
 
 
 def claimed(row: Mapping[str, Any]) -> Entry:
@@ -174,8 +180,16 @@ def headline(g: Gathered, kind: str, data: pd.DataFrame) -> Drawing | None:
         ax.xaxis.set_major_formatter("{x:g}×")
         ax.yaxis.set_major_formatter("{x:g}")
         figure.draw_without_rendering()
-        label_points(ax, [Named(r["fewer"], r["tv"], r["label"], look[r["label"]][0]) for r in records(own)])
+        label_points(ax, [Named(x, y, name, look[first][0]) for x, y, name, first in together(own)])
     return figure, own
+
+
+def together(own: pd.DataFrame) -> Iterator[tuple[float, float, str, str]]:
+    """Place, name and first label of the points, those that lie on each other as one."""
+    for _, rows in own.groupby([own["fewer"].round(2), own["tv"].round(4)], sort=False):
+        label, more = rows["label"].iloc[0], len(rows) - 1
+        name = f"{label} and {more} more" if more > 1 else ", ".join(rows["label"])
+        yield rows["fewer"].iloc[0], rows["tv"].iloc[0], name, label
 
 
 TITLE = "Passes against distance from the target's law"

@@ -31,7 +31,7 @@ LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 stand
 LEVELS = ("speedup", "perplexity_ratio")  # ratios to plain decoding: a line marks it
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
-MOST = 8  # lines that are named in a panel
+MOST, SHORT = 8, 18  # lines that are named in a panel, and letters that there is room for
 Labels = Mapping[str, str]  # measure to the label of its axis
 
 
@@ -270,13 +270,15 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
             ax.set_title("printed in the paper" if part == "paper" else f"measured here{among}")
             if part == "paper":
                 ax.set_facecolor("#faf6ee")
-        if told := max(map(len, named.values())) <= MOST:
+        short = all(len(mark.name) <= SHORT for marks_named in named.values() for mark in marks_named)
+        level = bool(placed["at"].isna().any())  # a level line has no end to be named at
+        if told := short and max(map(len, named.values())) <= MOST:
             drawn.draw_without_rendering()  # the places of names hang on the axes' limits
             for ax, marks_named in named.items():
                 label_points(ax, marks_named)
         handles = {text: h for ax in drawn.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
         columns = 2 if len(theirs) or max(map(len, handles)) > 40 else 4
-        if len(theirs) or not told:
+        if len(theirs) or level or not told:
             drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
     return drawn, data
 
