@@ -120,6 +120,9 @@ def test_a_screen_reader_finds_its_way(browser, written, dark):
         pytest.skip("axe-core-python is not installed (dependency group dev)")
     axe = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text()
     browser.open(written, 1400, dark)
+    browser.ask(
+        "document.querySelectorAll('tbody tr:nth-child(n+5)').forEach((row) => row.remove())"
+    )  # more of the same
     browser.call("Runtime.evaluate", expression=axe)
     only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # the rest hangs on no colour
     assert browser.ask(SERIOUS.replace("resultTypes", only)) == []

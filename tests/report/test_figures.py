@@ -57,10 +57,10 @@ def test_top_1_maps_are_means_over_images_without_forced_places():
 
 def test_places_of_kept_drafts_are_drawn_for_the_first_cells_and_kept_for_all():
     shares = {f"cell {i}": (np.full(16, i / 10), np.full(16, i / 10)) for i in range(6)}
-    drawn = maps.draft_maps(shares)
+    drawn = maps.draft_maps(shares, figures.styles(list(shares), [False] * 6))
     assert drawn is not None and drawn[1]["label"].nunique() == 6
     assert [ax.get_title() for ax in drawn[0].axes if ax.get_title()] == [f"cell {i}" for i in range(4)]
-    assert maps.draft_maps({}) is None
+    assert maps.draft_maps({}, {}) is None
 
 
 def test_the_noise_band_is_wider_than_an_interval_by_root_two():

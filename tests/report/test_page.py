@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -15,7 +16,7 @@ import pytest
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, common, front, page
+from parity.report import blocks, common, files, front, page, pictures
 from parity.report.blocks import Section
 from parity.report.collect import gather
 from parity.report.extras import Extra
@@ -248,6 +249,65 @@ def test_settings_of_the_page_are_those_given(gathered):
 
     code = next(b for b in common.environment(gathered).body if getattr(b, "form", "") == "code")
     assert load(yaml.safe_load(code.text)) == gathered.settings
+
+
+@pytest.mark.slow
+def test_of_ten_thousand_prompts_the_page_holds_what_it_has_room_for_and_says_so(gathered, monkeypatch):
+    n, g, noise = 10_000, replace(gathered, kinds=["discrete"]), np.random.default_rng(0)
+    shard, features, laws = g.files.shard, g.files.features, g.files.laws
+
+    def many(found):
+        return {name: np.resize(v, (n, *v.shape[1:])) for name, v in found.items() if v.ndim}
+
+    def rows(cell):
+        told = shard(cell)
+        return replace(told, columns=many(told.columns))
+
+    pixels = noise.integers(0, 255, (256, 64, 64, 3), dtype=np.uint8)  # nothing compresses worse
+    for name, found in {
+        "shard": rows,
+        "features": lambda cell: many(features(cell)),
+        "laws": lambda cell: many(laws(cell)),
+        "pixels": lambda cell, first=n: pixels[:first] ^ np.uint8(int(cell.key, 16) % 256),
+    }.items():
+        monkeypatch.setattr(g.files, name, found)
+    html, _ = shown(g)
+    assert 500_000 < len(html) < 5_000_000
+    held = next(data for data in Page(html).packed if "captions" in data)
+    said = f"{len(held['captions'])} of 10,000 prompts"
+    assert said in held["about"] and "left out here" in held["about"] and said in html
+    assert "prompts" in html and "the first 256 of 10,000 prompts" in html and len(held["captions"]) < 256
+
+
+def test_a_replay_knows_where_drafts_stood_only_where_the_counts_agree():
+    kept = [[1, 3, 4], [4, 2, 2]]
+    assert pictures.as_windows(kept, np.array([4 + 4 + 4, 4 + 4 + 2]), 4)
+    assert not pictures.as_windows(kept, np.array([4 + 4 + 4, 4 + 4 + 3]), 4)
+
+
+def test_the_command_of_a_row_keeps_the_configuration_it_was_run_with():
+    again = files.command("snakemake --cores 2 --configfile a.yaml 'b c.yaml' --config scale=0.1 -n all", "x/y.json")
+    assert shlex.split(again)[:5] == ["uv", "run", "snakemake", "--cores", "all"]
+    assert shlex.split(again)[5:] == ["--configfile", "a.yaml", "b c.yaml", "--config", "scale=0.1", "--", "x/y.json"]
+    assert shlex.split(files.command("", "x"))[-2:] == ["--", "x"]
+
+
+def test_the_environment_names_commit_date_version_command_and_machine(built):
+    words = Page(built[0]).text
+    for name in ("commit", "date", "version", "command"):
+        assert words[words.index(f"run · {name}") + 1].strip()
+    for name in ("processor", "cores", "load over 1, 5 and 15 minutes"):
+        assert words[words.index(f"machine · {name}") + 1].strip()
+
+
+def test_the_change_of_a_figure_is_taken_prompt_by_prompt(gathered):
+    g = gathered
+    row = g.rows("discrete").query("method == 'sjd'").iloc[0].to_dict()
+    key = g.records["key"]
+    g.records["clip"] = np.where(key == row["key"], 0.5, 0.7)
+    assert front.change(g, "discrete", row).text.startswith("-0.2")
+    g.records.loc[key == row["key"], "clip"] += np.resize([0.6, -0.6], (key == row["key"]).sum())
+    assert "none seen" in front.change(g, "discrete", row).detail
 
 
 def test_a_cell_without_speed_says_so(gathered):

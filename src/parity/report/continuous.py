@@ -10,7 +10,7 @@ from parity.experiment.schema import HeadSpec
 from parity.report import common, maps, tables
 from parity.report.blocks import Section, Strip, Words
 from parity.report.collect import Gathered
-from parity.report.figures import plot
+from parity.report.figures import look_of, plot
 from parity.report.format import Entry, missing, pairs
 from parity.report.settings import read
 from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, value
@@ -115,7 +115,8 @@ def groups(g: Gathered) -> Iterator[Any]:
             uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]])[:PICTURES]]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)
         kept = {row["label"]: g.files.features(cells[row["key"]]) for row in rows if row.get("drafted")}
-        drawn = maps.draft_maps({label: (share["by_place"], share["by_cell"]) for label, share in kept.items()})
+        shares = {label: (share["by_place"], share["by_cell"]) for label, share in kept.items()}
+        drawn = maps.draft_maps(shares, look_of(pd.DataFrame(rows)))
         if drawn is not None:
             yield plot(f"drafts-{number}", "Share of drafts accepted, by place", drawn, PLACES)
     known = every["real_accuracy"].dropna().tolist() if "real_accuracy" in every else []

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from parity.base.errors import ParityError
 from parity.base.files import read_json
-from parity.report.figures import STYLE, legend_below
+from parity.report.figures import MARKERS, STYLE, legend_below
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,15 @@ def draw(e: Extra) -> Figure:
             hue: dict[str, Any] = {} if labels == [""] else {"hue": "label", "palette": colours}
             sns.histplot(data, x="value", stat="density", common_norm=False, element="step", bins=40, ax=ax, **hue)
         for label, rows in data.groupby("label", sort=False) if e.kind == "line" else ():
-            ax.plot(rows["x"], rows["y"], color=colours[label], lw=1.5, marker="o", ms=3.5, label=label)
+            ax.plot(
+                rows["x"],
+                rows["y"],
+                color=colours[label],
+                lw=1.5,
+                marker=MARKERS[labels.index(str(label)) % len(MARKERS)],
+                ms=3.5,
+                label=label,
+            )
             if {"low", "high"} <= set(rows):
                 ax.fill_between(rows["x"], rows["low"], rows["high"], color=colours[label], alpha=0.18, lw=0)
         if labels != [""]:

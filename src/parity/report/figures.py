@@ -40,7 +40,7 @@ GREYS = ["#30363d", "#8a94a0"]
 # Told apart with every common kind of colour blindness (after Okabe and Ito, and Tol), none too light for a line.
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#332288"]
 PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
-SHADES = (0, -0.35, 0.35, -0.55, 0.5, -0.2, 0.2)  # of variants of one method
+SHADES = (0, -0.4, 0.4)  # of variants of one method
 QUALITY = {"clip_score": "CLIP-score (higher is better)", "fid": "FID (lower is better)"}
 SPEED = {
     "step_compression": "step compression (tokens per pass)",
@@ -81,6 +81,7 @@ def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str] =
         nth = seen[method] = seen.get(method, -1) + 1
         at = place_of(method, len(seen) - 1)
         marker = MARKERS[(at + 3 * (at // len(PALETTE)) + nth) % len(MARKERS)]
+        at += 5 * (nth // len(SHADES))  # a fourth variant has a hue of its own
         chosen[name] = (shade(PALETTE[at % len(PALETTE)], SHADES[nth % len(SHADES)]), marker)
     return chosen
 

@@ -2,7 +2,7 @@
 of passes against distance from the target's law."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
+from parity.experiment.options import KINDS
 from parity.report import tables
 from parity.report.blocks import Section, Words
 from parity.report.collect import Gathered
@@ -27,19 +29,22 @@ QUALITY = {
     "anysubset": ("perplexity", "perplexity", "perplexity"),
     "continuous": ("right", "right", "share of right classes"),
 }
+SAME = "same distribution as plain decoding? and what that rests on"
 GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
 
 
 def verdicts(g: Gathered) -> Section:
     """The headline: of each method its verdict, then its cost and its quality, both as measured."""
     body: list[Any] = [READING]
-    drawn = headline(g)
-    if drawn is not None:
-        body.append(plot("headline", TITLE, drawn, FIGURE))
+    data = points(g)
     gpu = predicted(g.files.root / GPU)
     for kind in g.kinds:
         rows = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        drawn, name = headline(g, kind, data), KINDS[kind]
+        if drawn is not None:
+            title, caption = f"{TITLE}: {TITLES[kind].lower()}", FIGURE if kind == g.kinds[0] else AGAIN
+            body.append(plot(f"headline-{name}", title, drawn, caption))
         ours = columns(kind, gpu)
         body.append(
             show(rows, ours, style="front", mark=mark) if rows else Words("no method but plain decoding.", "empty")
@@ -51,7 +56,7 @@ def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
     name = QUALITY[kind][2]
     return [
         Column("Method", claimed),
-        Column("Same distribution as plain decoding?", pill),
+        Column("Verdict", verdict, SAME),
         Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
         Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
         Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
@@ -63,6 +68,12 @@ def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
             "predicted from passes counted here and the time of a pass measured there",
         ),
     ]
+
+
+def verdict(row: Mapping[str, Any]) -> Entry:
+    """The pill, and what it rests on; how far it saw stands in the pill, and at length in the verdicts in full."""
+    entry = pill(row)
+    return entry._replace(detail=entry.detail.removesuffix(words(row.get("reach"))).removesuffix("; "))
 
 
 def claimed(row: Mapping[str, Any]) -> Entry:
@@ -144,48 +155,52 @@ def points(g: Gathered) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def headline(g: Gathered) -> Drawing | None:
-    """Passes against distance from the target's law, a panel for each kind."""
-    data = points(g)
-    if data.empty:
+def headline(g: Gathered, kind: str, data: pd.DataFrame) -> Drawing | None:
+    """Passes against distance from the target's law, the methods of one kind."""
+    own = data[data["kind"] == kind] if len(data) else data
+    if own.empty:
         return None
-    kinds = list(dict.fromkeys(data["kind"]))
-    wide = [max(2, int((data["kind"] == kind).sum()) ** 0.7) for kind in kinds]
+    look = look_of(g.rows(kind))
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12.2, 3.3), layout="constrained")
-        axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True, width_ratios=wide)[0]
-        marks = []
-        for ax, kind in zip(axes, kinds, strict=True):
-            look, own = look_of(g.rows(kind)), data[data["kind"] == kind]
-            for r in records(own):
-                colour, marker = look[r["label"]]
-                if r["bound"]:
-                    ax.plot(r["fewer"], r["tv"], "v", color=colour, ms=7, mfc="white", mew=1.5)
-                else:
-                    reach = [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
-                    ax.errorbar(r["fewer"], r["tv"], yerr=reach, fmt=marker, color=colour, ms=7, capsize=2)
-            ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
-            ax.set(xscale="log", yscale="log", xlabel="times fewer passes than plain decoding", title=TITLES[kind])
-            ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
-            ax.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
-            ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-            ax.xaxis.set_major_formatter("{x:g}×")
-            marks.append([Named(r["fewer"], r["tv"], r["label"], look[r["label"]][0]) for r in records(own)])
-        axes[0].set(ylim=(data["tv"].min() / 2, 1.3), ylabel="total variation from the target's law")
-        axes[0].yaxis.set_major_formatter("{x:g}")
+        figure = Figure(figsize=(8.4, 3.1), layout="constrained")
+        ax = figure.subplots()
+        for r in records(own):
+            colour, marker = look[r["label"]]
+            if r["bound"]:
+                ax.plot(r["fewer"], r["tv"], "v", color=colour, ms=7, mfc="white", mew=1.5)
+            else:
+                reach = [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
+                ax.errorbar(r["fewer"], r["tv"], yerr=reach, fmt=marker, color=colour, ms=7, capsize=2)
+        ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
+        ax.set(xscale="log", yscale="log", ylim=(min(own["tv"].min() / 2, 0.005), 1.3))
+        ax.set(xlabel="times fewer passes than plain decoding", ylabel="total variation\nfrom the target's law")
+        ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
+        ax.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter("{x:g}×")
+        ax.yaxis.set_major_formatter("{x:g}")
         figure.draw_without_rendering()
-        for ax, own_marks in zip(axes, marks, strict=True):
-            label_points(ax, own_marks)
-    return figure, data
+        label_points(ax, [Named(x, y, name, look[first][0]) for x, y, name, first in together(own)])
+    return figure, own
+
+
+def together(own: pd.DataFrame) -> Iterator[tuple[float, float, str, str]]:
+    """Place, name and first label of the points, those that lie on each other as one."""
+    for _, rows in own.groupby([own["fewer"].round(2), own["tv"].round(4)], sort=False):
+        label, more = rows["label"].iloc[0], len(rows) - 1
+        name = f"{label} and {more} more" if more > 1 else ", ".join(rows["label"])
+        yield rows["fewer"].iloc[0], rows["tv"].iloc[0], name, label
 
 
 TITLE = "Passes against distance from the target's law"
 FIGURE = (
     "Further right is fewer passes, further down is nearer to the target's law. Filled marks: total variation measured"
     " on the worst enumerable model, with its 95% interval. Hollow marks pointing down: no difference was found, and it"
-    " is at most this large. The broken line is the margin below which a decoder is certified. Methods without an exact"
-    " measurement are in the table alone."
+    " is at most this large. The broken line is the margin below which a decoder is certified. On these small models"
+    " options that count places are cut; each verdict says to what. Methods without an exact measurement are in the"
+    " table alone."
 )
+AGAIN = "Marks as in the figure above."
 READING = (
     "Seconds on a CPU do not say which method is faster on a GPU: a pass costs a processor in proportion to the tokens"
     " it evaluates, while a GPU at small batches needs hardly longer for sixteen tokens than for one. So read passes"

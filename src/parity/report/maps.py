@@ -199,7 +199,7 @@ def accepted_by_pass(steps: Steps, look: Look) -> Drawing | None:
     return figure, data
 
 
-def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 4) -> Drawing | None:
+def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], look: Look, most: int = 4) -> Drawing | None:
     """Where drafts are kept: shares [L] of each cell by rank in the order, a mean over 8, and by place of the grid."""
     if not shares:
         return None
@@ -209,7 +209,9 @@ def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int = 
         axes = figure.subplots(1, 1 + len(drawn), width_ratios=[1.8] + [1] * len(drawn), squeeze=False)[0]
         for ax, (name, (ranks, places)) in zip(axes[1:], drawn.items(), strict=True):
             smooth = pd.Series(ranks).rolling(8, min_periods=1, center=True).mean()
-            axes[0].plot(range(1, len(ranks) + 1), smooth, label=name)
+            colour, marker = look[name]
+            marks: dict[str, Any] = {"marker": marker, "ms": 4, "markevery": max(1, len(ranks) // 5)}
+            axes[0].plot(range(1, len(ranks) + 1), smooth, color=colour, label=name, **marks)
             image = ax.imshow(grid(places, width_of(places)), vmin=0, vmax=1, cmap="YlGn")
             ax.set_title(wrapped(name, 26), fontsize=7)
             ax.set(xticks=[], yticks=[])

@@ -21,6 +21,7 @@ from parity.report import common, files, front
 from parity.report.blocks import Grid, Plot, Section, walk
 from parity.report.collect import Gathered
 
+FRONT = ("verdicts", "files")  # sections of the front page
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -78,10 +79,10 @@ def figure_data(parts: list[Section]) -> dict[str, pd.DataFrame]:
 def build(experiment: str, parts: list[Section], elsewhere: str = "") -> tuple[str, dict[str, pd.DataFrame]]:
     """The page's HTML, and the data of each figure by name.
 
-    elsewhere   the file that sections of the contents stand in, where this page holds the first alone
+    elsewhere   the file that holds all sections, where this page is the front one
     """
     data = figure_data(parts)
-    here = parts[:1] if elsewhere else parts
+    here = [section for section in parts if not elsewhere or section.id in FRONT]
     contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
     names = [*files.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
     context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "files": names, "script": script()}

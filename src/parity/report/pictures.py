@@ -51,7 +51,8 @@ def blocks(g: Gathered) -> list[Any]:
         rows.append((captions[i], f"{w:+.3f}", row))
     grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
     every = len(next(iter(shards.values())).step)
-    return [WORST.format(shown=len(rows), all=len(captions)), grid, *views(g, columns, captions, shards, every)]
+    among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
+    return [WORST.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards, every)]
 
 
 def views(
@@ -67,7 +68,7 @@ def views(
         base = next((c for c in own if c.baseline), own[0])
         wholes = {len(shards[c.label].step[0]) for c in own}
         told = [column(g, c, shards[c.label], order, base, held.of[k]) for k, c in enumerate(own)]
-        about = ABOUT.format(shown=shown, all=every) + LEFT * (shown < every)
+        about = ABOUT.format(shown=shown, all=f"{every:,}") + LEFT * (shown < every)
         yield packed("pictures", f"{about} Without scripts the worst stand above.", {
             "side": held.side, "across": ACROSS, "tokens": max(wholes), "sheets": held.uris, "columns": told,
             "captions": [captions[i] for i in order], "worst": rounded(kept[0]), "about": about, "replay": REPLAY,
@@ -83,6 +84,7 @@ def column(
     held: dict[str, Any] = {
         "label": c.label, "method": c.method, "plain": c.baseline, "sheet": sheet, "cosine": rounded(c.cosine[order]),
         "difference": rounded(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
+        "passes": float(step.max(1).mean()),
     }  # fmt: skip
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
         kept = [np.bincount(row)[1:].tolist() for row in step]

@@ -21,8 +21,9 @@ from matplotlib.figure import Figure
 
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import setting, shown, source
-from parity.report.figures import STYLE, Drawing, half_width, styles, wrapped
+from parity.report.figures import STYLE, Drawing, Look, half_width, styles, wrapped
 from parity.report.format import pairs, written
+from parity.report.labelling import Named, label_points
 from parity.report.settings import read, records, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
@@ -30,6 +31,7 @@ LAST = {"sampling.top_k": "all", "iterations": "each"}  # settings whose 0 stand
 LEVELS = ("speedup", "perplexity_ratio")  # ratios to plain decoding: a line marks it
 COLUMNS = ["source", "label", "method", "x", "measure", "value", "low", "high"]
 COLUMNS += ["across_low", "across_high", "note", "model", "table", "key"]
+MOST, SHORT = 8, 18  # lines that are named in a panel, and letters that there is room for
 Labels = Mapping[str, str]  # measure to the label of its axis
 
 
@@ -186,6 +188,14 @@ def name_ends(ax: Axes, run: pd.DataFrame, at: np.ndarray, value: np.ndarray, co
         ax.annotate(text, (at[k], value[k]), textcoords="offset points", fontsize=7, color=colour, **beside)
 
 
+def ends(marks: pd.DataFrame, look: Look) -> list[Named]:
+    """The name of each of our lines, at its last mark; none where it is alone."""
+    ours = marks[(marks["source"] == "ours") & marks["at"].notna()]
+    last = [rows.sort_values("at", kind="stable").iloc[-1] for _, rows in ours.groupby("series", sort=False)]
+    found = [Named(float(r["at"]), float(r["value"]), r["label"], look[r["label"]][0]) for r in last]
+    return found if len(found) > 1 else []
+
+
 def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
     """A colour with a share of another."""
     return tuple((1 - share) * np.array(to_rgb(colour)) + share * np.array(to_rgb(other)))
@@ -243,10 +253,11 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
     printed = {y: bool((theirs["measure"] == y).any()) for y in figure.y}
     placed, lines = data.assign(at=along(data, axis)), data.drop_duplicates("label")
     base = set(rows.loc[rows["role"] == "reference", "method"])
-    look = styles(lines["label"].tolist(), lines["method"].isin(base).tolist())
+    look = styles(lines["label"].tolist(), lines["method"].isin(base).tolist(), lines["method"].tolist())
     papers_lines = data[data["source"] == "paper"].groupby("label")["series"]
     nth = {name: k for _, series in papers_lines for k, name in enumerate(dict.fromkeys(series))}
     with matplotlib.rc_context(STYLE):
+        named: dict[Axes, list[Named]] = {}
         drawn, panels = layout(figure.y, [y for y in figure.y if printed[y] and y not in SHARED])
         for (y, part), ax in panels.items():
             both = part == "ours" and y in SHARED
@@ -254,13 +265,21 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
             for name, group in marks.groupby("series", sort=False):
                 line(ax, group, axis, *look[group["label"].iloc[0]], nth.get(str(name), 0))
             label_axes(ax, figure, y, axis, marks["x"], known)
+            named[ax] = ends(marks, look)
             among = ", and printed in the paper" * (both and printed[y])
             ax.set_title("printed in the paper" if part == "paper" else f"measured here{among}")
             if part == "paper":
                 ax.set_facecolor("#faf6ee")
+        short = all(len(mark.name) <= SHORT for marks_named in named.values() for mark in marks_named)
+        level = bool(placed["at"].isna().any())  # a level line has no end to be named at
+        if told := short and max(map(len, named.values())) <= MOST:
+            drawn.draw_without_rendering()  # the places of names hang on the axes' limits
+            for ax, marks_named in named.items():
+                label_points(ax, marks_named)
         handles = {text: h for ax in drawn.axes for h, text in zip(*ax.get_legend_handles_labels(), strict=True)}
         columns = 2 if len(theirs) or max(map(len, handles)) > 40 else 4
-        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
+        if len(theirs) or level or not told:
+            drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
     return drawn, data
 
 

@@ -210,9 +210,10 @@ function browse(box, data, sheets) {
   }
 
   const caption = make("caption", { textContent: data.about });
+  const style = data.columns.length > 16 ? "grid many" : "grid";
   box.append(make("h3", { textContent: "All prompts" }),
     make("div", { className: "controls" }, labelled("Lowest first by", by), back, said, on),
-    make("table", { className: "grid" }, caption, make("thead", {}, head), body));
+    make("table", { className: style }, caption, make("thead", {}, head), body));
   const still = box.previousElementSibling; // what is read without scripts
   if (still && still.matches("table.grid") && !box.nextElementSibling) still.hidden = true;
   document.getElementById("choice").addEventListener("change", () => setTimeout(draw));
@@ -294,7 +295,7 @@ function replay(box, data, sheets) {
   const style = getComputedStyle(document.documentElement);
   const colours = Object.fromEntries([...Object.keys(MARKS), "open"].map((n) => [n, style.getPropertyValue(`--${n}`).trim()]));
   const labels = data.columns.map((column) => column.label);
-  const fast = Math.max(0, data.columns.findIndex((column) => !column.plain));
+  const fast = data.columns.reduce((best, column, k) => (column.passes < data.columns[best].passes ? k : best), 0);
   const row = choiceOf(data.captions, begin);
   const sides = [choiceOf(labels, begin, 0), choiceOf(labels, begin, fast)];
   const stage = make("div", { className: "replay" });
