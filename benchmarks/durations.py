@@ -5,8 +5,9 @@
 RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
 CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; the exact layer by
 sequences. A method that the run has not counts as the median of its kind. An image of a continuous model costs more in
-a small batch, by SMALL_BATCH, and measuring a cell costs LEAST whatever it holds: of the exact studies' runs. With --write the header of every file is
-written anew. Prints the estimate of the default experiment beside what its jobs cost.
+a small batch, by SMALL_BATCH, and measuring a cell costs LEAST whatever it holds: both from runs of the exact studies.
+With --write the header of every file is written anew. Prints the estimate of the default experiment beside what its
+jobs cost.
 """
 
 import argparse

@@ -39,10 +39,10 @@ def test_as_a_module_of_another_workflow(tmp_path):
     (tmp_path / "Snakefile").write_text(MODULE.replace("SNAKEFILE", repr(str(ROOT / "Snakefile"))))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"parity": yaml.safe_load(TINY)}))
     # what this workflow prints of a job by its message is Snakemake's own here
-    planned = snakemake(tmp_path, "-n")
+    planned = snakemake(tmp_path, "-n", "-p")
     assert planned.returncode == 0, planned.stderr
     assert "parity_decode" in planned.stdout and "mine" in planned.stdout
-    assert str(ROOT / "workflow/published/sjd.csv") in snakemake(tmp_path, "-n", "-p").stdout
+    assert str(ROOT / "workflow/published/sjd.csv") in planned.stdout
     done = snakemake(tmp_path, "--until", "parity_checkpoint")
     assert done.returncode == 0, done.stderr
     [manifest] = (tmp_path / "results/checkpoints").rglob("manifest.json")
