@@ -4,8 +4,10 @@
 
 RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
 CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; the exact layer by
-sequences. A method that the run has not counts as the median of its kind. With --write the header of every file is
-written anew. Prints the estimate of the default experiment beside what its jobs cost.
+sequences. A method that the run has not counts as the median of its kind. An image of a continuous model costs more in
+a small batch, by SMALL_BATCH, and measuring a cell costs LEAST whatever it holds: both from runs of the exact studies.
+With --write the header of every file is written anew. Prints the estimate of the default experiment beside what its
+jobs cost.
 """
 
 import argparse
@@ -25,6 +27,8 @@ from parity.experiment.schema import Config
 ROOT = Path(__file__).parents[1]
 HEAD = "# About {said} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
 BELOW = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
+SMALL_BATCH = 0.44  # a batch of one of 29 cells took 4 times what an image of a batch of 24 takes
+LEAST = 3.4  # CPU-seconds
 SMALLER = {"image": 8, "text": 8, "continuous": 4}  # of each section a small run keeps about so many
 
 
@@ -38,7 +42,8 @@ def units(config: Config, cell: C.Cell) -> float:
     if cell.kind == "discrete" and config.image:
         return config.image.prompts.limit * config.image.prompts.repeats
     if cell.kind == "continuous":
-        return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25
+        small = max(1, 24 / cell.spec["batch"]) ** SMALL_BATCH
+        return cell.spec["images"] * cell.spec["sampling"].get("steps", 25) / 25 * small
     task = next(t for t in C.text_tasks(config.text) if t["key"] == cell.spec["task"])  # type: ignore[arg-type]
     return task["settings"]["rows"] * task["settings"].get("attempts", 1) * task["settings"].get("length", 64) / 64
 
@@ -50,8 +55,9 @@ def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]
     found = []
     for cell in every:
         method, n = cell.spec["method"], units(config, cell)
-        stages = ["decode", "measure", *(["render"] if cell.kind != "anysubset" else [])]
-        found += [(stage, cell.kind, method, n) for stage in stages]
+        stages = ["measure", *(["render"] if cell.kind != "anysubset" else [])]
+        rows = cell.spec["images"] if cell.kind == "continuous" else n
+        found += [("decode", cell.kind, method, n), *((stage, cell.kind, method, rows) for stage in stages)]
         for layer in layers.of(config, declared, cell):
             size = config.continuous.forced * config.continuous.conditions if cell.kind == "continuous" else n  # type: ignore[union-attr]
             found.append((f"equality/{layer.replace('_', '-')}", cell.kind, method, size))
@@ -89,7 +95,7 @@ def estimate(config: Config, prompts: list[str], known: dict[Any, list[float]]) 
     for stage, kind, method, n in jobs(config, prompts):
         near = [rate for (s, k, _), [rate] in known.items() if (s, k) == (stage, kind)]
         rate = known.get((stage, kind, method)) or [statistics.median(near) if near else 0.0]
-        total += rate[0] * n
+        total += max(rate[0] * n, LEAST if stage == "measure" else 0)
     return total
 
 

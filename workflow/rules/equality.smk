@@ -79,6 +79,8 @@ rule long:
         n=lambda w: LONG[w.kind, w.key].n,
         seeds=canonical(EQUALITY.seeds[:2]),
         code=long_code,
+    message:
+        "test {wildcards.method} on long sequences whose likelihood is known ({wildcards.kind})"
     shell:
         r"""
         python -m parity.equality long \

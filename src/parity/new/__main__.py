@@ -124,6 +124,7 @@ def checked(name: str, package: str) -> str:
 
 def written(files: dict[Path, str]) -> None:
     for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
 

@@ -1,0 +1,51 @@
+"""From an empty folder to a new decoder's verdict on the page: five steps, of which one is to write a file."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.workflow.conftest import copied, runner
+
+FEW = """
+experiment: few
+text:
+  methods: {sequential: [{}]}
+  tasks: {infilling: [{rows: 4, length: 16, masked: 0.5}]}
+equality: {n: 10000, anyorder: 1000, calibration: 100, swaps: 99}
+"""
+
+
+@pytest.mark.slow
+def test_five_steps_and_one_file(tmp_path):
+    """As CONTRIBUTING.md has them, on texts, whose jobs are the shortest; and the decoder is seen to be wrong when it
+    is: a second edit makes it so."""
+    # 1. a clone, 2. an environment
+    project = copied(tmp_path / "parity")
+    (project / "few.yaml").write_text(FEW)
+    before = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    # 3. begin a decoder
+    begun = subprocess.run(
+        [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset"],
+        cwd=project, env=os.environ | {"PYTHONPATH": str(project / "src")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert begun.returncode == 0, begun.stderr
+    written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - before
+    own = project / "src/parity/decoders/anysubset/mine.py"
+    assert written == {own, project / "tests/decoders/test_mine.py"}
+    # 4. edit it: here a decoder that draws from another law, and says that it does not
+    text = own.read_text()
+    own.write_text(text.replace("race(law,", "race(law.sqrt(),"))
+    assert own.read_text() != text
+    # 5. run
+    done = runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml", warm=True)
+    assert done.returncode == 0, done.stderr
+    last = done.stderr.strip().splitlines()
+    assert last[-1] == f"Report: {project / 'results/few/text/report.html'}" or "report.html" in last[-1]
+    assert any("mine" in line and "lossless" in line and "lossy: TV" in line for line in last[-12:]), last
+    page = (project / "results/few/report.html").read_text()
+    with (project / "results/few/summary.csv").open() as stream:
+        [row] = [row for row in csv.DictReader(stream) if row["method"] == "mine"]
+    assert row["verdict"].startswith("lossy: TV") and row["verdict"] in page
