@@ -222,7 +222,7 @@ class Reader:
                     key = str(row.get("key", row.get("cell")))[-8:]
                     cell = f"{where}: {shown(self.found.names.get(key, key))}"
                     self.found.figures |= {(cell, k): v for k, v in stripped(row).items() if k not in LABELS}
-            for name in ("equality", "text-equality", "continuous-equality"):
+            for name in ("equality", "self_tests", "text-equality", "continuous-equality"):
                 file = folder / f"{name}.csv"
                 for row in pd.read_csv(file, low_memory=False).to_dict("records") if file.exists() else []:
                     self.found.rows[f"{where}: {row['method']}", str(row["layer"])].append(row)

@@ -45,7 +45,7 @@ def said(method="sjd", given=None, metric="clip_score", value=0.32, kind="discre
 
 
 def found(*lines, rows=None, more=()):
-    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, more)
+    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, more, {"scenes": "M"})
 
 
 def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_plain_decoding():
@@ -57,6 +57,15 @@ def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_p
         clip["change"] == pytest.approx(0.02) and clip["our_change"] == 0 and clip["difference"] == pytest.approx(-0.02)
     )
     assert pd.isna(table.iloc[0]["our_change"]) and pd.isna(table.iloc[0]["difference"])
+
+
+def test_figures_of_different_networks_stand_beside_each_other_and_no_difference_is_taken():
+    lines = [said(given={"window": 16}), said(metric="speedup", value=2.0, given={"window": 16}), said("ar", value=0.3)]
+    for networks in ({}, {"scenes": "another"}, None):
+        table = beside(pd.DataFrame(lines), images(), VOCAB, (), networks)
+        assert table["ours"].notna().all() and table["difference"].isna().all()
+        assert "Difference" not in [heading for heading, _ in common.published_table(table, {}, "").columns]
+    assert "Difference" in [heading for heading, _ in common.published_table(found(*lines), {}, "").columns]
 
 
 def test_ratios_compare_as_they_are_and_seconds_do_not_compare():
@@ -175,7 +184,8 @@ def test_a_study_shows_its_own_tables_first_and_others_what_differs(gathered):
     image = gathered.settings.image.model_copy(update={"study": []})
     gathered.settings = gathered.settings.model_copy(update={"image": image})
     first = gathered.published[common.worth_showing(gathered)]
-    assert len(first) and first["difference"].notna().all() and "ar" not in set(first["method"])
+    assert len(first) and first["ours"].notna().all() and "ar" not in set(first["method"])
+    assert first["difference"].isna().all()  # the embedded networks are no paper's
     gathered.published = pd.DataFrame(columns=COLUMNS)
     assert common.worth_showing(gathered).empty and common.published(gathered).body[0].form == "empty"
 

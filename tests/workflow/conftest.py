@@ -97,7 +97,7 @@ if "-m" in words[:3] and words[words.index("-m") + 1].startswith("parity."):
     out += map(Path, words[words.index("--out") + 2 :] if "drafted-trees" in words else [])
     shards = given.get("--shards", "0") if "prompts" in words else "0"
     folders = {"prompts": [f"{k}.json" for k in range(int(shards))]} if "prompts" in words else {}
-    tables = [f"{name}.csv" for name in ("summary", "equality", "published")]
+    tables = [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
     folders["parity.report"] = ["index.html", "report.html", *tables, "records.parquet"]
     for file in out:
         inside = next((names for word, names in folders.items() if word in words), None)

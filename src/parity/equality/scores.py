@@ -216,10 +216,7 @@ def by_likelihood(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarra
     z = np.array([whole.sum() / count / error])
     values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
     found = [normal(layer, "likelihood", count, z, str, **values)]
-    excess, mean = whole**2 - expected, float(expected.mean())
-    error = float(excess.std(ddof=1)) / math.sqrt(n) / mean
-    values = {"effect": abs(float(excess.mean())) / mean, "minimum_detectable_effect": detectable_z(error), **place}
-    found.append(normal(layer, "likelihood spread", n, np.array([excess.mean() / mean / error]), str, **values))
+    found.append(spread(layer, whole / np.sqrt(expected), **place))
     both, squares, lags = score.T @ score, (score**2).T @ variance, range(1, L)
     products = np.array([np.trace(both, d) for d in lags])
     errors = np.sqrt([np.trace(squares, d) for d in lags])
@@ -232,14 +229,30 @@ def by_likelihood(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarra
     return [*found, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
 
 
+def spread(layer: str, z: np.ndarray, **place: Any) -> Row:
+    """Whether sums [n] of mean nought and variance one have that variance: chi-square of n degrees of freedom."""
+    n, total = len(z), float((z**2).sum())
+    p = 2 * min(special.chdtrc(n, total), special.chdtr(n, total))
+    values = {"statistic": total, "effect": abs(total / n - 1), "p_value": min(1.0, float(p))}
+    values["minimum_detectable_effect"] = detectable_z(math.sqrt(2 / n))
+    return R.row(layer, "likelihood spread", n, **values, **place)
+
+
 def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, **place: Any) -> Row:
-    """Whether sequences next to each other agree as often as independent ones do."""
-    same = (tokens[1:] == tokens[:-1])[:, free]
-    expected = np.einsum("nlv,nlv->nl", p[1:], p[:-1])[:, free]
-    error = math.sqrt((expected * (1 - expected)).sum()) / same.size
-    moved = float((same - expected).mean())
-    values = {"effect": abs(moved), "minimum_detectable_effect": detectable_z(error), **place}
-    return normal(layer, "rows", same.size, np.array([moved / error]), str, **values)
+    """Whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd with
+    the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
+    zs, moves, errors = [], [], []
+    for first in range(2):
+        one, other = ((x[:, free] for x in (tokens[k::2], p[k::2])) for k in (first, first + 1))
+        (a, p_a), (b, p_b) = one, other
+        m = min(len(a), len(b))
+        expected = np.einsum("nlv,nlv->nl", p_a[:m], p_b[:m])
+        error = math.sqrt((expected * (1 - expected)).sum()) / expected.size
+        moves.append(float(((a[:m] == b[:m]) - expected).mean()))
+        errors.append(error)
+        zs.append(moves[-1] / error)
+    values = {"effect": max(map(abs, moves)), "minimum_detectable_effect": detectable_z(max(errors), 2), **place}
+    return normal(layer, "rows", len(tokens) // 2 * int(free.sum()), np.array(zs), lambda i: f"half {i + 1}", **values)
 
 
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:

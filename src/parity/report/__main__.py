@@ -1,5 +1,5 @@
-"""The report of an experiment: report.html and index.html, and beside them summary.csv, equality.csv, published.csv,
-records.parquet, figures/.
+"""The report of an experiment: report.html and index.html, and beside them summary.csv, equality.csv, self_tests.csv,
+published.csv, records.parquet, figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
 
@@ -20,6 +20,7 @@ from parity.experiment.options import KINDS
 from parity.report import published
 from parity.report.collect import gather, ordered
 from parity.report.page import write
+from parity.report.self_tests import split
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "n", "nfe_ratio", "speedup"]
 TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
@@ -38,7 +39,8 @@ def main() -> None:
     pin_threads(a.threads)
     gathered = gather(load(a.config), a.published, a.extra, a.kinds, home=a.out)
     csv(gathered.summary, a.out / "summary.csv", FIRST)
-    csv(gathered.equality, a.out / "equality.csv", TESTS)
+    for name, rows in zip(("equality", "self_tests"), split(gathered.equality), strict=True):
+        csv(rows, a.out / f"{name}.csv", TESTS)
     csv(gathered.published, a.out / "published.csv", published.COLUMNS)
     stream = io.BytesIO()
     gathered.records.to_parquet(stream, index=False)

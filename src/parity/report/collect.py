@@ -30,6 +30,7 @@ from parity.experiment.study import measures
 from parity.metrics.statistics import compare
 from parity.report import published
 from parity.report.extras import Extra, read_extra
+from parity.report.few import too_few_of
 from parity.report.settings import labels
 from parity.report.verdicts import Tested, judge
 
@@ -186,6 +187,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
+        row["too_few"] = " ".join(too_few_of(row))
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
     for row, label in zip(rows, labels(rows), strict=True):
         row["label"] = label
@@ -254,12 +256,22 @@ def gather(
     every, accuracy, image = published.read_published(papers), files.accuracy(), settings.image
     vocab = {name: weights.largest(model)["group"] for name, model in image.models.items()} if image is not None else {}
     table = pd.DataFrame(summary)
-    beside = published.beside(every, table, vocab, published.answers(accuracy))
+    beside = published.beside(every, table, vocab, published.answers(accuracy), networks(settings))
     return Gathered(
         settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), every, beside, environment(files), null, ratios, accuracy,
         [read_extra(file) for file in extra], home or Path("results") / settings.experiment,
     )  # fmt: skip
+
+
+def networks(settings: Config) -> dict[str, str]:
+    """Our models that are a paper's own network, by name: published files of the sizes that it names. Embedded models
+    are nobody's, and of a folder of weights nothing is known."""
+    given = settings.image.models if settings.image is not None else {}
+    return {
+        name: "LlamaGen-XL stage 1" for name, m in given.items()
+        if (m.family, m.source, m.network) == ("llamagen", "hub", {})
+    }  # fmt: skip
 
 
 def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:

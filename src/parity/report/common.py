@@ -14,12 +14,13 @@ from parity.report.blocks import Details, Plot, Section, Sides, Table, Terms, Wo
 from parity.report.collect import Gathered
 from parity.report.extras import draw
 from parity.report.figures import data_uri, p_value_qq, plot
-from parity.report.format import Entry, chip, interval, missing, number, pairs, plain, words
+from parity.report.format import Entry, chip, interval, missing, number, p_value, pairs, plain, words
+from parity.report.published import RATIOS
+from parity.report.self_tests import CORRECT, WRONG, planted, split
 from parity.report.settings import labels, read, records
 from parity.report.tables import NONE, Column, mark, measured, show, text, value
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
-ALPHA = 0.05  # as in equality.rows
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 
 
@@ -115,21 +116,29 @@ def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) 
         figure("Ours", "ours"),
         figure("Published, from plain", "change", "less the paper's own plain decoding in the same table"),
         figure("Ours, from plain", "our_change", "less our plain decoding under the same settings"),
-        figure("Difference", "difference", "ours less theirs: of ratios themselves, of others the changes", 3),
+        *(
+            figure("Difference", "difference", meaning, 3)
+            for meaning in [OURS_LESS]
+            if rows["difference"].notna().any()
+        ),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
     ]
     return show(records(rows), columns, caption)
 
 
+OURS_LESS = "of one network, ours less theirs: of ratios themselves, of others the changes"
+
+
 def worth_showing(g: Gathered) -> pd.Series:
-    """Published rows that the page shows at once: of the study's tables, or else those with a difference."""
+    """Published rows that the page shows at once: of the study's tables, or else those that compare with ours."""
     rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
     if figures:
         named = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}
         at = zip(rows["paper"], rows["table"], strict=True)
         return pd.Series([pair in named for pair in at], index=rows.index, dtype=bool)
     base = set(g.summary.loc[g.summary["role"] == "reference", "method"])
-    return rows["difference"].notna() & ~rows["method"].isin(base)
+    compares = rows["change"].notna() | (rows["metric"].isin(RATIOS) & rows["ours"].notna())
+    return compares & ~rows["method"].isin(base)
 
 
 def published(g: Gathered) -> Section:
@@ -147,8 +156,9 @@ def published(g: Gathered) -> Section:
 
 
 PUBLISHED = (
-    "The papers' figures beside ours. The models, prompts and metric protocols differ unless a row says otherwise, so a"
-    " method's change from its own baseline compares better than values do. A speed is of the device it was taken on."
+    "The papers' figures beside ours. The models, prompts and metric protocols differ unless a row says otherwise, so"
+    " each stands beside its own baseline; a difference is taken of one and the same network alone. A speed is of the"
+    " device it was taken on."
 )
 
 
@@ -179,9 +189,10 @@ EVERY = (
     " the verdict."
 )
 LAYERS = (
-    "Layers: decoders on models whose joint law can be enumerated, the target's own conditionals along the decoded"
-    " tokens, and pictures paired by prompt. A p-value says how surprising the data are if the decoder is right; effect"
-    " and MDE say whether the test could have seen a difference that matters."
+    "Layers: exact, on models of a few tokens whose joint law can be listed; long, at a method's own options, on models"
+    " of 64 tokens and more whose conditionals are exact; the target's own conditionals along the decoded tokens; and"
+    " pictures paired by prompt. A p-value says how surprising the data are if the decoder is right; effect and MDE say"
+    " whether the test could have seen a difference that matters."
 )
 STRONGEST = (
     "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
@@ -191,35 +202,32 @@ STRONGEST = (
 
 def labelled(g: Gathered) -> pd.DataFrame:
     """The tests of decoders with the label of what they judge; those that test the tests are not among them."""
-    rows = g.equality[~g.equality["self_test"].astype(bool)]
+    rows = split(g.equality)[0]
     known = {(v["kind"], v["key"]): v["label"] for v in records(g.verdicts)}
     return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
 
-def planted_faults(tests: pd.DataFrame) -> pd.DataFrame:
-    """How far each planted fault (column key) moves the law, and in how many runs a deciding test saw it."""
-    result = []
-    rows = tests[tests["p_value"].notna() & tests["decides"].astype(bool)]
-    for (layer, method, fault, n), own in rows.groupby(["layer", "method", "key", "n"], sort=False):
-        p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
-        runs = p.groupby([own["model"], own["seed"]]).min()
-        row = {"layer": layer, "decoder": method, "fault": fault, "n": n, "effect": own["effect"].max()}
-        result.append(row | {"caught": f"{int((runs < ALPHA).sum())} of {len(runs)} runs", "largest_p": runs.max()})
-    return pd.DataFrame(result)
-
-
 def self_tests(g: Gathered) -> Section:
     """Are the p-values honest, and can the tests fail?"""
-    tests = g.equality[g.equality["self_test"].astype(bool)]
-    faults, sizes = planted_faults(tests), tests[tests["p_value"].isna() & tests["effect"].notna()]
+    tests = split(g.equality)[1]
+    faults, sizes = planted(tests), tests[tests["p_value"].isna() & tests["effect"].notna()]
     qq = plot("qq", "P-values of plain decoding against itself", p_value_qq(g.null), QQ)
     table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal 0.05.")
     more = [Details("Measured size of each test", [table])] if len(sizes) else []
-    caught = tables.any_table(faults, FAULTS) if len(faults) else Words("no planted faults.", "empty")
+    planted_table = [f for f in faults if f["fault"] != CORRECT] + [f for f in faults if f["fault"] == CORRECT]
+    caught = show(planted_table, PLANTED, FAULTS) if faults else Words("no planted faults.", "empty")
     honest, alive = Words("Are the p-values honest?", "heading"), Words("Can the tests fail?", "heading")
     return Section("self-tests", "Tests of the tests", Sides([[honest, qq, *more], [alive, caught]]))
 
 
+PLANTED = [
+    Column("Decoder", text("decoder"), "of the harness itself, or a method with something changed about it"),
+    Column("Fault", lambda r: Entry("correct decoder" if r["fault"] == CORRECT else words(r["fault"]), style="text")),
+    Column("n", value("n"), "sequences or tokens of a sample"),
+    Column("Outcome", lambda r: Entry(r["outcome"], r["verdict"], "text" if r["verdict"] != WRONG else "wrong")),
+    Column("Effect", value("effect", 3), "total variation where the law is listed, else in the test's own units"),
+    Column("Largest p", lambda r: Entry(p_value(r["largest_p"])), "of its samples"),
+]
 SIZES = [
     Column("Test", text("test")),
     Column("Replicates", value("n")),
@@ -233,9 +241,9 @@ QQ = (
     " Where there are many tests, those furthest from the diagonal are named."
 )
 FAULTS = (
-    "Decoders with a planted fault, and the same without one (fault “none”), where what is caught is a false alarm. A"
-    " fault that goes undetected marks the size of error that this report cannot see. Effect: total variation where the"
-    " law is enumerable, else in the test's own units; the largest of the runs."
+    "Decoders with a planted fault, which the tests must find in every sample, then correct decoders, which they must"
+    " not reject in all of them. None of these is a method of this experiment. A fault that is missed marks the size of"
+    " error that this report cannot see."
 )
 
 

@@ -11,12 +11,13 @@ from parity.report.collect import Gathered
 from parity.report.format import Entry
 from parity.report.tables import Column, show
 
-TABLES = ("summary.csv", "equality.csv", "published.csv", "records.parquet")  # beside the page
+TABLES = ("summary.csv", "equality.csv", "self_tests.csv", "published.csv", "records.parquet")  # beside the page
 WHAT = {
     "index.html": "the verdicts, and the way to the rest",
     "report.html": "the whole page in one file",
     "summary.csv": "a row per cell",
-    "equality.csv": "a row per test",
+    "equality.csv": "a row per test of a method",
+    "self_tests.csv": "a row per test of the tests",
     "published.csv": "the papers' figures beside ours",
     "records.parquet": "a row per image or text",
 }

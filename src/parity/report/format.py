@@ -86,6 +86,11 @@ def interval(value: Any, low: Any, high: Any) -> Entry:
     return Entry(f"{value:,.{decimals}f}", f"{low:,.{decimals}f} to {high:,.{decimals}f}")
 
 
+def grey(entry: Entry, kind: Any = "") -> Entry:
+    """A figure that says nothing (`report.few`): class "few", and why."""
+    return Entry(entry.text, f"{entry.detail} too few {'texts' if kind == 'anysubset' else 'images'}".strip(), "few")
+
+
 def plain(value: Any, digits: int = 4) -> Entry:
     return ABSENT if missing(value) else Entry(number(value, digits))
 

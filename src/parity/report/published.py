@@ -90,30 +90,37 @@ def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[R
     return [max(stating, key=lambda row: (not missing(row.get(metric)), *rank(paper, row)))]
 
 
-def changes(paper: Row, row: Row, theirs: float | None, base: Row | None) -> dict[str, Any]:
-    """Both figures' changes from plain decoding, and ours less theirs: of ratios themselves, else of the changes."""
+def changes(paper: Row, row: Row, theirs: float | None, base: Row | None, same: bool) -> dict[str, Any]:
+    """Both figures' changes from plain decoding, and of the `same` network ours less theirs: of ratios themselves, else
+    of the changes. Figures of two networks differ by the networks, so their difference says nothing of the method."""
     metric, value = paper["metric"], row.get(paper["metric"])
     result: dict[str, Any] = dict.fromkeys(("change", "our_change", "difference"))
     if value is None or missing(value):
         return result
     if metric in RATIOS:
-        return result | {"difference": value - paper["value"]}
+        return result | ({"difference": value - paper["value"]} if same else {})
     if base is None or row is base or missing(base.get(metric)) or any(word in metric for word in APART):
         return result
     result["our_change"] = value - base[metric]
     if theirs is not None:
         result["change"] = paper["value"] - theirs
-        result["difference"] = result["our_change"] - result["change"]
+        if same:
+            result["difference"] = result["our_change"] - result["change"]
     return result
 
 
 def beside(
-    papers: pd.DataFrame, summary: pd.DataFrame, vocab: Mapping[str, int], more: Sequence[Row] = ()
+    papers: pd.DataFrame,
+    summary: pd.DataFrame,
+    vocab: Mapping[str, int],
+    more: Sequence[Row] = (),
+    networks: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """The papers' figures with ours beside them, where what they are of is in the experiment.
 
     change, our_change  from plain decoding: the paper's own in the same table, ours of the cell's reference
-    difference          ours less theirs: of ratios themselves, of other figures the changes
+    difference          where both are of one network, ours less theirs: of ratios themselves, of others the changes
+    networks            our models that are a paper's own network: its name there
     more                rows of ours that are of no cell: answers of the model itself
     """
     table = ["paper", "table", "model", "conditions", "metric"]
@@ -126,8 +133,9 @@ def beside(
         for row in matches(paper, rows, vocab):
             base = by_key.get(row.get("reference"))
             own = None if is_plain(paper) else theirs.get(tuple(paper[name] for name in table))
+            same = (networks or {}).get(row.get("model", "")) == paper["model"]
             mine = {"ours": row.get(paper["metric"]), "our_options": row["options"], "key": row["key"]}
-            result.append({**paper, **mine, **changes(paper, row, own, base)})
+            result.append({**paper, **mine, **changes(paper, row, own, base, same)})
     return pd.DataFrame(result, columns=COLUMNS)
 
 

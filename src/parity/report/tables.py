@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from parity.report import few
 from parity.report import format as form
 from parity.report.blocks import Table
 from parity.report.format import ABSENT, NOT_RUN, Entry, chip, missing, p_value, plain, words
@@ -72,7 +73,8 @@ def measured(name: str, scale: float = 1.0) -> Maker:
     def entry(row: Row) -> Entry:
         parts: list[Any] = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
-        return form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
+        shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
+        return form.grey(shown, row.get("kind")) if few.too_few(row, name) else shown
 
     return entry
 

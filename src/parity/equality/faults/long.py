@@ -131,7 +131,7 @@ def trials(n: int, seeds: Sequence[int], draws: int = 0, threads: int = 1) -> It
         rows: list[Row] = []
         for target in every:
             drawn = target.draw(decoder, 0, seed, options)._replace(ordered=True)
-            rows += target.rows_of(drawn, "mutants", seed, draws)
+            rows += target.rows_of(drawn, "long", seed, draws)
         R.family(rows)
         return rows
 

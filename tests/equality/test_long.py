@@ -1,0 +1,132 @@
+"""The long layer: laws that are the forward algorithm's, correct decoders at their own options, faults of far away."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from parity.base.errors import ParityError
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.mtj import mtj
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.zipar import zipar
+from parity.equality.exact import exact
+from parity.equality.faults import long as faults
+from parity.equality.faults import planted
+from parity.equality.long.discrete import LONGEST, targets
+from parity.equality.scores import TESTS
+from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
+from parity.models.discrete.tabular import joint
+
+OPEN = torch.full((4,), -1)
+
+
+def law_of(rows, columns, seed=0):
+    return torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(-1)
+
+
+def by_paths(law, length):
+    """The joint law by the sum over all paths of states: no forward algorithm."""
+    H, V = law.emit.shape
+    result = np.zeros([V] * length)
+    for states in itertools.product(range(H), repeat=length):
+        p = law.begin[states[0]].item() * np.prod([law.step[a, b].item() for a, b in itertools.pairwise(states)])
+        emitted = [law.emit[s].numpy() for s in states]
+        result += p * np.einsum(*itertools.chain(*((e, [i]) for i, e in enumerate(emitted))), list(range(length)))
+    return result.ravel()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [Law(law_of(1, 3)[0], law_of(3, 3), law_of(3, 2, 1)), chain(law_of(4, 2).view(2, 2, 2)), counter(law_of(3, 2))],
+    ids=["hidden", "order 2", "counter"],
+)
+def test_the_models_law_is_the_sum_over_paths(law):
+    model = HiddenMarkov(law, 4, 16, 4, OPEN)
+    np.testing.assert_allclose(joint(model, 2, 4).numpy(), by_paths(law, 4), atol=1e-14)
+
+
+def test_a_hole_is_summed_over_and_a_token_fed_again_replaces_the_first():
+    law = Law(law_of(1, 3)[0], law_of(3, 3), law_of(3, 2, 1))
+    model = HiddenMarkov(law, 4, 1, 4, OPEN)
+    full = by_paths(law, 4).reshape(2, 2, 2, 2)
+    feed = lambda tokens, at: model.logits(torch.tensor([tokens]), torch.tensor([at])).softmax(-1)[0, -1].numpy()  # noqa: E731
+    feed([0], [-1])
+    hole = full[1, :, 1, :].sum(0)
+    np.testing.assert_allclose(feed([1, 1], [0, 2]), hole / hole.sum(), atol=1e-14)
+    np.testing.assert_allclose(feed([0, 1], [0, 1]), (full[0, 1].sum(1) / full[0, 1].sum()), atol=1e-14)
+
+
+def test_pairs_and_conditionals_of_a_target_are_of_one_law():
+    """Forced tokens too: means of the conditionals over many sequences are the marginals of the pairs."""
+    for t in targets({}, 200_000):
+        drawn = t.draw(ar, 0, 0, {})
+        assert np.allclose(t.law.sum((1, 3)), 1) and np.abs(drawn.laws.sum(-1) - 1).max() < 1e-9
+        single = np.stack([np.diag(t.law[i, :, i]) for i in range(t.length)])
+        assert np.abs(drawn.laws.mean(0) - single).max() < 0.03
+        assert (drawn.tokens[:, t.forced >= 0] == t.forced[t.forced >= 0].numpy()).all()
+
+
+def test_targets_are_long_and_wide_enough_for_the_options():
+    for options in ({}, {"window": 16}, {"window": 50}, {"ahead": 8}, {"ahead": 30}, {"window": 128}):
+        for t in targets(options, 65_536):
+            assert t.length >= max(64, 2 * max(options.values(), default=0)) and t.width > options.get("ahead", 0)
+    assert {t.length for t in targets({"window": 4096}, 65_536)} == {LONGEST}
+
+
+def test_trees_are_the_chain_of_their_paths():
+    """Drafts verified in a tree, kept or not, leave plain decoding's tokens under the same noise."""
+    for t in targets({"window": 8}, 2_000):
+        same = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3}).tokens == t.draw(ar, 0, 0, {}).tokens
+        assert same.all(), t.name
+
+
+def test_a_correct_decoder_passes_at_its_own_window():
+    found = exact(sjd, targets({"window": 16}, 20_000), {"window": 16}, seeds=[0], family="all", layer="long")
+    assert {r["layer"] for r in found} == {"long"} and len({r["model"] for r in found}) == 4
+    assert {r["test"] for r in found} == set(TESTS) - {"support"}
+    assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
+    assert all(0 < r["minimum_detectable_effect"] < 1 for r in found if r["p_value"] is not None)
+
+
+def test_zipar_is_found_at_its_own_distance_and_is_plain_decoding_at_a_row():
+    for ahead, wanted in ((8, True), (16, False)):
+        some = [t for t in targets({"ahead": 8}, 20_000) if t.name.startswith("counter")]
+        found = exact(zipar, some, {"ahead": ahead}, claim="lossy", seeds=[0], family="all", layer="long")
+        assert any(r["verdict"] == "rejected" for r in found) == wanted
+
+
+@pytest.mark.parametrize("name", [n for n, v in faults.VARIANTS.items() if v[2] != "none"])
+def test_faults_that_begin_late_or_lie_far_are_found(name):
+    found = planted((t for t in faults.trials(65_536, [0]) if t.method == name), [0])
+    assert {r["as_required"] for r in found} == {True}
+
+
+def test_a_test_sees_what_it_is_for():
+    """The last token alone by positions, shared rows by rows, the window's border by slots, reuse by distances."""
+    seers = {"sjd: last": "positions", "ar: twins": "rows", "sjd: border": "slots", "sjd: late reuse": "distances"}
+    for name, test in seers.items():
+        trial = next(t for t in faults.trials(65_536, [1]) if t.method == name)
+        assert [r["verdict"] for r in trial.sample(1) if r["test"] == test] == ["rejected"], name
+
+
+def test_an_impossible_token_is_an_error_for_the_lossless_and_a_rejection_for_others():
+    some = [t for t in targets({"window": 8}, 10_000) if t.name.startswith("order 2")]
+    loose = partial(sjd, tolerance=0.3)
+    with pytest.raises(ParityError, match=r"model order 2 4x64, row \d+, position \d+: token \d of probability zero"):
+        exact(loose, some, {"window": 8}, family="all", layer="long")
+    found = exact(loose, some, {"window": 8}, claim="lossy", method="loose", seeds=[0], family="all", layer="long")
+    (support,) = (r for r in found if r["test"] == "support")
+    assert support["verdict"] == "rejected" and "have probability zero" in support["note"]
+
+
+@pytest.mark.slow
+def test_every_test_has_its_size():
+    """Of 100 samples of plain decoding: at most 12 families rejected at level .05 (p = .004 if the size is right)."""
+    some, rejected = targets({}, 20_000), 0
+    for seed in range(100):
+        found = exact(ar, some, {}, method="ar", seeds=[1000 + seed], family="all", layer="long")
+        rejected += any(r["verdict"] == "rejected" for r in found)
+    assert rejected <= 12

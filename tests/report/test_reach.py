@@ -1,0 +1,82 @@
+"""Verdicts say at which options and on which models they were reached, and what of their own was not tested."""
+
+import pytest
+
+from parity.equality.rows import row
+from parity.equality.verdict import verdicts
+from parity.report.reach import Scope, fields, tokens_of
+
+
+def exact(p=0.5, tv=0.0, models=("random-0 3x5", "one-hot 2x4"), repeat=0):
+    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
+    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV"}
+    bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
+    found = []
+    for model in models:
+        found.append(row("exact", "all four", 10_000, p_value=p, p_holm=p, model=model, **place))
+        found.append(row("exact", "TV certificate", 10_000, model=model, **bound, **place))
+    return found + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
+
+
+def long(p=0.5, model="chain 8x64", repeat=0):
+    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat, "model": model}
+    figures = {"p_value": p, "p_holm": p, "effect": 0.1, "minimum_detectable_effect": 0.011}
+    found = [row("long", "distances", 60_000, **figures, **place)]
+    return found + (long(p, model, 1) if p < 0.05 and not repeat else [])
+
+
+def judged(rows, own, cut, kind="discrete"):
+    (v,) = verdicts(rows, {"it": "lossless"}, 0.02)
+    return v | fields(v, rows, Scope(kind, own, cut), 0.05)
+
+
+W, CUT = {"window": 16}, {"window": 3}
+THREE, TWO = "certified lossless at window 3 on 5 tokens", "lossy at interval 2 on 5 tokens: TV = 0.6500"
+FAR, LOSSY = long(model="chain 8x256"), exact(1e-9, 0.65)
+CASES = [  # rows, own options, those of the exact layer; the pill, and whether its own were tested
+    ([*exact(), *long()], W, CUT, f"{THREE}; window 16 consistent on 64", "tested"),
+    ([*exact(), *long()], {}, {}, "certified lossless on 5 tokens, consistent on 64", "tested"),
+    (exact(), W, CUT, f"{THREE}; window 16 not tested", "not tested"),
+    (exact(), {}, {}, "certified lossless on 5 tokens", "tested"),
+    ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 not tested", "not tested"),
+    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 rejected on 64", "tested"),
+    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 not rejected on 64", "tested"),
+    ([*exact(), *long(1e-9)], W, CUT, "lossy at window 16 on 64 tokens", "tested"),
+    (
+        exact(models=("mixture 3 x 1-D",)), {"gamma": 8}, {"gamma": 3},
+        "certified lossless at gamma 3 on 3 tokens; gamma 8 not tested", "not tested",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "own", "cut", "pill", "tested"), CASES)
+def test_the_pill_says_how_far_the_verdict_saw(rows, own, cut, pill, tested):
+    v = judged(rows, own, cut, "continuous" if "gamma" in own else "discrete")
+    assert (v["pill"], v["own_options"]) == (pill, tested)
+    assert v["reach"] in v["note"] and "model" in v["tested_models"]
+
+
+def test_nothing_is_certified_at_options_that_were_not_tested():
+    """Whatever is not tested is named in the pill; where the long layer rejects, nothing is certified."""
+    v = judged(exact(), {"window": 16, "ahead": 8, "init": "random"}, {"window": 3, "ahead": 1, "init": "random"})
+    assert "window 16 ahead 8 not tested" in v["pill"].replace(",", "") and "init" not in v["pill"]
+    assert not judged([*exact(), *long(1e-9)], {"window": 16}, {"window": 3})["verdict"].startswith("certified")
+
+
+def test_lengths_are_read_from_the_names_of_models():
+    assert [tokens_of(m) for m in ("random-0 3x5", "order 2 4x64", "mixture 3 x 1-D", "mar")] == [
+        5,
+        64,
+        3,
+        None,
+    ]
+
+
+def test_every_verdict_of_an_experiment_has_a_pill_and_each_test_its_options(gathered):
+    for v in gathered.verdicts.to_dict("records"):
+        assert v["pill"] and v["own_options"] in ("tested", "not tested"), v
+    sjd = gathered.summary[gathered.summary["method"] == "sjd"].iloc[0]
+    assert "window 3" in sjd["pill"] and "window 16 consistent on 64" in sjd["pill"]
+    tests = gathered.equality[gathered.equality["method"] == "sjd"]
+    of = tests.drop_duplicates("layer").set_index("layer")["options"]
+    assert '"window":3' in of["exact"].replace(" ", "") and '"window":16' in of["long"].replace(" ", "")

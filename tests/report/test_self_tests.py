@@ -1,0 +1,43 @@
+"""Tests of the tests: rows of their own, and sentences that are true."""
+
+import pandas as pd
+import pytest
+
+from parity.equality.rows import row
+from parity.report.self_tests import RIGHT, WRONG, outcome, planted, split
+
+
+def made(method, fault, ps, required=True, models=("m",)):
+    place = {"method": method, "key": fault, "as_required": required}
+    each = [(model, seed, p) for model in models for seed, p in enumerate(ps)]
+    return [row("mutants", "all four", 9, p_value=p, model=m, seed=s, repeat=s, **place) for m, s, p in each]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ps", "required", "said", "verdict"),
+    [
+        ("none", (0.4, 0.6), True, "rejected in none of 2", RIGHT),
+        ("none", (0.01, 0.6), True, "by chance, and not again", RIGHT),
+        ("none", (0.01, 0.02), False, "a false alarm", WRONG),
+        ("residual p", (1e-9, 1e-9), True, "found in all 2 samples", RIGHT),
+        ("residual p", (1e-9, 0.3), False, "missed in 1 of 2 samples", WRONG),
+        ("accept +0.01", (0.2, 0.3), None, "too few sequences for it", ""),
+    ],
+)
+def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(fault, ps, required, said, verdict):
+    frame = pd.DataFrame([r | {"self_test": True} for r in made("it", fault, ps, required)])
+    (found,) = planted(frame)
+    assert said in found["outcome"] and found["verdict"] == verdict
+    assert ("caught" not in found["outcome"]) and found["outcome"].startswith("correct") == (fault == "none")
+
+
+def test_a_chance_rejection_on_each_of_two_models_is_no_false_alarm():
+    rows = [*made("it", "none", (0.01, 0.5), models=("a",)), *made("it", "none", (0.5, 0.01), models=("b",))]
+    assert planted(pd.DataFrame(rows))[0]["verdict"] == RIGHT
+    assert outcome("none", 2, 4, True)[1] == WRONG
+
+
+def test_what_tests_decoders_and_what_tests_the_tests_are_apart(gathered):
+    decoders, own = split(gathered.equality)
+    assert len(decoders) and len(own) and not set(decoders["layer"]) & {"mutants", "calibration"}
+    assert {"mutants", "calibration"} <= set(own["layer"])
