@@ -219,10 +219,10 @@ def environment(files: Files) -> dict[str, Any]:
     made, image = files.shard(files.cells[0]).provenance, files.settings.image
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in files.only}
     return {
-        "decoding": {k: v for k, v in made.items() if k not in ("spec", "code")},
-        "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "run": run(),
         "machine": machine.described(),
+        "decoding": {k: v for k, v in made.items() if k not in ("spec", "code")},
+        "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "seeds": files.settings.seeds.model_dump(),
         "checkpoints": {name: files.json(path)["sha256"] for name, path in manifests.items()},
     }

@@ -17,8 +17,9 @@ from parity.report import tables
 from parity.report.blocks import Section, Words
 from parity.report.collect import Gathered
 from parity.report.common import TITLES
+from parity.report.few import effect_of_interest
 from parity.report.figures import STYLE, Drawing, look_of, plot
-from parity.report.format import ABSENT, Entry, missing, pill, words
+from parity.report.format import ABSENT, Entry, grey, missing, pill, words
 from parity.report.labelling import Named, label_points
 from parity.report.settings import records
 from parity.report.tables import Column, mark, mismatch, show
@@ -96,7 +97,7 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
         pair = [pd.to_numeric(rows.set_index("id")[column].astype(float)) for rows in (own, base)]
         gap = (pair[0] - pair[1]).dropna()
         middle, reach = float(gap.mean()), 1.96 * float(gap.std()) / max(1, len(gap)) ** 0.5
-        return moved(middle, reach, len(gap))
+        return judged(moved(middle, reach, len(gap)), kind, row, reach)
     summary = g.summary.set_index("key")
     values = [
         summary[c].get(k) if c in summary else None
@@ -106,7 +107,15 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
     if any(missing(v) for v in values):
         return ABSENT
     value, error, other, its = map(float, values)  # type: ignore[arg-type]
-    return moved(value - other, 1.96 * float(np.hypot(error, its)), int(row["n"]))
+    reach = 1.96 * float(np.hypot(error, its))
+    return judged(moved(value - other, reach, int(row["n"])), kind, row, reach)
+
+
+def judged(entry: Entry, kind: str, row: Mapping[str, Any], reach: float) -> Entry:
+    """A change in grey where an effect of interest to either side lies in its interval."""
+    name = QUALITY[kind][1]
+    wanted = None if missing(row.get(name)) else effect_of_interest(name, row[name])
+    return grey(entry, kind) if wanted is not None and not reach < wanted else entry
 
 
 def moved(middle: float, reach: float, n: int) -> Entry:
