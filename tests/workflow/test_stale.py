@@ -156,7 +156,7 @@ def test_one_more_variant_of_any_kind_runs_its_own_jobs_and_the_report(project, 
         now = jobs(snakemake("-n", config="more.yaml"))
         new = {file.split("/")[-2] for rule, file in now if rule == "specification"}
         assert len(new) == 1, now
-        allowed = re.compile("|".join([*new, "^results/every/", f"^results/equality/exact/{kind}/"]))
+        allowed = re.compile("|".join([*new, "^results/every/", f"^results/equality/(exact|long)/{kind}/"]))
         assert not [job for job in now if not allowed.search(job[1])], now
         assert ("report", "results/every/report.html") in now
 

@@ -242,7 +242,7 @@ QQ = (
 )
 FAULTS = (
     "Decoders with a planted fault, which the tests must find in every sample, then correct decoders, which they must"
-    " not reject in all of them. None of these is a method of this experiment. A fault that is missed marks the size of"
+    " not reject in all of them. They are no methods of this experiment. A fault that is missed marks the size of"
     " error that this report cannot see."
 )
 
