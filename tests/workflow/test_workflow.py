@@ -93,7 +93,7 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "tiny.yaml"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     killed = 0
-    for _ in range(3):
+    for _ in range(2):
         run = subprocess.Popen([*command, *GOAL], cwd=project, start_new_session=True, **silent)
         time.sleep(rng.uniform(6, 16))
         if run.poll() is None:
