@@ -13,7 +13,6 @@ import heapq
 import json
 import math
 import os
-import platform
 import re
 import shlex
 import subprocess
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from parity.base.machine import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
@@ -40,9 +41,7 @@ KEPT = [  # of a run's summary.csv
 
 def machine() -> dict[str, Any]:
     """Of the machine at hand: the processor, its cores, and how busy it was in the last quarter of an hour."""
-    info = Path("/proc/cpuinfo")
-    named = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
-    cpu = re.sub(r"\((?:R|TM)\)", "", named[1]) if named else platform.processor()
+    cpu = re.sub(r"\((?:R|TM)\)", "", processor())
     return {"cpu": " ".join(cpu.split()), "cores": os.cpu_count(), "load": round(os.getloadavg()[2], 1)}
 
 

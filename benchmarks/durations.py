@@ -4,8 +4,9 @@
 
 RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
 CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; the exact layer by
-sequences. A method that the run has not counts as the median of its kind. An image of a continuous model costs more in
-a small batch, by SMALL_BATCH, and measuring a cell costs LEAST whatever it holds: both from runs of the exact studies.
+sequences. A method that the run has not counts as the median of its kind. No job costs less than the run's cheapest of
+its stage; what is no cell's (page, inputs, references) counts by the kinds of models. An image of a continuous model
+costs more in a small batch, by SMALL_BATCH, from runs of the exact studies.
 With --write the header of every file is written anew. Prints the estimate of the default experiment beside what its
 jobs cost.
 """
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 HEAD = "# About {said} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
 BELOW = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
 SMALL_BATCH = 0.44  # a batch of one of 29 cells took 4 times what an image of a batch of 24 takes
-LEAST = 3.4  # CPU-seconds
+ONCE = ("accuracy", "checkpoints", "drafting", "inputs", "reference")  # stages whose jobs belong to no cell
 SMALLER = {"image": 8, "text": 8, "continuous": 4}  # of each section a small run keeps about so many
 
 
@@ -66,19 +67,28 @@ def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]
     found += [
         ("equality/exact", v.kind, v.method, v.n * (more if v.kind == "discrete" else 1)) for v in variants.values()
     ]
+    long = {C.long_key(config, v): v for v in filter(None, (C.long_variant(config, c) for c in every))}
+    found += [("equality/long", v.kind, v.method, v.n) for v in long.values()]
     found += [(name, "", "", float(file.rpartition("-")[2][:-5])) for name, file in paths.self_tests(config).items()]
     return found
 
 
 def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, str, str], list[float]]:
-    """CPU-seconds a unit, by stage, kind and method, of each job of the run."""
+    """CPU-seconds a unit, by stage, kind and method, of each job of the run; by stage alone, of its cheapest job; under
+    "" those of a kind's jobs that belong to no cell."""
     of_log: dict[tuple[str, str, str], float] = defaultdict(float)
+    known: dict[Any, list[float]] = {}
+    once = 0.0
     for log in (run / "logs").rglob("*.log"):
         names, spent = log.relative_to(run / "logs").parts, cost(log)
         stage = "/".join(names[:2]) if names[0] == "equality" and len(names) > 2 else names[0]
         rest = names[2:] if stage.startswith("equality/") else names[1:]
         if spent is None:
             continue
+        if names[0] in ONCE or names[0] == config.experiment:
+            once += spent
+            continue
+        known[(stage,)] = [min(spent, *known.get((stage,), [spent]))]
         if names[0] == "equality" and len(names) == 2:
             of_log[log.stem.rpartition("-")[0], "", ""] += spent
         elif len(rest) > 1:
@@ -87,15 +97,16 @@ def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, str,
     size: dict[tuple[str, str, str], float] = defaultdict(float)
     for stage, kind, method, n in jobs(config, prompts):
         size[stage, kind, method] += n
-    return {key: [of_log[key] / n] for key, n in size.items() if key in of_log and n}
+    known[("",)] = [once / len(C.kinds(config))]
+    return known | {key: [of_log[key] / n] for key, n in size.items() if key in of_log and n}
 
 
 def estimate(config: Config, prompts: list[str], known: dict[Any, list[float]]) -> float:
-    total = 0.0
+    total = known[("",)][0] * len(C.kinds(config))
     for stage, kind, method, n in jobs(config, prompts):
-        near = [rate for (s, k, _), [rate] in known.items() if (s, k) == (stage, kind)]
+        near = [rate for key, [rate] in known.items() if key[:2] == (stage, kind)]
         rate = known.get((stage, kind, method)) or [statistics.median(near) if near else 0.0]
-        total += max(rate[0] * n, LEAST if stage == "measure" else 0)
+        total += max(rate[0] * n, known.get((stage,), [0.0])[0])
     return total
 
 

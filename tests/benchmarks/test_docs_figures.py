@@ -1,29 +1,18 @@
 """Figures in the docs are what the command makes of the tables that are kept, with machine and commit beside them."""
 
-import importlib.util
 import json
 import re
 import shutil
-import sys
 
 import pandas as pd
 import pytest
 
 from tests.workflow.conftest import ROOT
 
-SCRIPT = ROOT / "benchmarks/docs_figures.py"
+SCRIPT = "docs_figures.py"
 SPEED = re.compile(  # a measured speed: a number of times, times the speed, or seconds an image
     r"\d(\.\d+)? times (the speed|faster|as fast|slower)|\bspeed (of )?\d|(two|three|four) times the speed"
 )
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("docs_figures", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["docs_figures"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def pages(script):

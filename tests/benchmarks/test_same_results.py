@@ -1,28 +1,17 @@
 """Two folders of results, of either layout: the same cells are found the same, and one bit that differs is found."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks/same_results.py"
+SCRIPT = "same_results.py"
 DISCRETE = {"model": "scenes", "revision": "r", "method": "sjd", "options": {"window": 4}, "seed": 2, "prompts": "p"}
 TEXT = {"method": "assd", "options": {"k": 5}, "seed": 2, "task": "t", "cache": True, "batch": 4}
 IMAGES = {"model": "mar", "method": "cspd", "options": {"gamma": 4}, "seed": 2, "sampling": {"steps": 6}, "images": 3}
 PLACE = {"model": "scenes", "method": "sjd", "seed": 11, "repeat": 0, "n": 20}
 ROW = {"layer": "paired", "test": "log p", "p_value": 0.25, **PLACE}
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("same_results", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["same_results"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def put(path, value):

@@ -95,6 +95,12 @@ def test_files_are_found_from_another_folder(tmp_path, monkeypatch):
     assert [t.get("data") for t in found["text"]["tasks"]["last_word"]] == ["/there/theirs.txt", "mine.txt", None]
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b"])
+def test_a_name_that_no_file_can_have_is_left_for_the_checks_to_refuse(name):
+    raw = {"image": {"prompts": {"file": name}}}
+    assert given.located(raw, lambda name: name)["image"]["prompts"]["file"] == name
+
+
 @pytest.mark.parametrize("file", STUDIES, ids=lambda p: p.stem)
 def test_every_study_says_how_long_it_takes_and_how_to_run_it_small(file):
     head = " ".join(re.findall(r"^# ?(.*)", file.read_text(), re.MULTILINE))

@@ -316,3 +316,14 @@ def test_a_cell_without_speed_says_so(gathered):
         re.findall('"Speed here"><span>(.*?)<', page.build("t", [front.verdicts(g)])[0]) for g in (without, gathered)
     )
     assert set(none) == {"not run"} and "not run" not in some and len(none) == len(some)
+
+
+def test_time_on_a_gpu_is_shown_where_it_was_measured_the_faster_of_two_ways(tmp_path):
+    row = {"network": "LlamaGen-XL", "method": "sjd", "seconds an image, predicted": 2.0}
+    rows = [row | {"seconds an image, predicted": 1.5}, row, row | {"network": "other"}, row | {"method": "ar"}]
+    file = tmp_path / "gpu.json"
+    assert front.predicted(file) == {}
+    file.write_text(json.dumps({"measured": False, "decoders": rows}))
+    assert front.predicted(file) == {}
+    file.write_text(json.dumps({"measured": True, "decoders": rows}))
+    assert front.predicted(file) == {"sjd": "1.50 s an image of LlamaGen-XL", "ar": "2.00 s an image of LlamaGen-XL"}

@@ -10,6 +10,7 @@ DEFINES  EXPERIMENT  the checked configuration
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def shipped(name):
 
 def found(name):
     """A file of this workflow under a name that is not there from here; the name itself where there is none."""
-    return shipped(name) if not ROOT.is_dir() or (ROOT / name).exists() else name
+    return shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
 
 if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):

@@ -13,15 +13,20 @@ COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, 
 
 def described() -> dict[str, str | int]:
     """The processor, its cores, and how busy the machine is now."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
-        "processor": model or platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": os.cpu_count() or 0,
         "load over 1, 5 and 15 minutes": f"{load} when the page was made",
     }
+
+
+def processor() -> str:
+    """Its name, as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()
 
 
 def commit(folder: Path) -> str:

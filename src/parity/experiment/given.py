@@ -5,6 +5,7 @@ is given goes deep: one key of one section changes that key. `null` takes a key 
 """
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
 
     def there(holder: Any, key: str) -> None:
         name = holder.get(key) if isinstance(holder, dict) else None
-        if isinstance(name, str) and name and not name.startswith("datasets:") and not Path(name).exists():
+        # os.path, for Path raises for a name too long, which the checks refuse in their words
+        if isinstance(name, str) and name and not name.startswith("datasets:") and not os.path.exists(name):
             holder[key] = find(name)
 
     image, text, continuous = (raw.get(section) for section in KINDS.values())

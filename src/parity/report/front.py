@@ -138,7 +138,7 @@ def predicted(file: Path) -> dict[str, str]:
     first = said[0]["network"] if said else ""
     return {
         r["method"]: f"{r['seconds an image, predicted']:.2f} s an image of {first}"
-        for r in said
+        for r in sorted(said, key=lambda r: -r["seconds an image, predicted"])  # compiled or not: the faster
         if r["network"] == first
     }
 
@@ -148,11 +148,11 @@ def predicted(file: Path) -> dict[str, str]:
 
 def points(g: Gathered) -> pd.DataFrame:
     """A row per method whose distance from the target's law the exact layer measured or bounded."""
-    judged, found = records(g.verdicts), []
+    exact, found = records(g.verdicts), []
     for kind in g.kinds:
         for r in records(g.rows(kind)):
             same = [
-                v for v in judged if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))
+                v for v in exact if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))
             ]
             told = [v for v in same if v.get("tv_bound") == r.get("tv_bound") and not missing(v.get("tv_bound"))]
             if r["role"] != "method" or not told or missing(r.get("nfe_ratio")):

@@ -1,0 +1,20 @@
+"""Commands of benchmarks/, which is no package, as modules."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script(request):
+    """The command that a module of tests names in SCRIPT."""
+    file = ROOT / "benchmarks" / request.module.SCRIPT
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
