@@ -151,9 +151,7 @@ def points(g: Gathered) -> pd.DataFrame:
     exact, found = records(g.verdicts), []
     for kind in g.kinds:
         for r in records(g.rows(kind)):
-            same = [
-                v for v in exact if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))
-            ]
+            same = [v for v in exact if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))]
             told = [v for v in same if v.get("tv_bound") == r.get("tv_bound") and not missing(v.get("tv_bound"))]
             if r["role"] != "method" or not told or missing(r.get("nfe_ratio")):
                 continue
