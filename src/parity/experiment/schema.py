@@ -46,6 +46,9 @@ class ModelSpec(Strict):
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
     files: dict[Part, File] = Field({}, description="hub: path in the repository; files: path here")
     sha256: dict[Part, Hex64] = {}
+    stand_in: str = Field(
+        "", description="module of src/parity/stand_ins that takes its place with `stand_in: true`; '' for the family's"
+    )
     network: dict[str, int | float] = Field(
         {}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1"
     )
@@ -293,6 +296,9 @@ class Config(Strict):
     experiment: Name = "default"
     scale: float = Field(
         1.0, gt=0, le=1, description="share of every section's prompts, texts and images: an experiment in small"
+    )
+    stand_in: bool = Field(
+        False, description="tiny random networks in the published formats in place of every published one; a trial run"
     )
     image: ImageSection | None = None
     text: TextSection | None = None

@@ -17,6 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from parity.base.files import publish
+from parity.experiment.stand_in import BANNER
 from parity.report import common, files, front
 from parity.report.blocks import Grid, Plot, Section, walk
 from parity.report.collect import Gathered
@@ -76,16 +77,20 @@ def figure_data(parts: list[Section]) -> dict[str, pd.DataFrame]:
     return data
 
 
-def build(experiment: str, parts: list[Section], elsewhere: str = "") -> tuple[str, dict[str, pd.DataFrame]]:
+def build(
+    experiment: str, parts: list[Section], elsewhere: str = "", banner: str = ""
+) -> tuple[str, dict[str, pd.DataFrame]]:
     """The page's HTML, and the data of each figure by name.
 
     elsewhere   the file that holds all sections, where this page is the front one
+    banner      what stands above everything, and marks every table and figure
     """
     data = figure_data(parts)
     here = [section for section in parts if not elsewhere or section.id in FRONT]
     contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
     names = [*files.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
     context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "files": names, "script": script()}
+    context["banner"] = banner
     return environment().get_template("page.html.j2").render(context | {"contents": contents}), data
 
 
@@ -93,8 +98,9 @@ def write(gathered: Gathered, page: Path) -> None:
     """The page, the front page `index.html` that leads to its parts, and `figures/<name>.csv` beside them, each file
     published whole."""
     parts, name = sections(gathered), gathered.settings.experiment
-    html, data = build(name, parts)
+    banner = BANNER if gathered.settings.stand_in else ""
+    html, data = build(name, parts, banner=banner)
     for figure, frame in data.items():
         publish(page.parent / "figures" / f"{figure}.csv", frame.to_csv(index=False).encode())
-    publish(page.parent / "index.html", build(name, parts, page.name)[0].encode())
+    publish(page.parent / "index.html", build(name, parts, page.name, banner)[0].encode())
     publish(page, html.encode())

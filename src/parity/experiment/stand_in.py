@@ -1,0 +1,121 @@
+"""`stand_in: true`: the same experiment with tiny random networks, in the published formats, in place of every
+published one. It shows that everything runs; no figure of it says anything of a model.
+
+What names no published network stays. Prompts and data that are not at hand give way to those of the workflow, few of
+them; options that count places or tokens are cut to what the small networks have; tests are as small as they go.
+"""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.base.files import canonical, read_json
+from parity.experiment import sources
+from parity.experiment.declared import modules
+from parity.experiment.schema import ContinuousSection, ModelSpec
+from parity.experiment.weights import continuous_folder, largest, places
+
+Make = Callable[[str], dict[str, Any]]  # the name of a stand-in to what the configuration says of it, once it is there
+PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
+FEW = 2  # prompts, texts or images
+EQUALITY = {
+    "n": 10_000, "mutants": 1000, "continuous": 1000, "anyorder": 1000, "long": 0, "pathwise": 1, "calibration": 100,
+    "swaps": 99,
+}  # fmt: skip
+BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
+
+
+def made(name: str, where: Path = Path("results/stand_ins")) -> dict[str, Any]:
+    """What the configuration says of a stand-in; it is written if it is not there, or was made by other code."""
+    if name not in modules("stand_ins"):
+        raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
+    folder = where / f"{name}-{sources.digest(f'parity.stand_ins.{name}')}"
+    if not (folder / "entry.json").exists():
+        command = [sys.executable, "-m", "parity.stand_ins", name, "--out", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            raise ConfigError(f"stand_in: {name} cannot be written: {done.stderr.strip().splitlines()[-1:]}")
+    return read_json(folder / "entry.json")
+
+
+def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
+    """A configuration (as YAML gives it) with `stand_in: true`, on stand-ins; any other as it is."""
+    if raw.get("stand_in") is not True:
+        return raw
+    raw = copy.deepcopy(raw)
+    raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
+    raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
+    for section, of in (("image", image), ("text", text), ("continuous", continuous)):
+        if isinstance(raw.get(section), dict):
+            of(raw[section], make)
+    return raw
+
+
+def image(section: dict[str, Any], make: Make) -> None:
+    models = section.get("models") or {}
+    for name, spec in models.items():
+        if not isinstance(spec, dict) or spec.get("source", "embedded") == "embedded":
+            continue
+        models[name] = make(spec.get("stand_in") or spec.get("family", "llamagen"))
+        if "drafter" in (spec.get("files") or {}):
+            drafter = make("eagle_drafter")
+            for key in ("files", "sha256"):
+                models[name][key] = {**models[name][key], "drafter": drafter[key]["drafter"]}
+    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, models.values())))
+    section.pop("reference_folder", None)
+    section["batch"] = min(FEW, section.get("batch", FEW))
+    specs = [ModelSpec(**spec) for spec in models.values()]
+    cut(section, {key: min(largest(spec)[key] for spec in specs) for key in largest(specs[0])})
+
+
+def classes(spec: Any) -> bool:
+    """Whether a model draws pictures of classes."""
+    return isinstance(spec, dict) and bool((spec.get("network") or {}).get("classes"))
+
+
+def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
+    """A few prompts, of the workflow's own where those of the experiment are not at hand."""
+    few = {"limit": min(FEW, given.get("limit", FEW))}
+    if Path(given.get("file", "")).is_file():
+        return {**given, **few, "repeats": 1, "shards": 1}
+    return {"file": CLASSES if numbers else PROMPTS, **few}
+
+
+def text(section: dict[str, Any], make: Make) -> None:
+    if any((section.get("model") or {}).values()):
+        section["model"] = {part: make(name)["folder"] for part, name in (("xlnet", "xlnet"), ("judge", "gpt2"))}
+    for tasks in (section.get("tasks") or {}).values():
+        for task in tasks:
+            task["rows"] = FEW
+            if not Path(task.get("data", "")).is_file():
+                task.pop("data", None)
+    section["batch"] = FEW
+
+
+def continuous(section: dict[str, Any], make: Make) -> None:
+    if section.get("weights"):
+        section["weights"] = make(section.get("models", ["mar"])[0])["folder"]
+        folder = continuous_folder(ContinuousSection(weights=section["weights"], methods={}))
+        few = min(places(model, folder) for model in section.get("models", ["mar"]))
+        cut(section, dict.fromkeys(("iterations", "gamma"), few))
+    section |= {"images": FEW, "forced": 0, "batch": [FEW]}
+
+
+def cut(section: dict[str, Any], most: Mapping[str, int]) -> None:
+    """Options of methods, in a figure's conditions too, no larger than the model has places or tokens; variants that
+    have become the same are one."""
+
+    def least(key: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return list(dict.fromkeys(least(key, v) for v in value))
+        return min(value, most[key]) if key in most and isinstance(value, int) else value
+
+    for method, variants in (section.get("methods") or {}).items():
+        small = [{key: least(key, value) for key, value in variant.items()} for variant in variants]
+        section["methods"][method] = list({canonical(variant): variant for variant in small}.values())
+    for figure in section.get("study") or []:
+        figure["where"] = {key: least(key, value) for key, value in (figure.get("where") or {}).items()}
