@@ -34,7 +34,7 @@ machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
-from parity.experiment import checks, given, layers, options, paths, sources, stand_in, study
+from parity.experiment import checks, given, layers, options, paths, pins, sources, stand_in, study
 from parity.inputs import readers
 
 
@@ -66,7 +66,8 @@ PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # 
 try:
     said = workflow.config_settings.config if MAIN else {}
     given_here = given.located(given.overlaid(config, said), found)
-    EXPERIMENT = given.scaled(checks.load(given.located(stand_in.replaced(given_here, stand_in.made), found)))
+    ready = pins.filled(stand_in.replaced(given_here, stand_in.made), pins.kept(planned=workflow.dryrun))
+    EXPERIMENT = given.scaled(checks.load(given.located(ready, found)))
     checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}

@@ -56,20 +56,24 @@ def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
 
 
 def image(section: dict[str, Any], make: Make) -> None:
-    models = section.get("models") or {}
-    for name, spec in models.items():
+    models = section.get("models")
+    made_here = {}
+    for name, spec in models.items() if isinstance(models, dict) else ():
         if not isinstance(spec, dict) or spec.get("source", "embedded") == "embedded":
             continue
-        models[name] = make(spec.get("stand_in") or spec.get("family", "llamagen"))
+        entry = make(spec.get("stand_in") or spec.get("family", "llamagen"))
         if "drafter" in (spec.get("files") or {}):
             drafter = make("eagle_drafter")
-            for key in ("files", "sha256"):
-                models[name][key] = {**models[name][key], "drafter": drafter[key]["drafter"]}
-    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, models.values())))
-    section.pop("reference_folder", None)
-    section["batch"] = min(FEW, section.get("batch", FEW))
-    specs = [ModelSpec(**spec) for spec in models.values()]
-    cut(section, {key: min(largest(spec)[key] for spec in specs) for key in largest(specs[0])})
+            entry = entry | {key: {**entry[key], "drafter": drafter[key]["drafter"]} for key in ("files", "sha256")}
+        made_here[name] = entry
+    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, made_here.values())))
+    for key in ("reference", "reference_folder"):
+        section.pop(key, None)
+    section["batch"] = FEW
+    if made_here:
+        section["models"] = {**models, **made_here}
+        limits = [largest(ModelSpec(**entry)) for entry in made_here.values()]
+        cut(section, {key: min(limit[key] for limit in limits) for key in limits[0]})
 
 
 def classes(spec: Any) -> bool:

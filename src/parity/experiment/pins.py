@@ -1,0 +1,97 @@
+"""pins.yaml: which commit of each repository an experiment's networks were taken from, with digests and sizes.
+
+A paper's table says no commit, so an experiment may name a repository alone. `parity models pin` asks the hub once what
+it holds now, and writes it to pins.yaml in the current folder, to be kept with the results:
+
+    owner/name:path: {commit: 40 hex digits, sha256: of the file or folder, network: {sizes, where its files tell them}}
+
+What an experiment says itself stands. A dry run needs no pins: it plans with a commit of noughts.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity.base.errors import ConfigError
+
+FILE = Path("pins.yaml")
+NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
+OPEN = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)(:(?P<path>.+))?")  # a repository without a commit
+Pin = Callable[[str], Mapping[str, Any]]  # "owner/name:path" to its commit and digest
+
+
+def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
+    """The pins that are kept; ConfigError for a file that is not what `pin` wrote."""
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, dict) and {*NONE} <= {*v} for v in found.values()):
+        raise ConfigError(f"{file}: not what `parity models pin` wrote; allowed: to delete it and pin again")
+    return found
+
+
+def of_parts(spec: dict[str, Any], pin: Pin) -> None:
+    """Commit, digests and sizes of a mapping with repo and files {part: path, or "hub:owner/name:path"}."""
+    said = dict(spec.get("sha256") or {})
+    network: dict[str, Any] = {}
+    for part, path in (spec.get("files") or {}).items():
+        if part in said or not isinstance(path, str):
+            continue
+        other = OPEN.fullmatch(path)
+        found = pin(f"{other['repo']}:{other['path'] or '.'}" if other else f"{spec['repo']}:{path}")
+        if other:
+            spec["files"] = {**spec["files"], part: f"hub:{other['repo']}@{found['commit']}:{other['path'] or '.'}"}
+        else:
+            spec["revision"] = found["commit"]
+        said[part] = found["sha256"]
+        network |= found.get("network", {})
+    spec["sha256"] = said
+    if network:
+        spec["network"] = {**network, **(spec.get("network") or {})}
+
+
+def of_folders(model: dict[str, Any], pin: Pin) -> None:
+    """Commits and digests of the section text's model, whose parts are repositories."""
+    for part, where in list(model.items()):
+        if isinstance(where, str) and (name := OPEN.fullmatch(where)):
+            found = pin(f"{name['repo']}:{name['path'] or '.'}")
+            model[part] = f"hub:{name['repo']}@{found['commit']}"
+            if part != "tokenizer":
+                model["sha256"] = {**(model.get("sha256") or {}), part: found["sha256"]}
+
+
+def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
+    """The configuration with what `pin` knows of every repository that it names without a commit, in place."""
+    image, text, continuous, judges = (raw.get(key) for key in ("image", "text", "continuous", "networks"))
+    models = image.get("models") if isinstance(image, dict) else None
+    several = [*(models.values() if isinstance(models, dict) else ())]
+    several += [continuous.get("weights")] if isinstance(continuous, dict) else []
+    for spec in several:
+        if isinstance(spec, dict) and spec.get("source") == "hub" and spec.get("repo") and not spec.get("revision"):
+            of_parts(spec, pin)
+    if isinstance(text, dict) and isinstance(text.get("model"), dict):
+        of_folders(text["model"], pin)
+    for spec in judges.values() if isinstance(judges, dict) else ():
+        if isinstance(spec, dict) and spec.get("repo") and not spec.get("revision"):
+            found = pin(f"{spec['repo']}:{spec.get('file')}")
+            spec |= {"revision": found["commit"], "sha256": found["sha256"]}
+    return raw
+
+
+def kept(planned: bool, file: Path = FILE) -> Pin:
+    """The pins of a file. ConfigError for what has none, unless a run is `planned` alone."""
+    known = read(file)
+
+    def pin(name: str) -> Mapping[str, Any]:
+        if name not in known and not planned:
+            raise ConfigError(
+                f"{name.partition(':')[0]} has no commit yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it"
+                f" in {file}"
+            )
+        return known.get(name, NONE)
+
+    return pin

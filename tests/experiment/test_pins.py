@@ -1,0 +1,68 @@
+"""An experiment may name repositories alone: their commits and digests come from pins.yaml, or none from a plan."""
+
+import copy
+
+import pytest
+import yaml
+
+from parity.base.errors import ConfigError
+from parity.experiment import pins
+
+COMMIT, SUM = "a" * 40, "b" * 64
+RAW = {
+    "image": {
+        "models": {
+            "open": {"source": "hub", "repo": "o/n", "files": {"model": ".", "vq": "hub:x/y:t/vq.ckpt"}},
+            "fixed": {"source": "hub", "repo": "o/n", "revision": COMMIT, "files": {"model": "."}},
+            "ours": {"source": "embedded"},
+        }
+    },
+    "continuous": {"weights": {"source": "hub", "repo": "o/c", "files": {"target": "t.pth"}}},
+    "text": {"model": {"xlnet": "hub:o/x", "judge": "folder", "tokenizer": "hub:o/w"}},
+    "networks": {"clip": {"repo": "o/clip", "file": "c.safetensors"}, "hps": {"file": "here.pt", "sha256": SUM}},
+}
+
+
+def test_every_open_repository_is_asked_for_once_and_nothing_else():
+    asked = []
+
+    def pin(name):
+        asked.append(name)
+        return {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8}}
+
+    raw = pins.filled(copy.deepcopy(RAW), pin)
+    assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x:.", "o/w:.", "o/clip:c.safetensors"]
+    model = raw["image"]["models"]["open"]
+    assert model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
+    assert model["files"] == {"model": ".", "vq": f"hub:x/y@{COMMIT}:t/vq.ckpt"}
+    assert raw["image"]["models"]["fixed"] == RAW["image"]["models"]["fixed"]
+    assert raw["continuous"]["weights"]["sha256"] == {"target": SUM}
+    assert raw["text"]["model"] == {
+        "xlnet": f"hub:o/x@{COMMIT}", "judge": "folder", "tokenizer": f"hub:o/w@{COMMIT}", "sha256": {"xlnet": SUM}
+    }  # fmt: skip
+    assert raw["networks"]["clip"]["revision"] == COMMIT and raw["networks"]["hps"] == RAW["networks"]["hps"]
+    assert pins.filled(copy.deepcopy(raw), pin) == raw and len(asked) == 6
+
+
+def test_what_the_experiment_says_itself_stands():
+    raw = copy.deepcopy(RAW)
+    raw["image"]["models"]["open"] |= {"network": {"grid": 16}, "sha256": {"vq": "c" * 64}}
+    said = pins.filled(raw, lambda name: {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8, "dim": 4}})
+    assert said["image"]["models"]["open"]["network"] == {"grid": 16, "dim": 4}
+    assert said["image"]["models"]["open"]["sha256"] == {"vq": "c" * 64, "model": SUM}
+
+
+def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
+    file = tmp_path / "pins.yaml"
+    assert pins.kept(True, file)("o/n:.") == pins.NONE
+    with pytest.raises(ConfigError, match=r"o/n has no commit yet; `parity models pin"):
+        pins.kept(False, file)("o/n:.")
+    file.write_text(yaml.safe_dump({"o/n:.": {"commit": COMMIT, "sha256": SUM}}))
+    assert pins.kept(False, file)("o/n:.")["commit"] == COMMIT
+
+
+@pytest.mark.parametrize("text", ["[1]", "a: 1", "o/n:.: {commit: x}", "\tx", "a: b: c"])
+def test_other_files_are_refused(tmp_path, text):
+    (tmp_path / "pins.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="allowed: to delete it and pin again"):
+        pins.read(tmp_path / "pins.yaml")

@@ -1,0 +1,68 @@
+"""`parity models pin`: what the hub tells of a repository becomes commits and digests; nothing large is fetched."""
+
+import hashlib
+
+import pytest
+import yaml
+
+from parity.base.digests import sha256
+from parity.base.errors import ParityError
+from parity.experiment import pins
+from parity.models import pin
+
+COMMIT = "a" * 40
+
+
+def held(folder):
+    """A folder as the hub would list it: digests of its weights, none of small files."""
+    files = {str(f.relative_to(folder)): f for f in sorted(folder.rglob("*")) if f.is_file()}
+    told = {
+        name: hashlib.sha256(f.read_bytes()).hexdigest() if f.suffix in (".safetensors", ".bin", ".ckpt") else ""
+        for name, f in files.items()
+    }
+    return pin.Listed("o/n", COMMIT, told)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    for name in ("model-1.safetensors", "model-2.safetensors", "pytorch_model.bin", "sub/pytorch_model.bin", "vq.ckpt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "note.txt").write_text("small")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", [".", "sub", "vq.ckpt"])
+def test_a_digest_told_by_the_hub_is_that_of_the_files_here(repository, path):
+    assert pin.digest(held(repository), path) == sha256(repository / path)
+    told = pin.digest(held(repository), path)
+    victim = {".": "model-2.safetensors", "sub": "sub/pytorch_model.bin", "vq.ckpt": "vq.ckpt"}[path]
+    (repository / victim).write_bytes(b"other")
+    assert sha256(repository / path) != told
+
+
+def test_a_small_file_is_fetched_for_its_digest(repository, monkeypatch):
+    monkeypatch.setattr(pin, "download", lambda repo, commit, name: repository / name)
+    assert pin.digest(held(repository), "note.txt") == hashlib.sha256(b"small").hexdigest()
+
+
+def test_what_is_not_in_it_is_named(repository):
+    with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1.safetensors"):
+        pin.digest(held(repository), "other")
+
+
+def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monkeypatch):
+    asked = []
+
+    def listed(repo):
+        asked.append(repo)
+        return held(repository)._replace(repo=repo)
+
+    monkeypatch.setattr(pin, "found", lambda name: {"commit": COMMIT, "sha256": pin.digest(listed(name), ".")})
+    experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
+    experiment.write_text(yaml.safe_dump({"text": {"model": {"xlnet": "hub:o/x", "judge": "hub:o/j"}}}))
+    pin.write(experiment, out, tell=lambda text: None)
+    first = out.read_text()
+    assert set(pins.read(out)) == {"o/x:.", "o/j:."} and len(asked) == 2
+    pin.write(experiment, out, tell=lambda text: None)
+    assert out.read_text() == first and len(asked) == 2
