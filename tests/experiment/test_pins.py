@@ -18,7 +18,7 @@ RAW = {
         }
     },
     "continuous": {"weights": {"source": "hub", "repo": "o/c", "files": {"target": "t.pth"}}},
-    "text": {"model": {"xlnet": "hub:o/x", "judge": "folder", "tokenizer": "hub:o/w"}},
+    "text": {"model": {"xlnet": "hub:o/x@nlp", "judge": "folder", "tokenizer": "hub:o/w"}},
     "networks": {"clip": {"repo": "o/clip", "file": "c.safetensors"}, "hps": {"file": "here.pt", "sha256": SUM}},
 }
 
@@ -31,7 +31,7 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
         return {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8}}
 
     raw = pins.filled(copy.deepcopy(RAW), pin)
-    assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x:.", "o/w:.", "o/clip:c.safetensors"]
+    assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x@nlp:.", "o/w:.", "o/clip:c.safetensors"]
     model = raw["image"]["models"]["open"]
     assert model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
     assert model["files"] == {"model": ".", "vq": f"hub:x/y@{COMMIT}:t/vq.ckpt"}

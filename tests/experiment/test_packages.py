@@ -1,0 +1,42 @@
+"""What is installed: the same versions wherever they are named, every file by its hash, and no address."""
+
+import re
+import tomllib
+
+from tests.workflow.conftest import ROOT
+
+LOCK = ROOT / "envs/requirements.txt"
+PINNED = re.compile(r"^([A-Za-z0-9_.-]+)(?:\[[a-z,]+\])?==([^\s;\\]+)", re.MULTILINE)
+
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked():
+    return {plain(name): version for name, version in PINNED.findall(LOCK.read_text())}
+
+
+def test_the_lock_has_the_versions_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = project["project"]["dependencies"] + project["tool"]["uv"]["constraint-dependencies"]
+    said = {plain(name): version for name, version in PINNED.findall("\n".join(lines))}
+    have = locked()
+    assert {plain(n) for n, _ in PINNED.findall("\n".join(project["project"]["dependencies"]))} <= set(have)
+    assert {name: v for name, v in have.items() if said.get(name) != v} == {}, "run .ci/lock"
+
+
+def test_every_package_of_the_lock_has_hashes_and_no_address():
+    text = LOCK.read_text()
+    entries = re.split(r"\n(?=[A-Za-z0-9])", text)
+    assert len(entries) == len(locked()) > 100
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry.splitlines()[0]
+    assert "://" not in text and "--index" not in text
+
+
+def test_the_conda_environment_has_them_too():
+    said = dict(PINNED.findall("\n".join(re.findall(r"- (\S+==\S+)", (ROOT / "envs/parity.yaml").read_text()))))
+    have = locked()
+    assert len(said) > 100
+    assert {name: v for name, v in said.items() if have.get(plain(name), v) != v} == {}
