@@ -9,12 +9,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def script(request):
-    """The command that a module of tests names in SCRIPT."""
-    file = ROOT / "benchmarks" / request.module.SCRIPT
+def loaded(name):
+    """The command of benchmarks/ in the file `name`."""
+    file = ROOT / "benchmarks" / name
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script(request):
+    """The command that a module of tests names in SCRIPT."""
+    return loaded(request.module.SCRIPT)

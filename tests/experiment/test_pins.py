@@ -33,7 +33,9 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
     raw = pins.filled(copy.deepcopy(RAW), pin)
     assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x@nlp:.", "o/w:.", "o/clip:c.safetensors"]
     model = raw["image"]["models"]["open"]
-    assert model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
+    assert (
+        model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
+    )
     assert model["files"] == {"model": ".", "vq": f"hub:x/y@{COMMIT}:t/vq.ckpt"}
     assert raw["image"]["models"]["fixed"] == RAW["image"]["models"]["fixed"]
     assert raw["continuous"]["weights"]["sha256"] == {"target": SUM}

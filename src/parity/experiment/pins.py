@@ -3,7 +3,7 @@
 A paper's table says no commit, so an experiment may name a repository alone. `parity models pin` asks the hub once what
 it holds now, and writes it to pins.yaml in the current folder, to be kept with the results:
 
-    owner/name:path: {commit: 40 hex digits, sha256: of the file or folder, network: {sizes, where its files tell them}}
+    owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder, network: {sizes, where its files tell them}}
 
 What an experiment says itself stands. A dry run needs no pins: it plans with a commit of noughts.
 """
@@ -19,8 +19,9 @@ from parity.base.errors import ConfigError
 
 FILE = Path("pins.yaml")
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
-OPEN = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)(:(?P<path>.+))?")  # a repository without a commit
-Pin = Callable[[str], Mapping[str, Any]]  # "owner/name:path" to its commit and digest
+# a repository without a commit: hub:owner/name[@branch][:path]
+OPEN = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)(?P<branch>@(?![0-9a-f]{40}(:|$))[^:\s]+)?(:(?P<path>.+))?")
+Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
@@ -34,6 +35,15 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return found
 
 
+def named(where: str) -> tuple[str, str, str] | None:
+    """What is asked for, the repository and the path of "hub:owner/name[@branch][:path]"; None for anything else."""
+    found = OPEN.fullmatch(where)
+    if found is None:
+        return None
+    path = found["path"] or "."
+    return f"{found['repo']}{found['branch'] or ''}:{path}", found["repo"], path
+
+
 def of_parts(spec: dict[str, Any], pin: Pin) -> None:
     """Commit, digests and sizes of a mapping with repo and files {part: path, or "hub:owner/name:path"}."""
     said = dict(spec.get("sha256") or {})
@@ -41,11 +51,11 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
     for part, path in (spec.get("files") or {}).items():
         if part in said or not isinstance(path, str):
             continue
-        other = OPEN.fullmatch(path)
-        found = pin(f"{other['repo']}:{other['path'] or '.'}" if other else f"{spec['repo']}:{path}")
-        if other:
-            spec["files"] = {**spec["files"], part: f"hub:{other['repo']}@{found['commit']}:{other['path'] or '.'}"}
+        if other := named(path):
+            found = pin(other[0])
+            spec["files"] = {**spec["files"], part: f"hub:{other[1]}@{found['commit']}:{other[2]}"}
         else:
+            found = pin(f"{spec['repo']}:{path}")
             spec["revision"] = found["commit"]
         said[part] = found["sha256"]
         network |= found.get("network", {})
@@ -57,9 +67,9 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
 def of_folders(model: dict[str, Any], pin: Pin) -> None:
     """Commits and digests of the section text's model, whose parts are repositories."""
     for part, where in list(model.items()):
-        if isinstance(where, str) and (name := OPEN.fullmatch(where)):
-            found = pin(f"{name['repo']}:{name['path'] or '.'}")
-            model[part] = f"hub:{name['repo']}@{found['commit']}"
+        if isinstance(where, str) and (asked := named(where)):
+            found = pin(asked[0])
+            model[part] = f"hub:{asked[1]}@{found['commit']}"
             if part != "tokenizer":
                 model["sha256"] = {**(model.get("sha256") or {}), part: found["sha256"]}
 

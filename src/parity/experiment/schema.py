@@ -228,6 +228,13 @@ class TextTasks(Strict):
     choice: list[TextTask] = []
 
 
+def not_empty(value: Any) -> Any:
+    """One set of sampling settings, or several."""
+    if value == []:
+        raise ValueError("needs at least one set of sampling settings")
+    return value
+
+
 class ImageSection(Strict):
     """The experiment on image tokens: models of kind `discrete`."""
 
@@ -241,12 +248,7 @@ class ImageSection(Strict):
     reference_folder: File = Field("", description="PNG pictures to compare with, for models that are not embedded")
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
-    @field_validator("sampling")
-    @classmethod
-    def _some(cls, value):
-        if isinstance(value, list) and not value:
-            raise ValueError("needs at least one set of sampling settings")
-        return value
+    _some = field_validator("sampling")(not_empty)
 
 
 class TextSection(Strict):
@@ -288,6 +290,8 @@ class ContinuousSection(Strict):
         description="conditions of the one-token tests: images of plain decoding, cut at a random place",
     )
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
+
+    _some = field_validator("sampling")(not_empty)
 
 
 class Config(Strict):

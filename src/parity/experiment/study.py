@@ -82,6 +82,8 @@ def source(paper: str) -> tuple[str, list[str]]:
 def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> tuple[str, str] | None:
     """What is wrong with a figure of the cells `specs` (methods and references): the key with its value, and what is
     allowed. `known` are the measures of their kind."""
+    if not specs:
+        return f"title = {figure.title!r}", "a figure of what is decoded; this section decodes nothing"
     named = settings(specs)
     allowed, measured = f"a setting of these methods ({', '.join(named)})", f"a measure ({', '.join(known)})"
     for key in ("by", "where"):

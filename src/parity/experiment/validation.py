@@ -1,5 +1,6 @@
 """A value against its schema: the first thing that is wrong as one line with the key, the value and what is allowed."""
 
+import math
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -28,6 +29,8 @@ def _allowed(error: Any) -> str:
         if kind in ("int_type", "float_type") and isinstance(error["input"], str):
             try:
                 number = float(error["input"])
+                if not math.isfinite(number):
+                    return f"allowed: {wanted}"
                 wanted_text = f"{int(number)}" if kind == "int_type" else f"{number:.1e}"
                 if kind == "float_type" or number == int(number):
                     hint = f" (YAML reads {error['input']} as text: write {wanted_text}, unquoted)"

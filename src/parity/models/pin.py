@@ -31,14 +31,14 @@ class Listed(NamedTuple):
 
 
 @cache
-def listed(repo: str) -> Listed:
-    """What a repository holds now. ParityError for what the hub does not give."""
+def listed(repo: str, branch: str) -> Listed:
+    """What a branch of a repository holds now. ParityError for what the hub does not give."""
     from huggingface_hub import HfApi
 
     try:
-        said = HfApi().model_info(repo, files_metadata=True)
+        said = HfApi().model_info(repo, revision=branch, files_metadata=True)
     except Exception as error:  # the hub's client raises several families
-        raise ParityError(refused(repo, "main", error)) from None
+        raise ParityError(refused(repo, branch, error)) from None
     return Listed(repo, str(said.sha), {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in said.siblings or []})
 
 
@@ -59,10 +59,11 @@ def digest(held: Listed, path: str) -> str:
     return of_several({PurePosixPath(name).name: of_file(name) for name in weights})
 
 
-def found(name: str, ask: Callable[[str], Listed] = listed) -> dict[str, Any]:
-    """The pin of "owner/name:path"."""
-    repo, _, path = name.partition(":")
-    held = ask(repo)
+def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, Any]:
+    """The pin of "owner/name[@branch]:path"."""
+    where, _, path = name.partition(":")
+    repo, _, branch = where.partition("@")
+    held = ask(repo, branch or "main")
     return {"commit": held.commit, "sha256": digest(held, path)} | sizes(held, path)
 
 

@@ -1,0 +1,167 @@
+"""Configurations gone wrong in every way that comes to mind: each is taken, or refused in one line; nothing else.
+
+    python benchmarks/fuzz.py --cases 50000 [--seed 0]
+    python benchmarks/fuzz.py --case 1234            one case, as it is read, with its traceback
+
+A case begins as one of the experiments here and is changed at one to four places: values of other types and beyond any
+bound, keys that are none, parts that lack or stand twice. It goes the way of a run until jobs would begin.
+"""
+
+import argparse
+import copy
+import datetime
+import math
+import random
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parity.base.errors import ParityError
+from parity.experiment import cells, checks, given, options, paths
+from parity.inputs import readers
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 10  # that a case may take
+STRINGS = (
+    "", " ", "x", "\n", "a\nb", "\x00", "\ud800", "\u202e", "é" * 300, "a" * 5000, "../../etc/passwd", "/dev/zero",
+    "/dev/null", "/", "~", "$(touch x)", "`x`", "; rm -rf .", "'", '"', "{x}", "{{x}}", "%s", "<script>", "null",
+    "true", "1e-3", "1_000", "0x10", "nan", "inf", "-1", "2026-01-01", "hub:o/n", "hub:o/n@" + "a" * 40,
+    "datasets:x", "classes:10", "prompts/scenes.txt", "config.yaml", "embedded", "files", "hub", "off",
+)  # fmt: skip
+NUMBERS = (0, 1, -1, 2, 3, 7, 10**6, 10**18, 10**30, -(10**30), 0.0, -0.0, 0.5, 1.5, 1e-300, 1e308, math.nan, math.inf,
+           -math.inf, True, False)  # fmt: skip
+OTHERS = (None, [], {}, [[]], [None], {"": None}, {"a": {"b": {"c": []}}}, b"bytes", {1, 2}, (1, 2),
+          datetime.date(2026, 1, 1), {1: 2}, {None: 1}, [1] * 2000, [{}, {}], {"x": 1}, 1j)  # fmt: skip
+
+
+def bases() -> list[dict[str, Any]]:
+    """Every experiment here, and the default one."""
+    files = [ROOT / "config.yaml", *sorted((ROOT / "workflow/experiments").glob("*.yaml"))]
+    return [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to every value inside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*path, key)
+        yield from places(one, (*path, key))
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def strange(rng: random.Random, value: Any) -> Any:
+    """Something in place of a value: of another type, or the same beyond its bounds."""
+    kind = rng.randrange(6)
+    if kind == 0:
+        return rng.choice(STRINGS)
+    if kind == 1:
+        return rng.choice(NUMBERS)
+    if kind == 2:
+        return copy.deepcopy(rng.choice(OTHERS))
+    if kind == 3 and isinstance(value, int | float) and not isinstance(value, bool):
+        return rng.choice((-value, value * 10**6, value + 0.5, str(value), [value], value / 1e9))
+    if kind == 4:
+        return [value, value] if rng.random() < 0.5 else {rng.choice(STRINGS): value}
+    return str(value) + rng.choice(STRINGS)
+
+
+def changed(rng: random.Random, raw: dict[str, Any]) -> None:
+    """One change, in place."""
+    every = list(places(raw))
+    if not every:
+        return
+    path = rng.choice(every)
+    holder, key = at(raw, path[:-1]), path[-1]
+    kind = rng.randrange(5)
+    if kind == 0 and isinstance(holder, dict):
+        holder[rng.choice((*STRINGS, "limit", "window", "models", 3, None, True))] = strange(rng, None)
+    elif kind == 1:
+        del holder[key]
+    elif kind == 2 and isinstance(holder, dict):
+        other = at(raw, rng.choice(every[: every.index(path) + 1]))
+        holder[key] = copy.deepcopy(other) if other is not holder else None
+    else:
+        holder[key] = strange(rng, holder[key])
+
+
+def case(number: int, seed: int, known: list[dict[str, Any]]) -> dict[str, Any]:
+    rng = random.Random(f"{seed} {number}")
+    raw = copy.deepcopy(rng.choice(known))
+    for _ in range(rng.randint(1, 4)):
+        changed(rng, raw)
+    return raw
+
+
+def read(raw: dict[str, Any]) -> int:
+    """What the rules do before they plan jobs; how many cells there are."""
+    config = given.scaled(checks.load(given.located(given.overlaid(raw, {}), lambda name: name)))
+    checks.check_sources(config, sorted((ROOT / "workflow/published").glob("*.csv")))
+    prompts = checks.read_prompts(config.image.prompts) if config.image else []
+    found = cells.cells(config, prompts)
+    for task in cells.text_tasks(config.text) if config.text else []:
+        readers.check(task["kind"], task["settings"], embedded=not config.text.model.xlnet)  # type: ignore[union-attr]
+    for cell in found:
+        cells.variant(config, cell)
+        cells.long_variant(config, cell)
+    paths.manifests(config)
+    return len(found) + len(options.KINDS)
+
+
+def tried(raw: dict[str, Any]) -> str:
+    """ "taken", "refused", or what is wrong with how it was refused."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        read(raw)
+    except ParityError as error:
+        text = f"{error}"
+        return "refused" if len(text.splitlines()) == 1 and text.isprintable() else "not one line"
+    except BaseException as error:
+        return type(error).__name__
+    finally:
+        signal.alarm(0)
+    return "taken"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int)
+    a = parser.parse_args()
+    known = bases()
+    if a.case is not None:
+        raw = case(a.case, a.seed, known)
+        print(raw)
+        try:
+            print("taken:", read(raw))
+        except Exception:
+            traceback.print_exc()
+        return
+    told: Counter[str] = Counter()
+    for number in range(a.cases):
+        said = tried(case(number, a.seed, known))
+        told[said] += 1
+        if said not in ("taken", "refused"):
+            print(f"case {number}: {said}", flush=True)
+    print(", ".join(f"{count} {said}" for said, count in told.most_common()))
+    sys.exit(bool(set(told) - {"taken", "refused"}))
+
+
+if __name__ == "__main__":
+    main()

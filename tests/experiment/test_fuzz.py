@@ -1,0 +1,47 @@
+"""Configurations gone wrong are taken or refused in one line: 1,000 of them, and what once was a traceback."""
+
+import pytest
+
+from tests.benchmarks.conftest import loaded
+
+
+@pytest.fixture(scope="module")
+def fuzz():
+    return loaded("fuzz.py")
+
+
+def test_a_thousand_configurations(fuzz):
+    known = fuzz.bases()
+    said = {number: fuzz.tried(fuzz.case(number, 0, known)) for number in range(1000)}
+    assert set(said.values()) == {"taken", "refused"}, {n: s for n, s in said.items() if s not in ("taken", "refused")}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"image": {"methods": {"ar": [{}]}, "batch": "inf"}},
+        {"image": {"methods": {"ar": [{}]}, "batch": "nan"}},
+        {"continuous": {"methods": {"mar": [{}]}, "sampling": []}},
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [{"title": "t", "x": "k", "y": ["nfe"]}]}},
+    ],
+)  # fmt: skip
+def test_what_once_was_a_traceback_is_a_line(fuzz, raw):
+    assert fuzz.tried(raw) == "refused"
+
+
+def test_a_traceback_and_a_second_line_are_found(fuzz, monkeypatch):
+    from parity.base.errors import ParityError
+
+    def wrong(error):
+        def read(raw):
+            raise error
+
+        return read
+
+    class Two(ParityError):
+        def __str__(self):
+            return "a line\nand another"
+
+    for error, said in ((KeyError("x"), "KeyError"), (Two(), "not one line")):
+        monkeypatch.setattr(fuzz, "read", wrong(error))
+        assert fuzz.tried({}) == said
