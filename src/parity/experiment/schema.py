@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Part = Literal["transformer", "vq", "text", "clip", "drafter", "draft"]
+Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | int | float | bool | None
@@ -50,7 +50,8 @@ class ModelSpec(Strict):
         "", description="module of src/parity/stand_ins that takes its place with `stand_in: true`; '' for the family's"
     )
     network: dict[str, int | float] = Field(
-        {}, description="LlamaGenConfig fields of a published file; {} for LlamaGen-XL stage 1"
+        {},
+        description="sizes of a published model that are not its family's own; `parity models add` reads them",
     )
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
@@ -14,7 +14,7 @@ ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
 SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
-    "discrete": ("files", "embedded", "network"),
+    "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files",),
     "continuous": ("condition", "causal", "single_path", "samplers", "schedules", "reads"),
 }
@@ -38,22 +38,42 @@ def family(kind: str, name: str, where: str) -> dict[str, Any]:
 
 
 def embedded_files(spec: ModelSpec) -> dict[str, str]:
-    """The weights of an embedded model by what they are, in the order of SHA256SUMS; `llamagen` whatever its grid."""
-    transformer = "llamagen" if spec.grid == 16 else f"llamagen{spec.grid}"
-    parts = ("vq", "t5", "llamagen", "clip")
-    return {part: f"{transformer if part == 'llamagen' else part}.safetensors" for part in parts}
+    """Files of an embedded model by part; the transformer's name ends in its grid where that is not 16."""
+    named = family("discrete", spec.family, "family")["embedded"]
+    if not named:
+        raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
+    sized = f"{named['transformer']}{'' if spec.grid == 16 else spec.grid}"
+    return {part: f"{sized if part == 'transformer' else file}.safetensors" for part, file in named.items()}
 
 
 def network(spec: ModelSpec) -> dict[str, Any]:
     """A transformer's configuration, as far as it is known before the file is to hand."""
     if spec.source != "embedded":
         return {**family("discrete", spec.family, "family")["network"], **spec.network}
-    return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["llamagen"])
+    return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["transformer"])
+
+
+class Places(NamedTuple):
+    """Where the tokens of a model's pictures stand: its grammar's, too."""
+
+    rows: int
+    width: int  # in a row, the separators' included
+    length: int
+
+
+def places_of(spec: ModelSpec) -> Places:
+    """Of square pictures of `grid` tokens a side; or of rows and columns of codes, `line` tokens behind each row and
+    `end` behind the last."""
+    said = network(spec)
+    rows, columns = (int(said.get(key, said.get("grid", 1))) for key in ("rows", "columns"))
+    width = columns + int(said.get("line", 0))
+    return Places(rows, width, rows * width + int(said.get("end", 0)))
 
 
 def check_network(model: str, spec: ModelSpec) -> None:
     """ConfigError for sizes of a published model that its family does not have, or that no network has."""
-    known, where = family("discrete", spec.family, "family").get("sizes", {}), f"image.models.{model}.network"
+    said, where = family("discrete", spec.family, "family"), f"image.models.{model}.network"
+    known = said.get("sizes", {})
     if spec.source == "embedded" or not known:
         return
     for key, value in spec.network.items():
@@ -65,10 +85,16 @@ def check_network(model: str, spec: ModelSpec) -> None:
                 f"{where}.{key} = {value}: allowed: {'a whole number' if whole else 'a number'}, 0 to 1e9"
             )
     sizes = {**known, **spec.network}
-    if sizes["vocab"] < 2 or sizes["grid"] < 1:
-        key = "vocab" if sizes["vocab"] < 2 else "grid"
-        raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: {2 if key == 'vocab' else 1} or more")
-    for part, of in family("discrete", spec.family, "family").get("divides", {}).items():
+    for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
+        if sizes.get(key, least) < least:
+            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: {least} or more")
+    for key, most in said.get("at_most", {}).items():
+        if sizes[key] > most:
+            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: at most {most}")
+    for key, step in said.get("multiples", {}).items():
+        if sizes[key] % step and sizes.get("line"):
+            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: a multiple of {step}")
+    for part, of in said.get("divides", {}).items():
         if not sizes[part] or sizes[of] % sizes[part]:
             raise ConfigError(f"{where}.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
 
@@ -83,7 +109,10 @@ def check_files(model: str, spec: ModelSpec) -> None:
     for part in said["files"]:
         if part not in spec.files and not (part == "text" and classes):
             raise ConfigError(f"{where} = {sorted(spec.files)}: needs {part}")
+    allowed = (*said["files"], *said["also"])
     for part, file in spec.files.items():
+        if part not in allowed:
+            raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
         if (spec.source == "files" or part == "text") and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
@@ -91,8 +120,8 @@ def check_files(model: str, spec: ModelSpec) -> None:
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
     group larger than the codebook."""
-    grid, vocab = int(network(spec)["grid"]), int(network(spec)["vocab"])
-    return {"window": grid**2, "ahead": grid, "group": vocab, "k": vocab - 1, "top_k": vocab}
+    at, vocab = places_of(spec), int(network(spec)["vocab"])
+    return {"window": at.length, "ahead": at.width, "group": vocab, "k": vocab - 1, "top_k": vocab}
 
 
 def revision(spec: ModelSpec) -> str:
@@ -109,11 +138,13 @@ def revision(spec: ModelSpec) -> str:
 
 def check_trained(model: str, spec: ModelSpec) -> None:
     """ConfigError for an embedded model of a size that was not trained here."""
-    file = embedded_files(spec)["llamagen"]
-    if spec.source == "embedded" and spec.grid != 16 and not (EMBEDDED / file).exists():
+    if spec.source != "embedded":
+        return
+    file = embedded_files(spec)["transformer"]
+    if spec.grid != 16 and not (EMBEDDED / file).exists():
         raise ConfigError(
             f"image.models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
-            f" `python -m parity.training llamagen{spec.grid}`, or all with `snakemake train_embedded`"
+            f" `python -m parity.training {file.removesuffix('.safetensors')}`, or all with `snakemake train_embedded`"
         )
 
 
@@ -123,7 +154,9 @@ def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     said, wanted = header(file), {key: network(spec)[key] for key in ("vocab", "grid")}
     if part == "drafter":
         embedded = spec.source == "embedded"
-        wanted["target"] = sums(EMBEDDED).get("llamagen.safetensors") if embedded else spec.sha256.get("transformer")
+        wanted["target"] = (
+            sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
+        )
     for key, value in wanted.items():
         if said.get(key) != value:
             what = "the SHA-256 of its target" if key == "target" else f"its {key}"

@@ -22,7 +22,6 @@ from parity.experiment.schema import ModelSpec
 from parity.experiment.validation import validate
 
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-OURS = {"t5": "text", "llamagen": "transformer"}  # embedded files to the parts that they are
 MADE = "run `snakemake train_embedded`"
 
 
@@ -39,7 +38,7 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     said = {"family": spec.family, "source": spec.source, "network": dict(spec.network)}
     if spec.source == "embedded":
         known = sums(weights.EMBEDDED)
-        parts = {OURS.get(part, part): file for part, file in weights.embedded_files(spec).items()}
+        parts = weights.embedded_files(spec)
         if spec.grid == 16:
             parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
         return said | listed(weights.EMBEDDED, parts, what, MADE)

@@ -268,9 +268,10 @@ def networks(settings: Config) -> dict[str, str]:
     """Our models that are a paper's own network, by name: published files of the sizes that it names. Embedded models
     are nobody's, and of a folder of weights nothing is known."""
     given = settings.image.models if settings.image is not None else {}
+    said = {name: weights.family("discrete", m.family, "family").get("papers", {}) for name, m in given.items()}
     return {
-        name: "LlamaGen-XL stage 1" for name, m in given.items()
-        if (m.family, m.source, m.network) == ("llamagen", "hub", {})
+        name: network for name, m in given.items() if m.source == "hub"
+        for network, sizes in said[name].items() if sizes == m.network
     }  # fmt: skip
 
 

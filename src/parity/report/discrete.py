@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from parity.experiment import weights
+from parity.experiment.cells import Cell
 from parity.report import common, maps, pictures, tables
 from parity.report.blocks import Plot, Section, Sides, Words
 from parity.report.collect import Gathered
@@ -114,14 +116,21 @@ def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
     cells = g.cells(KIND)
     steps = {label: g.files.shard(cell).step for label, cell in cells.items()}
     look = look_of(rows)
+    drawn = maps.acceptance_maps(steps, {label: width(g, cell) for label, cell in cells.items()})
     images = plot("step-compression", "Step compression over images", maps.compression(steps, look), OVER_IMAGES)
     by_pass = plot("accepted-by-pass", "Tokens made final, pass by pass", maps.accepted_by_pass(steps, look), BY_PASS)
     return [
-        plot("acceptance", "Tokens made final in one pass, by place in the picture", maps.acceptance_maps(steps), MAPS),
+        plot("acceptance", "Tokens made final in one pass, by place in the picture", drawn, MAPS),
         Sides([[images], [by_pass]]),
         Words("How sure is the target?", "heading"),
         *certainty(g, look),
     ]
+
+
+def width(g: Gathered, cell: Cell) -> int:
+    """Tokens in a row of a cell's pictures."""
+    assert g.settings.image is not None
+    return weights.places_of(g.settings.image.models[cell.spec["model"]]).width
 
 
 def certainty(g: Gathered, look: maps.Look) -> list[Plot | Words]:
@@ -131,7 +140,7 @@ def certainty(g: Gathered, look: maps.Look) -> list[Plot | Words]:
     top1 = {label: g.files.laws(cell)["top1"] for label, cell in cells.items()}
     label, cell = plain_cells[0]
     same = {name: v for name, v in top1.items() if v.shape[1] == top1[label].shape[1]}
-    drawn = maps.top1_maps(same, g.files.pixels(cell), label)
+    drawn = maps.top1_maps(same, g.files.pixels(cell), label, width(g, cell))
     return [
         plot("top-1", "Top-1 probability of the target, by place in the picture", drawn, TOP1),
         plot("top-1-share", "Share of tokens by the target's top-1 probability", maps.top1_shares(top1, look), SHARES),

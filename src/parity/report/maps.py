@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from parity.report.figures import STYLE, Drawing, Look, wrapped
 from parity.report.labelling import Named, dark, label_ends
 
+Widths = Mapping[str, int]
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
 
 
@@ -48,8 +49,9 @@ def map_data(name: str, line: np.ndarray, width: int, measure: str) -> pd.DataFr
     )
 
 
-def acceptance_maps(steps: Steps) -> Drawing | None:
-    """Tokens that became final together, by place: the mean over images above, the first image below.
+def acceptance_maps(steps: Steps, widths: Widths | None = None) -> Drawing | None:
+    """Tokens that became final together, by place: the mean over images above, the first image below. widths: tokens in
+    a row, by label, of pictures that are not square.
 
     Cells that take one token a pass everywhere are left out: their map is all 1.
     """
@@ -58,8 +60,9 @@ def acceptance_maps(steps: Steps) -> Drawing | None:
     if not runs:
         return None
     lines = {name: by_position(run) for name, run in runs.items()}
-    means = {name: grid(line, width_of(line)) for name, line in lines.items()}
-    firsts = {name: grid(run[0], width_of(run)) for name, run in runs.items()}
+    across_row = {name: (widths or {}).get(name) or width_of(line) for name, line in lines.items()}
+    means = {name: grid(line, across_row[name]) for name, line in lines.items()}
+    firsts = {name: grid(run[0], across_row[name]) for name, run in runs.items()}
     scales = [max(np.nanmax(m) for m in maps.values()) for maps in (means, firsts)]
     across = min(7, len(runs))
     deep = -(-len(runs) // across)
@@ -76,7 +79,7 @@ def acceptance_maps(steps: Steps) -> Drawing | None:
                 ax.set_title(f"{wrapped(name, 18)}\n{what}" if part == 0 else what, fontsize=8.5)
             for row in range(part, 2 * deep, 2):
                 figure.colorbar(picture, ax=axes[row].tolist(), shrink=0.75, label="tokens per pass")
-    parts = [map_data(name, line, width_of(line), "mean_run_length") for name, line in lines.items()]
+    parts = [map_data(name, line, across_row[name], "mean_run_length") for name, line in lines.items()]
     return figure, pd.concat(parts, ignore_index=True)
 
 
@@ -103,15 +106,17 @@ def spans(values: Mapping[str, np.ndarray], look: Look, xlabel: str) -> Figure:
     return figure
 
 
-def top1_maps(top1: Mapping[str, np.ndarray], pixels: np.ndarray | None, plain: str, shown: int = 5) -> Drawing:
+def top1_maps(
+    top1: Mapping[str, np.ndarray], pixels: np.ndarray | None, plain: str, width: int = 0, shown: int = 5
+) -> Drawing:
     """The target's largest probability at each place, for tokens of plain decoding: the mean over images, and `shown`
     images with theirs.
 
-    top1 [n, L] of each cell, NaN where forced; pixels [n, H, W, 3] of the cell `plain`, or None. The data hold every
-    cell.
+    top1 [n, L] of each cell, NaN where forced; pixels [n, H, W, 3] of the cell `plain`, or None; width, tokens in a
+    row, 0 of a square picture. The data hold every cell.
     """
     own = top1[plain]
-    shown, rows, width = min(shown, len(own)), 1 if pixels is None else 2, width_of(own)
+    shown, rows, width = min(shown, len(own)), 1 if pixels is None else 2, width or width_of(own)
     look = {"vmin": 0, "vmax": 1, "cmap": "cividis", "interpolation": "nearest"}
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(12.2, 2.2 * rows + 0.3), layout="constrained")
@@ -125,7 +130,7 @@ def top1_maps(top1: Mapping[str, np.ndarray], pixels: np.ndarray | None, plain: 
             if k and pixels is not None:
                 axes[0, k].imshow(pixels[k - 1], interpolation="nearest")
         figure.colorbar(picture, ax=axes, shrink=0.8, label="top-1 probability")
-    parts = [map_data(name, by_position(v), width_of(v), "mean_top1") for name, v in top1.items()]
+    parts = [map_data(name, by_position(v), width, "mean_top1") for name, v in top1.items()]
     return figure, pd.concat(parts, ignore_index=True)
 
 

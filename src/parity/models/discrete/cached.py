@@ -1,6 +1,11 @@
-"""LlamaGen as a token model: a batch of conditions ready to be decoded, with a static cache addressed by position."""
+"""A causal network as a token model: a batch of prompts ready to be decoded, with a static cache addressed by position.
+
+What a network must have, beside `embeddings` that its family hands over: `layers` (called with `forward(x, table, mask,
+remember)`), `norm`, `output`, the rotary `table` by place, and `kept`, the heads and width of keys that a cache keeps.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +16,8 @@ from parity.models.discrete.transformer import Transformer
 from parity.models.discrete.trees import ancestors
 
 
-class LlamaGen:
-    """The token-model protocol over `Transformer`.
+class Cached:
+    """The token-model protocol over a causal network.
 
     Rows come in pairs when guidance is on: the first B rows are conditional, the last B unconditional (one forward for
     both). Position -1 is the last prefix position: its "token" is the prefix embedding itself, whatever id is given. A
@@ -28,49 +33,56 @@ class LlamaGen:
 
     def __init__(
         self,
-        net: Transformer,
-        condition: Tensor,
+        net: Any,
+        prefix: Tensor,
         valid: Tensor,
-        guided: bool,
+        embeddings: Tensor,
+        forced: Tensor,
+        width: int,
+        shift: Tensor | None = None,
         returns: bool = False,
         read: "Pass | None" = None,
     ):
-        """read: `a_pass`, or the same compiled (`compiling.compiled`), and then its shapes are those of (batch, window)
-        alone, as they are on a GPU; None: `a_pass`."""
-        c, self.returns, self.read = net.config, returns, read or a_pass
-        self.static = read is not None or condition.device.type != "cpu"
-        self.embeddings = net.tok_embeddings.weight
-        self.net, self.vocab, self.length, self.width = net, c.vocab, c.grid**2, c.grid
-        self.forced = torch.full((self.length,), -1, device=condition.device)  # no grammar: raster order, no separators
-        dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
-        if guided:
-            condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
-            dropped = torch.cat([dropped, ~dropped])
-        prefix = net.cls_embedding(condition, dropped)
-        rows, total = len(prefix), c.prefix + self.length
-        shape = (rows, total, c.heads, c.dim // c.heads)
+        """prefix [R, P, dim] embeddings of the prompts, the last P positions before the picture; valid [R, P], those
+        that are attended; embeddings [V, dim] of the tokens; forced [L], width: see TokenModel.
+
+        shift  [R] how many places a row's slots stand before those of the rotary table: its left padding
+        read   `a_pass`, or the same compiled (`compiling.compiled`), and then its shapes are those of (batch, window)
+               alone, as they are on a GPU; None: `a_pass`
+        """
+        self.net = net
+        self.returns, self.read = returns, read or a_pass
+        self.static = read is not None or prefix.device.type != "cpu"
+        self.embeddings, self.vocab = embeddings, len(embeddings)
+        self.forced, self.length, self.width = forced, len(forced), width
+        rows, self.prefix = prefix.shape[:2]
+        shape = (rows, self.prefix + self.length, *net.kept)
         # one K and one V per layer
         self.cache = [(prefix.new_zeros(shape), prefix.new_zeros(shape)) for _ in net.layers]
         # [rows, total] slots that are attended: of the image, those that were fed
         self.on = F.pad(valid.bool(), (0, self.length))
-        # [rows] whose pictures are not done: cache, on and last hold these alone
+        # [rows] whose pictures are not done: cache, on, last and shift hold these alone
         self.going = torch.arange(rows, device=prefix.device)
         self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
-        self.last = prefix[:, -1]
+        self.last, self.shift = prefix[:, -1], shift
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
         self.features: Tensor | None = None
-        if c.prefix > 1:
-            self._forward(prefix[:, :-1], torch.arange(c.prefix - 1, device=prefix.device).expand(rows, -1))
+        if self.prefix > 1:
+            self._forward(prefix[:, :-1], torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1))
+
+    def _places(self, slots: Tensor) -> Tensor | None:
+        """Places in the rotary table of slots [G, S]; None where they are the same."""
+        return None if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
 
     def _forward(self, x: Tensor, slots: Tensor) -> Tensor:
         """x [R, S, dim] at cache slots [R, S]; returns hidden states [R, S, dim] before the output matrix."""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         live = self.on.shape[1] if self.static else int(slots.max()) + 1
-        return self.read(self.net, x, slots, self.on, self.cache, live)
+        return self.read(self.net, x, slots, self._places(slots), self.on, self.cache, live)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        known = self.net.tok_embeddings(tokens.clamp(0, self.vocab - 1))
+        known = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
         return torch.where((positions < 0)[..., None], self.last[:, None], known)
 
     @torch.inference_mode()
@@ -78,7 +90,7 @@ class LlamaGen:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values go to `positions`."""
         self._leave(positions)
         B, tokens, positions = len(tokens), tokens[self.going], positions[self.going]
-        slots = positions + self.net.config.prefix
+        slots = positions + self.prefix
         self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
         hidden = self._forward(self._embed(tokens, positions), slots)
         if self.features is not None:
@@ -92,22 +104,24 @@ class LlamaGen:
             held = [self.going, self.on, self.last, *(x for layer in self.cache for x in layer)]
             self.going, self.on, self.last, *cache = (close_up(x, left) for x in held)
             self.cache = list(zip(cache[::2], cache[1::2], strict=True))
+            self.shift = None if self.shift is None else close_up(self.shift, left)
 
     def _see(self, rows: Tensor, slots: Tensor) -> None:
         """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
-        self.on[rows, slots] |= slots >= self.net.config.prefix
+        self.on[rows, slots] |= slots >= self.prefix
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie beside the cache until `keep`."""
         self._leave(positions)
         B, tokens, positions, parents = len(tokens), tokens[self.going], positions[self.going], parents[self.going]
-        slots = (positions + self.net.config.prefix).clamp(max=self.on.shape[1] - 1)
+        slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         above = ancestors(parents)
         root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
         live = self.on.shape[1] if self.static else int(slots[:, 0].max()) + 1
         seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
-        x, table = self._embed(tokens, positions), self.net.table[slots]
+        places = self._places(slots)
+        x, table = self._embed(tokens, positions), self.net.table[slots if places is None else places]
         mask = to_add(torch.cat([seen, above], -1)[:, None], x.dtype)
         self.beside, self.slots = [], slots
 
@@ -136,20 +150,41 @@ class LlamaGen:
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
             keys[row, to], values[row, to] = k[row, node], v[row, node]
         if self.features is not None:
-            self.features[self.going[row], to - self.net.config.prefix + 1] = self.hidden[row, node]
+            self.features[self.going[row], to - self.prefix + 1] = self.hidden[row, node]
 
 
-Pass = Callable[[Transformer, Tensor, Tensor, Tensor, list[tuple[Tensor, Tensor]], int], Tensor]
+def LlamaGen(
+    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, read: "Pass | None" = None
+) -> Cached:
+    """The token model of LlamaGen's conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; the
+    unconditional row keeps the caption's mask. For `returns` and `read` see `Cached`."""
+    dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
+    if guided:
+        condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
+        dropped = torch.cat([dropped, ~dropped])
+    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
+    prefix, embeddings = net.cls_embedding(condition, dropped), net.tok_embeddings.weight
+    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, read=read)
+
+
+Pass = Callable[[Any, Tensor, Tensor, Tensor | None, Tensor, list[tuple[Tensor, Tensor]], int], Tensor]
 
 
 def a_pass(
-    net: Transformer, x: Tensor, slots: Tensor, on: Tensor, cache: list[tuple[Tensor, Tensor]], live: int
+    net: Any,
+    x: Tensor,
+    slots: Tensor,
+    places: Tensor | None,
+    on: Tensor,
+    cache: list[tuple[Tensor, Tensor]],
+    live: int,
 ) -> Tensor:
     """x [R, S, dim] at slots [R, S] through the layers, keys and values into the cache; `on` [R, T] slots are attended,
-    of the first `live`. Hidden states [R, S, dim]."""
+    of the first `live`; places [R, S] in the rotary table, None: the slots. Hidden states [R, S, dim]."""
     key = torch.arange(live, device=x.device)
     mask = ((key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None]))[:, None]
-    at, table = (torch.arange(len(x), device=x.device)[:, None], slots), net.table[slots].to(x.dtype)
+    at = (torch.arange(len(x), device=x.device)[:, None], slots)
+    table = net.table[slots if places is None else places].to(x.dtype)
     mask = to_add(mask, x.dtype)
     for layer, (keys, values) in zip(net.layers, cache, strict=True):
         x = layer.forward(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from parity.models.discrete.cached import LlamaGen, at_rows, close_up, staying
+from parity.models.discrete.cached import Cached, at_rows, close_up, staying
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
 
@@ -27,7 +27,7 @@ class EagleDrafter:
     The drafter sees the picture alone: what it knows of the caption is in the features.
     """
 
-    def __init__(self, net: FeatureDrafter, target: LlamaGen):
+    def __init__(self, net: FeatureDrafter, target: Cached):
         c, rows = target.net.config, len(target.last)
         self.net, self.target = net, target
         # at position + 1; the target writes them

@@ -18,7 +18,7 @@ from parity.base.files import configured
 from parity.base.weights import load_weights
 from parity.models.compiling import compiled
 from parity.models.discrete import vq
-from parity.models.discrete.cached import LlamaGen, a_pass
+from parity.models.discrete.cached import Cached, LlamaGen, a_pass
 from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
 from parity.models.discrete.t5 import Encoder, read_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
@@ -26,6 +26,7 @@ from parity.models.discrete.vq import VQConfig
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("transformer", "vq", "text"),
+    "also": ("clip", "drafter", "draft"),
     "embedded": {"vq": "vq", "text": "t5", "transformer": "llamagen", "clip": "clip"},
     "network": {"vocab": 16384, "grid": 16},
     "sizes": {  # that a configuration may give: LlamaGenConfig, of XL for captions at 256 pixels
@@ -33,6 +34,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
         "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
     },
     "divides": {"heads": "dim"},
+    "papers": {"LlamaGen-XL stage 1": {}},
 }  # fmt: skip
 TENSORS = {  # by which a published file is known for what it is
     "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
@@ -92,7 +94,7 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
     return networks
 
 
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> LlamaGen:
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
     """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
     labels [B] of classes. fast: its passes are compiled."""
     if "label" in inputs:

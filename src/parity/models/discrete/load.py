@@ -44,7 +44,8 @@ class Loaded:
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
         """tokens [n, L] to pixels uint8 [n, H, W, 3]."""
         parts = torch.as_tensor(tokens).long().split(batch)
-        return np.concatenate([to_pixels(self.family.pictures(self.nets, part.to(self.device))) for part in parts])
+        as_bytes = getattr(self.family, "to_pixels", to_pixels)
+        return np.concatenate([as_bytes(self.family.pictures(self.nets, part.to(self.device))) for part in parts])
 
     def groups(self) -> np.ndarray:
         """Indicators bool [G, V] of tokens that look alike."""

@@ -4,15 +4,21 @@ A *family* of models is one module here that declares FAMILY, a literal that the
 importing it, and says by these functions how its manifest (`parity.models.fetch`) becomes a token model:
 
     FAMILY = {
-        "files": parts that a published model must have,
-        "network": sizes known before its files are to hand, such as vocab and grid; a configuration may override them,
+        "files": parts that a published model must have; "also": those that it may have,
+        "embedded": files of the embedded model by part, {} if there is none,
+        "network": sizes known before its files are to hand: vocab, the number of codes, and grid, tokens a side, or
+            rows and columns of codes, line and end, tokens that the grammar forces behind a row and behind the last,
+        "sizes": those that a configuration may give, with their defaults; "divides", "at_most", "multiples" of them,
+        "model_types": what `model_type` in config.json is, of a family whose files are transformers' folders,
+        "papers": names that papers' tables give a published model of the family, to its sizes that are no default,
     }
-    shape(manifest) -> tokens in a row of a picture, pixels of its side       known before anything is loaded
+    shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
     load(manifest, needs) -> {"net", "vq", needs}                             needs is "", "drafter" or "draft"
     condition(nets, inputs, guided, fast=False) -> TokenModel                            of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                               tokens that look alike
     encoder(manifest, device)(captions) -> inputs                             what `condition` reads of a batch
+    to_pixels(pictures) -> uint8 [n, H, W, 3]                                 if it has a rounding of its own
 """
 
 from typing import Protocol

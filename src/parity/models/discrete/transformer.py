@@ -139,7 +139,7 @@ class ClassEmbedder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The network. `forward` sees whole sequences (training, tests); `cached.LlamaGen` decodes with a cache."""
+    """The network. `forward` sees whole sequences (training, tests); `cached.Cached` decodes with a cache."""
 
     table: Tensor
 
@@ -151,6 +151,11 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm, self.output = RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
         self.register_buffer("table", rotary_table(c), persistent=False)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Heads and width of the keys and values of a position."""
+        return self.config.heads, self.config.dim // self.config.heads
 
     def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
         """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the captions."""

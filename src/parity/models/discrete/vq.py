@@ -200,3 +200,8 @@ def load(file: Path, config: VQConfig | None = None) -> VQ:
 def to_pixels(pictures: Tensor) -> np.ndarray:
     """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
     return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+
+
+def truncated(pictures: Tensor) -> np.ndarray:
+    """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] as Chameleon, Emu3 and Janus do: to [0, 255], then cut off."""
+    return (127.5 * (pictures.clamp(-1, 1) + 1)).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()

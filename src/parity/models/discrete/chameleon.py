@@ -1,0 +1,171 @@
+"""Chameleon's descendants that draw pictures, the family: Lumina-mGPT (Liu et al. 2024) and Anole (Chern et al. 2024).
+
+Words and codes are one vocabulary. Lumina-mGPT begins a picture with its size and ends every row with a line token;
+Anole does neither, and all its pictures have 32 x 32 codes. Source: the released code of both, and Meta's Chameleon;
+their files in transformers' layout, with Meta's image tokenizer.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.models.discrete import codes, folders, prompts, vqgan
+from parity.models.discrete.cached import Cached
+from parity.models.discrete.llama import Codes, Llama
+from parity.models.discrete.t5 import Encoder
+from parity.models.discrete.vq import truncated
+
+FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+    "files": ("model",),
+    "also": ("vq",),  # else the model's own folder holds it
+    "embedded": {},
+    "model_types": ("chameleon",),
+    # Lumina-mGPT at 768 pixels; `line` and `end`, tokens behind a row and a picture: line 0 is Anole
+    "network": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
+    "multiples": {"rows": 2, "columns": 2},  # a size token counts 32 pixels
+    "at_most": {"line": 1, "end": 1},
+    "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
+    "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
+}
+BEGIN, SIZE, LINE, END, TURN = "<racm3:break>", "<reserved{:05d}>", "<reserved08799>", "<eoss>", "<reserved08706>"
+NAME = "IMGIMG"  # then a code's number in the letters A to J, and one letter more
+LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
+ANOLE = "Generate an image of {}"
+STRIDE = 16  # pixels a code
+to_pixels = truncated
+
+
+def sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Codes, rows and columns of them, and how many tokens end a row and a picture."""
+    return {**FAMILY["network"], **manifest["network"]}
+
+
+def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Tokens in a row of a picture, pixels of its longer side."""
+    s = sizes(manifest)
+    return s["columns"] + s["line"], STRIDE * max(s["rows"], s["columns"])
+
+
+def read_sizes(folder: Path, pixels: int) -> dict[str, int]:
+    """The configuration's `network` from a folder and the pixels of a side; what stands in FAMILY["sizes"] is left
+    out. A configuration that says it is Lumina-mGPT's has lines."""
+    said = folders.read(folder / "config.json")
+    lines = any("XLLMX" in name for name in said.get("architectures") or ())
+    side = pixels // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
+    number = len(numbered(folders.tokenizer(folder).get_vocab(), folder))
+    found = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
+    return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
+
+
+def image_tokens(said: Mapping[str, Any]) -> int:
+    """Codes of a picture of the tokenizer's own resolution, 0 where a configuration does not say."""
+    vq = said.get("vq_config") or {}
+    stride = 2 ** (len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)
+    return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
+
+
+def numbered(words: Mapping[str, int], where: Path) -> list[int]:
+    """Ids of the codes in the image tokenizer's order; ParityError unless the names count them up from 0."""
+    letters = {chr(ord("A") + i): str(i) for i in range(10)}
+    found = {}
+    for name, own in words.items():
+        if name.startswith(NAME):
+            digits = "".join(letters.get(c, c) for c in name[len(NAME) : -1])
+            found[int(digits) if digits.isdecimal() else -1] = own
+    if not found or sorted(found) != list(range(len(found))):
+        raise ParityError(f"{where}: the tokenizer's codes are not {NAME}A to ...; allowed: that of Chameleon")
+    return [found[i] for i in range(len(found))]
+
+
+def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
+    """The tokenizer, ids of the codes and then of what is forced, and ids by name of what a prompt needs."""
+    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    held = folders.tokenizer(folder)
+    words = held.get_vocab()
+    ids = numbered(words, folder)
+    if len(ids) != s["vocab"]:
+        raise ParityError(f"{folder}: the tokenizer has {len(ids)} codes; network says vocab {s['vocab']}")
+    size = [SIZE.format(8800 + n // 2) for n in (s["rows"], s["columns"])] if s["line"] else []
+    forced = [LINE, END] if s["line"] else [END]
+    wanted = ["<s>", BEGIN, TURN, *forced, *size]
+    named = dict(zip(wanted, folders.names(words, wanted, folder), strict=True))
+    return held, ids + [named[name] for name in forced], named
+
+
+def network(manifest: Mapping[str, Any]) -> Llama:
+    """The transformer, its output matrix that of the codes alone."""
+    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    ids = vocabulary(manifest)[1]
+    config = folders.config(folder, "chameleon", "ChameleonConfig")
+    if max(ids) >= config.vocab_size:
+        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
+    with torch.device("meta"):
+        net = Llama(
+            folders.sizes(config, folder, normed=True),
+            Codes(config.hidden_size, torch.tensor(ids, device="cpu"), s["vocab"]),
+        )
+
+    def rename(name: str) -> str | None:
+        own = folders.stripped(name, ("model.",))
+        if own is None:
+            return "output.chosen.weight" if name == "lm_head.weight" else name
+        return None if own.startswith("vqmodel.") else own
+
+    state = dict(folders.tensors(folder, rename))
+    if "output.chosen.weight" in state:
+        state["output.chosen.weight"] = state["output.chosen.weight"][torch.tensor(ids[: s["vocab"]])]
+    folders.fill(net, state, folder)
+    return net
+
+
+def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
+    """net and vq; ParityError for files that do not fit together."""
+    files, s = manifest["files"], sizes(manifest)
+    vq = vqgan.load(Path(files.get("vq", files["model"])))
+    if vq.config.codebook != s["vocab"]:
+        raise ParityError(f"models: the image tokenizer has {vq.config.codebook} codes, the model {s['vocab']}")
+    vq.size = s
+    return {"net": network(manifest), "vq": vq}
+
+
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
+    """The token model of a batch of encoded captions; see `prompts`."""
+    vq, s = nets["vq"], nets["vq"].size
+    line = [s["vocab"]] if s["line"] else []
+    forced = codes.grammar(s["rows"], s["columns"], line, [s["vocab"] + len(line)])
+    model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"] + len(line), fast)
+    model.raw_codebook = codes.apart(vq.codes, model.vocab)
+    model.codebook = codes.apart(F.normalize(vq.codes, dim=-1), model.vocab)
+    return model
+
+
+def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
+    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+    s = nets["vq"].size
+    return nets["vq"].decode(codes.codes_of(tokens, s["rows"], s["columns"], s["line"]))
+
+
+def groups(nets: dict[str, Any]) -> np.ndarray:
+    """Indicators bool [G, V] of codes that look alike."""
+    s = nets["vq"].size
+    return codes.groups(nets["vq"].codes, s["vocab"] + s["line"] + s["end"])
+
+
+def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
+    """Captions to what `condition` takes of a batch. The unconditional row knows that a picture begins, and of what
+    size, and no words (as Lumina-mGPT's authors do; Anole's use no guidance)."""
+    s, folder = sizes(manifest), Path(manifest["files"]["model"])
+    words, ids, named = vocabulary(manifest)
+    size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
+    begin = [named[BEGIN], *size]
+    pixels = {"width": STRIDE * s["columns"], "height": STRIDE * s["rows"]}
+    template = LUMINA.format(**pixels) if s["line"] else ANOLE
+    reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
+    around = ([named["<s>"]], [named[TURN], *begin])
+    return prompts.encoder(words, reserved, folder, template, around, lambda prompt: begin)

@@ -1,0 +1,147 @@
+"""Published models as folders in transformers' layout: configuration, tokenizer, weights in one file or in shards.
+
+Nothing of a folder is executed: its configuration is read by transformers' own class of that name, its tokenizer by the
+tokenizers library, its weights as tensors.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.base.weights import check_fit, unpickle
+from parity.models.discrete.llama import LlamaConfig
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None: not wanted
+MOST = 1 << 28  # bytes of a file of JSON
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A file of JSON; ParityError for one that is not there, or is none."""
+    try:
+        if file.stat().st_size > MOST:
+            raise ParityError(f"{file}: {file.stat().st_size} bytes; allowed: at most {MOST}")
+        said = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        raise ParityError(f"{file}: no such file; allowed: a folder as transformers saves it") from None
+    except ValueError as error:
+        raise ParityError(f"{file}: not JSON: {str(error).splitlines()[0][:120]}") from None
+    if not isinstance(said, dict):
+        raise ParityError(f"{file}: allowed: an object, {{...}}")
+    return said
+
+
+def config(folder: Path, kind: str, name: str) -> Any:
+    """A folder's configuration as transformers' class `name`, which knows what the file leaves out. ParityError unless
+    its model_type is `kind` and every value is one that the class takes."""
+    import transformers
+
+    said = read(folder / "config.json")
+    if said.get("model_type") != kind:
+        told = str(said.get("model_type"))[:60]
+        raise ParityError(f"{folder}: a folder of model_type {told!r}; allowed here: {kind!r}")
+    try:
+        return getattr(transformers, name).from_dict(said)
+    except Exception as error:  # its checks raise several families
+        cause = " ".join(str(error).split())[:200]
+        raise ParityError(f"{folder / 'config.json'}: not a configuration of {kind}: {cause}") from None
+
+
+def sizes(c: Any, folder: Path, normed: bool = False) -> LlamaConfig:
+    """Sizes of the network of a language model's configuration; ParityError for what `llama` does not compute."""
+    rope = c.rope_parameters or {}
+    odd = [key for key in ("attention_bias", "mlp_bias", "swin_norm") if getattr(c, key, None)]
+    odd += [f"rope_type {rope['rope_type']!r}"] if rope.get("rope_type", "default") != "default" else []
+    odd += [f"hidden_act {c.hidden_act!r}"] if c.hidden_act != "silu" else []
+    heads, width = c.num_attention_heads, c.hidden_size
+    kept = c.num_key_value_heads or heads
+    odd += [f"{heads} heads of width {width}"] if width % heads or heads % kept else []
+    if odd:
+        raise ParityError(f"{folder / 'config.json'}: {odd[0]}: not built; allowed: networks without")
+    head = getattr(c, "head_dim", None) or width // heads
+    return LlamaConfig(
+        c.vocab_size, width, c.num_hidden_layers, heads, kept, head, c.intermediate_size,
+        c.max_position_embeddings, float(rope.get("rope_theta", 10000.0)), c.rms_norm_eps, normed,
+    )  # fmt: skip
+
+
+def tokenizer(folder: Path) -> "Tokenizer":
+    """A folder's tokenizer; ParityError for a file that holds none."""
+    from tokenizers import Tokenizer
+
+    read(file := folder / "tokenizer.json")
+    try:
+        held = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises Exception itself
+        raise ParityError(f"{file}: not a tokenizer: {str(error).splitlines()[0][:160]}") from None
+    held.no_padding()
+    held.no_truncation()
+    return held
+
+
+def names(words: Mapping[str, int], wanted: Iterable[str], where: Path) -> list[int]:
+    """Ids of tokens by name; ParityError for the first that a vocabulary lacks."""
+    ids = []
+    for name in wanted:
+        if name not in words:
+            raise ParityError(f"{where}: the tokenizer has no {name!r}; allowed: that of the model's own repository")
+        ids.append(words[name])
+    return ids
+
+
+def shards(folder: Path) -> list[Path]:
+    """Files of a folder's weights; ParityError if it has none, or lacks some that its index names."""
+    for index in sorted(folder.glob("*.index.json")):
+        named = sorted(set(read(index).get("weight_map", {}).values()))
+        lacks = [name for name in named if not (folder / name).is_file()]
+        if lacks:
+            raise ParityError(
+                f"{folder}: half a checkpoint: {len(lacks)} of {len(named)} shards are missing, first {lacks[0]};"
+                " get the rest"
+            )
+    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+        if files := sorted(folder.glob(pattern)):
+            return files
+    raise ParityError(f"{folder}: holds no weights; allowed: *.safetensors or pytorch_model*.bin")
+
+
+def tensors(path: Path, rename: Rename) -> Iterator[tuple[str, Tensor]]:
+    """The wanted tensors of a folder or a file, under the network's names; of safetensors no other is read."""
+    for file in shards(path) if path.is_dir() else [path]:
+        if file.suffix != ".safetensors":
+            yield from ((own, tensor) for name, tensor in unpickle(file).items() if (own := rename(name)) is not None)
+            continue
+        try:
+            with safe_open(file, framework="pt") as held:
+                for name in held.keys():  # noqa: SIM118
+                    if (own := rename(name)) is not None:
+                        yield own, held.get_tensor(name)
+        except ParityError:
+            raise
+        except Exception as error:
+            cause = str(error).splitlines()[0][:160]
+            raise ParityError(f"{file}: not a safetensors file that can be read: {cause}") from None
+
+
+def fill(net: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """Give a network built on the meta device its tensors, in the dtype of their files; ParityError unless all fit."""
+    check_fit(net, state, path)
+    net.load_state_dict(state, assign=True)
+
+
+def stripped(name: str, prefixes: Iterable[str]) -> str | None:
+    """A tensor's name without the first of the prefixes that it has; None if it has none."""
+    return next((name.removeprefix(p) for p in prefixes if name.startswith(p)), None)
+
+
+def beyond(length: int, config: LlamaConfig, what: str) -> None:
+    """ParityError for a sequence of more positions than a network was made for."""
+    if length > config.places:
+        raise ParityError(f"{what}: {length} positions; allowed: at most {config.places}, max_position_embeddings")

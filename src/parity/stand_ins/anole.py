@@ -1,0 +1,14 @@
+"""Anole's layout in transformers: one folder, the image tokenizer with its decoder in it; no line tokens."""
+
+from pathlib import Path
+
+from parity.stand_ins.chameleon import decoder, network
+from parity.stand_ins.words import save
+
+
+def write(folder: Path) -> dict[str, Path]:
+    """`model` is the folder."""
+    net = network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration")
+    image = {f"model.vqmodel.{name}": tensor for name, tensor in decoder(net).items()}
+    save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
+    return {"model": Path("Anole-7b-v0.1-hf")}
