@@ -8,7 +8,7 @@ importing it, and says by these functions how its manifest (`parity.models.fetch
         "network": sizes known before its files are to hand, such as vocab and grid; a configuration may override them,
     }
     shape(manifest) -> tokens in a row of a picture, pixels of its side       known before anything is loaded
-    load(manifest, needs) -> {"net", "vq", needs}                             needs is "", "drafter" or "draft"
+    load(manifest, part, device, dtype) -> network                            part: "net", "vq", "drafter" or "draft"
     condition(nets, inputs, guided, fast=False) -> TokenModel                            of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                               tokens that look alike
