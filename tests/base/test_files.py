@@ -23,7 +23,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     if call == "write":
-        monkeypatch.setattr(os, "fdopen", fail)
+        monkeypatch.setattr(Path, "write_bytes", fail)
     else:
         monkeypatch.setattr(os, call, fail)
     with pytest.raises(OSError, match="No space"):

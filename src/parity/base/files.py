@@ -5,7 +5,8 @@ import io
 import json
 import os
 import re
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,25 +19,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def publish(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one, none, or all of the new one: temporary file, fsync, replace."""
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary file to be written, which then takes the place of `path`: a reader sees the old one, none, or all of
+    the new one. Who may read it is for the umask to say, whoever wrote it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    allowed = part.stat().st_mode & 0o777
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
+        yield part
+        with part.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.chmod(part, 0o644)
+        os.chmod(part, allowed)  # what wrote it may have made a file of its own
         os.replace(part, path)
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def publish(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one, none, or all of the new one: temporary file, fsync, replace."""
+    with whole(path) as part:
+        part.write_bytes(data)
 
 
 def sums(folder: Path) -> dict[str, str]:

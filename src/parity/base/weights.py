@@ -1,53 +1,47 @@
 """Weights on disk: verified by SHA-256, read without executing anything, loaded whole or not at all."""
 
 import argparse
-import hashlib
+import json
+import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
+from parity.base.digests import check as check
+from parity.base.digests import parts as parts
+from parity.base.digests import sha256 as sha256
 from parity.base.errors import ParityError
-from parity.base.files import configured, sums
+from parity.base.files import configured, sums, whole
 
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
+Where = str | torch.device
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
-
-
-def parts(path: Path) -> list[Path]:
-    """Files of weights: a file itself, or a folder's *.safetensors in order of name. ParityError if there are none."""
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path] if path.is_file() else []
-    if not files:
-        lacks = "holds no *.safetensors" if path.is_dir() else "no such file"
-        raise ParityError(f"{path}: {lacks}; allowed: a file of weights, or a folder of *.safetensors")
-    return files
-
-
-def sha256(path: Path) -> str:
-    """Of a file, or of a folder's *.safetensors one after the other."""
-    whole = hashlib.sha256()
-    for file in parts(path):
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 22):
-                whole.update(block)
-    return whole.hexdigest()
-
-
-def check(path: Path, expected: str, what: str) -> None:
-    """ParityError that begins with `what` unless a file, or folder, has this digest."""
-    if not path.exists():
-        raise ParityError(f"{what} = {str(path)!r}: no such file")
-    got = sha256(path)
-    if got != expected:
-        raise ParityError(
-            f"{what} = {str(path)!r}: SHA-256 is {got[:16]}..., expected {expected[:16]}...;"
-            " delete the file and get it again"
-        )
+DRAWN = {
+    "normal_",
+    "uniform_",
+    "trunc_normal_",
+    "kaiming_uniform_",
+    "xavier_uniform_",
+    "erfinv_",
+    "mul_",
+    "add_",
+    "clamp_",
+}
+WRAPPED = re.compile(
+    r"(?:(?<=^)|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\."
+)  # of compiled and parallel runs
 
 
 def listed(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
@@ -62,10 +56,22 @@ def listed(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict
     return {"files": files, "sha256": {part: known[name] for part, name in parts.items()}}
 
 
+def a_page(file: Path) -> str:
+    """What to do, for a web page that was saved in place of weights; "" for any other file."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(512).lstrip().lower()
+    except OSError:
+        return ""
+    page = start.startswith((b"<!doctype", b"<html", b"version https://git-lfs"))
+    return "; it is a web page or a pointer and not the weights: download the file itself" if page else ""
+
+
 def unpickle(file: Path) -> dict[str, Tensor]:
     """The tensors of a published pickle, of its moving average if it has one; ParityError for what is none.
 
-    Nothing in it is executed; what it does not need stays on disk.
+    Nothing in it is executed; what it does not need stays on disk. Names lose what a compiled or parallel training run
+    puts before them.
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
@@ -74,12 +80,22 @@ def unpickle(file: Path) -> dict[str, Tensor]:
         raise ParityError(f"{file}: no such file") from None
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         cause = repr(error).splitlines()[0][:200]
-        raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}") from None
-    held = next((held[key] for key in HELD if key in held), held)
-    return {k: v for k, v in held.items() if isinstance(v, Tensor)}
+        raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}{a_page(file)}") from None
+    if isinstance(held, dict):
+        inner = next((held[key] for key in HELD if key in held), held)
+        held = inner if isinstance(inner, dict) else held
+    found = {plain(k): v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, dict) else {}
+    if not found:
+        raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
+    return found
 
 
-def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+def plain(name: str) -> str:
+    """A tensor's name without what a compiled or parallel training run puts before it."""
+    return WRAPPED.sub("", name)
+
+
+def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
     """ParityError that lists missing, unexpected or wrongly shaped entries."""
     want = module.state_dict()
     problems = [f"missing {k}" for k in want if k not in state] + [f"unexpected {k}" for k in state if k not in want]
@@ -93,21 +109,137 @@ def check_fit(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
         raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
 
 
-def read_weights(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def shapes(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, or of a folder of them, without their numbers: of safetensors the headers alone are read.
+    ParityError for what cannot be read."""
+    return {name: entry for part in parts(file) for name, entry in _shapes(part).items()}
+
+
+def _shapes(file: Path) -> dict[str, Tensor]:
+    if file.suffix in PICKLED:
+        return {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
+    try:
+        with safe_open(file, framework="pt") as held:
+            said = {name: held.get_slice(name).get_shape() for name in held.keys()}  # noqa: SIM118
+    except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
+        cause = str(error).splitlines()[0]
+        raise ParityError(f"{file}: not a safetensors file that can be read: {cause}{a_page(file)}") from None
+    return {name: torch.empty(shape, device="meta") for name, shape in said.items()}
+
+
+def tensors(
+    path: Path,
+    device: Where = "cpu",
+    dtype: torch.dtype | None = torch.float32,
+    ignored: Collection[str] = (),
+) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a safetensors file, a pickle, or a folder of either, one at a time, on `device`; what is
+    floating-point in `dtype`, or as it is stored for None.
+
+    No more than one tensor is held beside those already given: a safetensors file is opened anew for each, so that what
+    was mapped of it is let go.
+    """
+    for file in parts(path):
+        pickled = unpickle(file) if file.suffix in PICKLED else {}
+        for name in _shapes(file) if not pickled else list(pickled):
+            if name in ignored:
+                continue
+            if pickled:
+                tensor = pickled.pop(name)
+            else:
+                with safe_open(file, framework="pt", device=str(device)) as held:
+                    tensor = held.get_tensor(name)
+            to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
+            yield name, tensor.to(device, to, copy=tensor.device.type == "cpu")  # memory of its own, aligned
+            del tensor
+
+
+def read_weights(path: Path, device: Where = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a folder of them; what is floating-point in `dtype`."""
-    tensors = {k: v for file in parts(path) for k, v in load_file(file, device=device).items()}
-    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+    return dict(tensors(path, device, dtype))
 
 
-def load_weights(module: nn.Module, path: Path, ignored: tuple[str, ...] = ()) -> None:
-    """Load a safetensors file whole, in float32; ParityError unless every entry fits, those `ignored` aside."""
-    state = {k: v for k, v in read_weights(path).items() if k not in ignored}
-    check_fit(module, state, path)
-    module.load_state_dict(state)
+class Unfilled(TorchFunctionMode):
+    """What would be drawn for parameters on the meta device is not: asking it costs seconds of imports."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else kwargs.get("tensor")
+        if getattr(function, "__name__", "") in DRAWN and isinstance(first, Tensor) and first.is_meta:
+            return first
+        return function(*args, **kwargs)
 
 
-def network(build: Callable[[C], N], config: type[C], file: Path, ignored: tuple[str, ...] = ()) -> N:
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Networks built inside have parameters without memory or values, on the meta device; buffers, many of which stand
+    in no file, are computed as always."""
+
+    def empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta:
+            return parameter
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+    hook = register_module_parameter_registration_hook(empty)  # type: ignore[arg-type]  # torch's stub says None
+    try:
+        with Unfilled():
+            yield
+    finally:
+        hook.remove()
+
+
+def load_weights(
+    module: nn.Module,
+    path: Path,
+    ignored: tuple[str, ...] = (),
+    device: Where = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Load a file of weights whole; ParityError unless every entry fits, those `ignored` aside.
+
+    A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
+    copied.
+    """
+    check_fit(module, {k: v for k, v in shapes(path).items() if k not in ignored}, path)
+    into = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    with torch.no_grad():
+        for name, tensor in tensors(path, device, dtype, ignored):
+            if into[name].is_meta:
+                module.load_state_dict({name: tensor}, strict=False, assign=True)
+            else:
+                into[name].copy_(tensor)
+
+
+def network(
+    build: Callable[[C], N],
+    config: type[C],
+    file: Path,
+    ignored: tuple[str, ...] = (),
+    device: Where = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> N:
     """A network of the sizes in its file's header, `ignored` ones aside, with its weights, or ParityError."""
-    net = build(configured(config, file, ignored))
-    load_weights(net, file)
-    return net.eval()
+    return loaded(partial(build, configured(config, file, ignored)), file, (), device, dtype)
+
+
+def loaded(
+    build: Callable[[], N],
+    file: Path,
+    ignored: tuple[str, ...] = (),
+    device: Where = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> N:
+    """A network with its weights, on its device and in its dtype without a second copy of them; ParityError unless they
+    fit."""
+    with unfilled():
+        net = build()
+    load_weights(net, file, ignored, device, dtype)
+    return net.to(device, dtype).eval()
+
+
+def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, Any] | None = None) -> None:
+    """A safetensors file in its place, whole or not at all, its sizes in the header; tensors are written from where
+    they are, mapped ones from their file."""
+    said = {} if config is None else {"metadata": {"config": json.dumps(config, sort_keys=True)}}
+    with whole(file) as part:
+        save_file({k: v.contiguous() for k, v in state.items()}, part, **said)

@@ -3,7 +3,7 @@
 A paper's table says no commit, so an experiment may name a repository alone. `parity models pin` asks the hub once what
 it holds now, and writes it to pins.yaml in the current folder, to be kept with the results:
 
-    owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder, network: {sizes, where its files tell them}}
+    owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder}
 
 What an experiment says itself stands. A dry run needs no pins: it plans with a commit of noughts.
 """

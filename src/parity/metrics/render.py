@@ -10,5 +10,5 @@ from parity.decode.records import read_shard
 def run(a: argparse.Namespace) -> None:
     """Writes ids and pixels uint8 [n, H, W, 3]."""
     shard = read_shard(a.shard)
-    loaded = importlib.import_module(f"parity.models.{a.kind}.load").load(read_json(a.checkpoint), a.device)
-    write_arrays(a.out, ids=shard.ids, pixels=loaded.pictures(shard.tokens))
+    painter = importlib.import_module(f"parity.models.{a.kind}.load").painter(read_json(a.checkpoint), a.device)
+    write_arrays(a.out, ids=shard.ids, pixels=painter.pictures(shard.tokens))

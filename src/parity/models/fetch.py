@@ -2,7 +2,7 @@
 
     {"kind", "family", "source", "files": {part: path}, "sha256": {part: digest}, "network": {sizes known beforehand}}
 
-A digest of a file is what verifies it; of a folder it is that of its *.safetensors. Loading trusts what was verified
+A digest of a file is what verifies it; of a folder it is that of its weights' digests. Loading trusts what was verified
 here.
 """
 

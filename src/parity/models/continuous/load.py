@@ -50,8 +50,8 @@ class Loaded:
     def network(self, part: str) -> Any:
         """Either "target" or "draft"; ParityError for one that the model does not have."""
         if part not in self.nets:
-            net: Any = network(self.family.Network, self.family.Config, self.file(part), ignored=(kl.LATENTS,))
-            net.to(self.device, self.dtype)
+            build, where = (self.family.Network, self.family.Config, self.file(part)), (self.device, self.dtype)
+            net: Any = network(*build, (kl.LATENTS,), *where)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = compiled(net.diffloss.net.run, self.device.type, dynamic=True)
@@ -120,3 +120,8 @@ def load(
     for part in ("target", *([needs] if needs else [])):
         loaded.network(part)
     return loaded
+
+
+def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
+    """For `pictures`: the autoencoder is read when they are first asked for, the other networks are not."""
+    return Loaded(manifest, torch.device(device))

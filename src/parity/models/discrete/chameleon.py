@@ -124,14 +124,16 @@ def network(manifest: Mapping[str, Any]) -> Llama:
     return net
 
 
-def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
-    """net and vq; ParityError for files that do not fit together."""
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net" or "vq"; ParityError for files that do not fit together."""
     files, s = manifest["files"], sizes(manifest)
+    if part == "net":
+        return network(manifest).to(device, dtype)
     vq = vqgan.load(Path(files.get("vq", files["model"])))
     if vq.config.codebook != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {vq.config.codebook} codes, the model {s['vocab']}")
     vq.size = s
-    return {"net": network(manifest), "vq": vq}
+    return vq.to(device, dtype)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:

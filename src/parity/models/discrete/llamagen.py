@@ -4,7 +4,7 @@ Source: the released `t2i_XL_stage{1,2}_*.pt`, `vq_ds16_t2i.pt` and Flan-T5-XL's
 with other sizes, which the headers of its files say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured
-from parity.base.weights import load_weights
+from parity.base.weights import loaded
 from parity.models.compiling import compiled
 from parity.models.discrete import vq
 from parity.models.discrete.cached import Cached, LlamaGen, a_pass
@@ -40,6 +40,7 @@ TENSORS = {  # by which a published file is known for what it is
     "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
     "vq": ("quantize.embedding.weight", "post_quant_conv.weight"),
 }
+COMPUTED = ("freqs_cis",)  # in some files, and computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
 
 
@@ -76,8 +77,8 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, in
     return {key: value for key, value in said.items() if value != FAMILY["sizes"][key]}
 
 
-def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
-    """net, vq, and of "drafter" and "draft" the one that is needed; ParityError for files that do not fit together."""
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net", "vq", "drafter" or "draft"; ParityError for files that do not fit together."""
     files = {part: Path(file) for part, file in manifest["files"].items()}
     config, tokenizer = sizes(manifest)
     if tokenizer.codebook != config.vocab:
@@ -85,13 +86,13 @@ def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
             " take the tokenizer the model was trained with"
         )
-    networks: dict[str, nn.Module] = {"net": Transformer(config), "vq": vq.load(files["vq"], tokenizer)}
-    load_weights(networks["net"], files["transformer"])
-    if needs:
-        extra = configured(LlamaGenConfig, files[needs], ignored=("target",))
-        networks[needs] = FeatureDrafter(extra) if needs == "drafter" else Transformer(extra)
-        load_weights(networks[needs], files[needs])
-    return networks
+    if part == "vq":
+        return vq.load(files["vq"], tokenizer, device).to(dtype)
+    if part == "net":
+        return loaded(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
+    extra = configured(LlamaGenConfig, files[part], ignored=("target",))
+    build: Callable[[], nn.Module] = partial(FeatureDrafter if part == "drafter" else Transformer, extra)
+    return loaded(build, files[part], (), device, dtype)
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:

@@ -1,7 +1,7 @@
 """Discrete models from their manifest: networks ready for batches of prompts. Nothing here knows a family."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +59,22 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """The networks of a manifest; of "drafter" and "draft" the one needed. The image tokenizer stays in float32."""
-    nets = family(manifest).load(manifest, needs)
-    placed = {k: net.eval().to(device, torch.float32 if k == "vq" else dtype) for k, net in nets.items()}
-    return Loaded(manifest, placed, torch.device(device), fast)
+    """The networks of a manifest; of "drafter" and "draft" the one needed."""
+    nets = networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
+    return Loaded(manifest, nets, torch.device(device), fast)
+
+
+def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
+    """The image tokenizer alone, for `pictures` and `groups`: no transformer is read."""
+    return Loaded(manifest, networks(manifest, ("vq",), device), torch.device(device))
+
+
+def networks(
+    manifest: Mapping[str, Any], parts: Iterable[str], device: str, dtype: torch.dtype = torch.float32
+) -> dict[str, nn.Module]:
+    """The networks asked for, of "net", "vq", "drafter" and "draft". The image tokenizer stays in float32."""
+    read = family(manifest).load
+    return {part: read(manifest, part, device, torch.float32 if part == "vq" else dtype).eval() for part in parts}
 
 
 def side(manifest: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ importing it, and says by these functions how its manifest (`parity.models.fetch
         "papers": names that papers' tables give a published model of the family, to its sizes that are no default,
     }
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
-    load(manifest, needs) -> {"net", "vq", needs}                             needs is "", "drafter" or "draft"
+    load(manifest, part, device, dtype) -> network                            part: "net", "vq", "drafter" or "draft"
     condition(nets, inputs, guided, fast=False) -> TokenModel                            of a batch of encoded prompts
     pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                               tokens that look alike

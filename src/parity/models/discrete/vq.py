@@ -6,6 +6,7 @@ The embedded tokenizer is the same module with fewer channels and two down-sampl
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured
-from parity.base.weights import load_weights
+from parity.base.weights import loaded
 
 
 @dataclass(frozen=True)
@@ -190,11 +191,9 @@ def side_of(tokens: int) -> int:
     return side
 
 
-def load(file: Path, config: VQConfig | None = None) -> VQ:
-    """A tokenizer from its file, of the sizes given, or of those in its header; ParityError unless they fit."""
-    vq = VQ(config or configured(VQConfig, file))
-    load_weights(vq, file, ignored=("quantize.codebook_used",))
-    return vq.eval()
+def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
+    """A tokenizer in float32 from its file, of the sizes given, or of its header's; ParityError unless they fit."""
+    return loaded(partial(VQ, config or configured(VQConfig, file)), file, ("quantize.codebook_used",), device)
 
 
 def to_pixels(pictures: Tensor) -> np.ndarray:
