@@ -27,6 +27,7 @@ def load(raw: dict[str, Any]) -> Config:
     assert isinstance(value, Config)
     for kind in kinds(value):
         check_methods(kind, getattr(value, KINDS[kind]).methods)
+    check_judges(value)
     if value.image is not None:
         check_image(value.image)
     if value.text is not None:
@@ -35,6 +36,26 @@ def load(raw: dict[str, Any]) -> Config:
         check_continuous(value.continuous)
     check_studies(value)
     return value
+
+
+def check_judges(value: Config) -> None:
+    """The protocol is a recipe that there is, and the networks that judge are there, and those that it takes."""
+    recipes = weights.protocols()
+    if value.protocol not in recipes:
+        raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
+    for name, spec in value.networks.named().items():
+        if not spec.repo and not Path(spec.file).exists():
+            raise ConfigError(
+                f"networks.{name}.file = {spec.file!r}: no such file; allowed: a path, or repo and revision"
+            )
+    wanted, clip = recipes[value.protocol]["clip"], value.networks.clip
+    if clip is not None and wanted and clip.architecture not in ("", wanted):
+        said = f"networks.clip.architecture = {clip.architecture!r}"
+        raise ConfigError(f"{said}: protocol {value.protocol} takes another; allowed: {wanted!r}")
+    if value.image is not None and value.image.reference and not Path(value.image.reference).exists():
+        raise ConfigError(f"image.reference = {value.image.reference!r}: no such folder or file")
+    if value.continuous is not None and value.continuous.reference and not Path(value.continuous.reference).exists():
+        raise ConfigError(f"continuous.reference = {value.continuous.reference!r}: no such folder or file")
 
 
 def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:

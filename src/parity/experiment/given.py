@@ -98,12 +98,17 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
         if not Path(default).exists() and isinstance(image.get("prompts", {}), dict):
             image["prompts"] = {"file": default, **image.get("prompts", {})}
         there(image.get("prompts"), "file")
-        there(image, "reference_folder")
+        there(image, "reference")
     if isinstance(text, dict) and isinstance(text.get("tasks"), dict):
         for tasks in text["tasks"].values():
             for task in tasks if isinstance(tasks, list) else []:
                 there(task, "data")
     there(continuous, "weights")
+    there(continuous, "reference")
+    networks = raw.get("networks")
+    for network in networks.values() if isinstance(networks, dict) else []:
+        if isinstance(network, dict) and not network.get("repo"):
+            there(network, "file")
     return raw
 
 

@@ -217,7 +217,8 @@ def run() -> dict[str, str]:
 def environment(files: Files) -> dict[str, Any]:
     """What the numbers were obtained with."""
     made, image = files.shard(files.cells[0]).provenance, files.settings.image
-    manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in files.only}
+    shown = (*files.only, "networks")
+    manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
     return {
         "run": run(),
         "machine": machine.described(),
