@@ -156,8 +156,8 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     ours = inception.read(net, iter(a), protocols.recipe("torchfid50k"))
     assert np.array_equal(ours["features"], features) and np.abs(ours["logits"] - logits).max() < 1e-5
     theirs = torch_fidelity.calculate_metrics(
-        input1=str(tmp_path / "a"), input2=str(tmp_path / "b"), cuda=False, fid=True, isc=True, isc_splits=1, cache=False,
-        feature_extractor_weights_path=str(file), verbose=False, batch_size=4,
+        input1=str(tmp_path / "a"), input2=str(tmp_path / "b"), cuda=False, fid=True, isc=True, isc_splits=1,
+        cache=False, feature_extractor_weights_path=str(file), verbose=False, batch_size=4,
     )  # fmt: skip
     real = inception.read(net, iter(b), protocols.recipe("torchfid50k"))
     found = fid.frechet(ours["features"], fid.reference_half(real["features"]))

@@ -113,6 +113,12 @@ def model_spec(wildcards):
 # Inputs
 
 
+def prompt_spec(wildcards):
+    """What the configuration says of the prompts, and how many there are; as many parts as jobs."""
+    shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
+    return canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
+
+
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
     return told("parity.base.command", "parity.inputs.captions", *family("discrete", model))
