@@ -23,6 +23,7 @@ import yaml
 from parity.equality.targets.discrete import targets
 from parity.experiment import cells as C
 from parity.experiment import checks, layers, paths
+from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config
 
 ROOT = Path(__file__).parents[1]
@@ -112,7 +113,7 @@ def estimate(config: Config, prompts: list[str], known: dict[Any, list[float]]) 
 
 def read(file: Path) -> tuple[Config, list[str]]:
     config = checks.load(yaml.safe_load(file.read_text()))
-    return config, checks.read_prompts(config.image.prompts, ROOT) if config.image else []
+    return config, read_prompts(config.image.prompts, ROOT) if config.image else []
 
 
 def scale(config: Config) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from parity.base.errors import ParityError
-from parity.experiment import cells, checks, given, options, paths
+from parity.experiment import cells, checks, given, options, paths, prompts
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
@@ -107,8 +107,8 @@ def read(raw: dict[str, Any]) -> int:
     """What the rules do before they plan jobs; how many cells there are."""
     config = given.scaled(checks.load(given.located(given.overlaid(raw, {}), lambda name: name)))
     checks.check_sources(config, sorted((ROOT / "workflow/published").glob("*.csv")))
-    prompts = checks.read_prompts(config.image.prompts) if config.image else []
-    found = cells.cells(config, prompts)
+    asked = prompts.read_prompts(config.image.prompts, most=checks.most_words(config.image)) if config.image else []
+    found = cells.cells(config, asked)
     for task in cells.text_tasks(config.text) if config.text else []:
         readers.check(task["kind"], task["settings"], embedded=not config.text.model.xlnet)  # type: ignore[union-attr]
     for cell in found:

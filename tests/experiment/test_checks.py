@@ -12,6 +12,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks, json_schema, weights
 from parity.experiment.cells import cells, text_tasks
 from parity.experiment.json_schema import schema
+from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import PromptSpec
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +154,7 @@ def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
     elif content is not None:
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(ConfigError) as error:
-        checks.read_prompts(PromptSpec(file="p.txt", **spec), tmp_path)
+        read_prompts(PromptSpec(file="p.txt", **spec), tmp_path, most=23)
     assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["image.prompts.", *parts]), str(
         error.value
     )
@@ -292,7 +293,7 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = checks.load(yaml.safe_load(file.read_text()))
     checks.check_sources(loaded, PUBLISHED)
-    prompts = checks.read_prompts(loaded.image.prompts, ROOT) if loaded.image else []
+    prompts = read_prompts(loaded.image.prompts, ROOT, checks.most_words(loaded.image)) if loaded.image else []
     assert cells(loaded, prompts) or text_tasks(loaded.text)
 
 

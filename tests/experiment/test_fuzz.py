@@ -4,6 +4,8 @@ import pytest
 
 from tests.benchmarks.conftest import loaded
 
+STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
+
 
 @pytest.fixture(scope="module")
 def fuzz():
@@ -22,9 +24,9 @@ def test_a_thousand_configurations(fuzz):
         {"image": {"methods": {"ar": [{}]}, "batch": "inf"}},
         {"image": {"methods": {"ar": [{}]}, "batch": "nan"}},
         {"continuous": {"methods": {"mar": [{}]}, "sampling": []}},
-        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [{"title": "t", "x": "k", "y": ["nfe"]}]}},
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [STUDY]}},
     ],
-)  # fmt: skip
+)
 def test_what_once_was_a_traceback_is_a_line(fuzz, raw):
     assert fuzz.tried(raw) == "refused"
 

@@ -1,5 +1,6 @@
 """Prompt shards and encoded captions, through the commands that make them."""
 
+import json
 import sys
 
 import numpy as np
@@ -40,8 +41,8 @@ def test_prompts_to_encoded_shards(tmp_path, command):
     found = {}
     for shards in (1, 2):
         out = tmp_path / str(shards)
-        counts = ("--limit", 3, "--repeats", 1, "--shards", shards, "--max-words", 23)
-        command("prompts", "--file", tmp_path / "p.txt", *counts, "--out", out)
+        spec = {"file": str(tmp_path / "p.txt"), "limit": 3, "shards": shards}
+        command("prompts", "--spec", json.dumps(spec), "--out", out)
         for k in range(shards):
             files = ("--prompts", out / f"{k}.json", "--checkpoint", tmp_path / "manifest.json")
             command("captions", *files, "--out", out / f"{k}.npz")

@@ -26,7 +26,7 @@ def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) 
 def sample(seen: dict, compared: dict, fewest: int = 2) -> SimpleNamespace:
     """What a quality metric sees of a cell."""
     n = len(next(iter(seen.values()), ()))
-    return SimpleNamespace(seen=seen, compared=compared, groups=np.arange(n), fewest=fewest)
+    return SimpleNamespace(seen=seen, compared=compared, groups=np.arange(n), fewest=fewest, protocol="")
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks
+from parity.experiment.prompts import read_prompts
 from parity.models import add, fetch
 from parity.models.discrete import load as models
 from parity.models.discrete.t5 import t5_encoder
@@ -64,7 +65,7 @@ def test_a_model_of_classes_needs_no_text_and_reads_their_numbers(tmp_path):
     assert said["network"] == CLASSES and set(said["files"]) == {"transformer", "vq"}
     add.write("c", said, tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
-    prompts = checks.read_prompts(checks.load(raw).image.prompts)
+    prompts = read_prompts(checks.load(raw).image.prompts)
     manifest = {"source": "files", "family": "llamagen", "network": CLASSES, "files": {}}
     encode = models.encoder(manifest)
     assert len(set(prompts)) == 10 and encode(prompts)["label"].max() == 9

@@ -15,6 +15,7 @@ from parity.embedded import scenes
 from parity.equality.rows import row
 from parity.experiment import checks, layers, paths
 from parity.experiment.cells import Cell, cells, kinds, long_variant, text_tasks, variant
+from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config
 
 PROMPTS = [f"a red circle number {i}" for i in range(12)]
@@ -58,7 +59,7 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
     chosen = dict(p or {})
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
     settings = checks.load(dict(raw))
-    prompts = checks.read_prompts(settings.image.prompts, root) if settings.image else []
+    prompts = read_prompts(settings.image.prompts, root) if settings.image else []
     every = cells(settings, prompts)
     declared = {kind: layers.declared(kind) for kind in kinds(settings)}
     for cell in every:

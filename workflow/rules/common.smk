@@ -34,6 +34,7 @@ machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
+from parity.experiment import prompts as parity_prompts
 from parity.experiment import checks, given, layers, options, paths, pins, sources, stand_in, study
 from parity.inputs import readers
 
@@ -71,7 +72,11 @@ try:
     checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}
-    PROMPTS = checks.read_prompts(EXPERIMENT.image.prompts) if EXPERIMENT.image else []
+    PROMPTS = (
+        parity_prompts.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT.image))
+        if EXPERIMENT.image
+        else []
+    )
     CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
     TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
     for task in TASKS.values():

@@ -77,6 +77,11 @@ def given(flag, files):
     return f"--{flag} {shlex.quote(paths.together(files))}" if files else ""
 
 
+def listed(flag, files):
+    """`--flag file file ...`, of none nothing."""
+    return " ".join([f"--{flag}", *map(shlex.quote, files)]) if files else ""
+
+
 def section_page(section):
     """The page of one section alone; nothing where the experiment has no such section."""
     return f"{RESULT}/{section}/report.html" if getattr(EXPERIMENT, section) else []
@@ -98,12 +103,20 @@ def model_spec(wildcards):
     """What a model's section of the configuration says of it."""
     if wildcards.kind == "discrete":
         return canonical(EXPERIMENT.image.models[wildcards.model].model_dump(exclude_unset=True))
+    if wildcards.kind == "networks":
+        return canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
     if wildcards.kind == "anysubset":
         return canonical(EXPERIMENT.text.model.model_dump())
     return canonical({"family": wildcards.model, "weights": EXPERIMENT.continuous.weights})
 
 
 # Inputs
+
+
+def prompt_spec(wildcards):
+    """What the configuration says of the prompts, and how many there are; as many parts as jobs."""
+    shared = {"limit": len(PROMPTS), "shards": paths.jobs(EXPERIMENT, "discrete")}
+    return canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
 
 
 def caption_code(wildcards):

@@ -1,6 +1,6 @@
 """Inputs: what is decoded. Prompts in shards, their captions encoded once for all methods; texts with words missing.
 
-REQUIRED INPUTS  image.prompts.file (UTF-8 text, one prompt a line); data files of text tasks; checkpoint manifests
+REQUIRED INPUTS  image.prompts.file (lines, tsv, csv, jsonl, COCO captions, labels); data files of text tasks; checkpoint manifests
 OUTPUTS          results/inputs/discrete/<digest>-<repeats>x<shards>/<k>.json                     ids and captions
                  results/inputs/discrete/<digest>-<repeats>x<shards>/<model>-<revision>/<k>.npz   their embeddings
                  results/inputs/anysubset/<task kind>-<key>.npz                                   known and missing words
@@ -13,7 +13,7 @@ if EXPERIMENT.image:
 
     rule shard_prompts:
         input:
-            EXPERIMENT.image.prompts.file,
+            parity_prompts.source(EXPERIMENT.image.prompts),
         output:
             collect(
                 "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))
@@ -25,21 +25,14 @@ if EXPERIMENT.image:
         threads: 1
         params:
             folder=subpath(output[0], parent=True),
-            limit=len(PROMPTS),
-            repeats=EXPERIMENT.image.prompts.repeats,
-            shards=paths.jobs(EXPERIMENT, "discrete"),
-            max_words=EXPERIMENT.image.prompts.max_words,
+            spec=prompt_spec,
             code=code("parity.base.command", "parity.inputs.prompts"),
         message:
             "read the prompts"
         shell:
             r"""
             python -m parity.inputs prompts \
-                --file {input:q} \
-                --limit {params.limit} \
-                --repeats {params.repeats} \
-                --shards {params.shards} \
-                --max-words {params.max_words} \
+                --spec {params.spec:q} \
                 --out {params.folder:q} \
                 >{log:q} 2>&1
             """

@@ -68,7 +68,7 @@ rule reference:
         gpu=GPU,
     params:
         prompts=lambda w, input: given("prompts", input.prompts),
-        folder=lambda w: EXPERIMENT.image.reference_folder if w.kind == "discrete" else "",
+        folder=lambda w: EXPERIMENT.image.reference if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         device=device,
         code=lambda w: told(
@@ -94,6 +94,44 @@ rule reference:
         """
 
 
+rule compared:
+    input:
+        networks=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("networks/")],
+    output:
+        "results/reference/{kind}/{key}.npz",
+    log:
+        "logs/reference/{kind}/{key}.log",
+    wildcard_constraints:
+        kind="discrete|continuous",
+        key="[0-9a-f]{8}",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        gpu=GPU,
+    params:
+        networks=lambda w, input: listed("networks", input.networks),
+        reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
+        number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
+        protocol=EXPERIMENT.protocol,
+        device=device,
+        code=code("parity.metrics.__main__", "parity.metrics.compared"),
+    message:
+        "pictures to compare published models with"
+    shell:
+        r"""
+        python -m parity.metrics compared \
+            {params.networks} \
+            --reference={params.reference:q} \
+            --count {params.number} \
+            --protocol {params.protocol} \
+            --threads {threads} \
+            --device {params.device} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
 rule measure:
     input:
         spec="results/cells/{kind}/{name}/spec.json",
@@ -102,6 +140,7 @@ rule measure:
         laws=of_cell(lambda c: [paths.laws(c)] if "teacher_forced" in LAYERS[c.kind] else []),
         inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
         reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
+        networks=of_cell(lambda c: [ancient(m) for m in paths.judges(EXPERIMENT, c)]),
         checkpoint=checkpoint,
     output:
         metrics="results/cells/{kind}/{name}/metrics.json",
@@ -124,6 +163,8 @@ rule measure:
         laws=lambda w, input: given("laws", input.laws),
         inputs=lambda w, input: given("inputs", input.inputs),
         reference=lambda w, input: given("reference", input.reference),
+        judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
+        networks=lambda w, input: listed("networks", input.networks),
         run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
         device=device,
         code=metric_code,
@@ -135,6 +176,7 @@ rule measure:
             --kind {wildcards.kind} \
             --cell {params.cell:q} \
             {params.shards} {params.pictures} {params.laws} {params.inputs} {params.reference} {params.run_code} \
+            {params.networks} {params.judged} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {params.device} \

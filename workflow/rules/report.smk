@@ -19,7 +19,7 @@ rule report:
         manifests=[ancient(m) for m in paths.manifests(EXPERIMENT).values()],
         published=PUBLISHED,
         extra=observed,
-        prompts=[EXPERIMENT.image.prompts.file] if EXPERIMENT.image else [],
+        prompts=parity_prompts.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else [],
     output:
         page("report.html", "page", "Report"),
         page("index.html", "page", "Report"),

@@ -15,10 +15,8 @@ from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
 from parity.experiment.declared import constant
 from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection, TextTasks
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, TextSection, TextTasks
 from parity.experiment.validation import validate
-
-MOST = 100_000_000  # bytes of a prompt file
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -27,6 +25,7 @@ def load(raw: dict[str, Any]) -> Config:
     assert isinstance(value, Config)
     for kind in kinds(value):
         check_methods(kind, getattr(value, KINDS[kind]).methods)
+    check_judges(value)
     if value.image is not None:
         check_image(value.image)
     if value.text is not None:
@@ -35,6 +34,26 @@ def load(raw: dict[str, Any]) -> Config:
         check_continuous(value.continuous)
     check_studies(value)
     return value
+
+
+def check_judges(value: Config) -> None:
+    """The protocol is a recipe that there is, and the networks that judge are there, and those that it takes."""
+    recipes = weights.protocols()
+    if value.protocol not in recipes:
+        raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
+    for name, spec in value.networks.named().items():
+        if not spec.repo and not Path(spec.file).exists():
+            raise ConfigError(
+                f"networks.{name}.file = {spec.file!r}: no such file; allowed: a path, or repo and revision"
+            )
+    wanted, clip = recipes[value.protocol]["clip"], value.networks.clip
+    if clip is not None and wanted and clip.architecture not in ("", wanted):
+        said = f"networks.clip.architecture = {clip.architecture!r}"
+        raise ConfigError(f"{said}: protocol {value.protocol} takes another; allowed: {wanted!r}")
+    if value.image is not None and value.image.reference and not Path(value.image.reference).exists():
+        raise ConfigError(f"image.reference = {value.image.reference!r}: no such folder or file")
+    if value.continuous is not None and value.continuous.reference and not Path(value.continuous.reference).exists():
+        raise ConfigError(f"continuous.reference = {value.continuous.reference!r}: no such folder or file")
 
 
 def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
@@ -188,38 +207,7 @@ def check_sources(value: Config, published: list[Path]) -> None:
                 raise ConfigError(f"{KINDS[kind]}.study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
 
 
-def read_prompts(spec: PromptSpec, root: Path = Path()) -> list[str]:
-    """The prompts of a set; ConfigError for a file that is missing, empty, not UTF-8, or holds a prompt too long."""
-    where = "image.prompts"
-    try:
-        if (root / spec.file).exists() and not (root / spec.file).is_file():
-            raise ConfigError(f"{where}.file = {spec.file!r}: no regular file; allowed: a file, one prompt a line")
-        if (size := (root / spec.file).stat().st_size) > MOST:
-            raise ConfigError(f"{where}.file = {spec.file!r}: {size} bytes; allowed: at most {MOST}")
-        text = (root / spec.file).read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{where}.file = {spec.file!r}: no such file") from None
-    except OSError as error:
-        raise ConfigError(f"{where}.file = {spec.file!r}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{where}.file = {spec.file!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line"
-        ) from None
-    prompts = [line.strip() for line in text.splitlines() if line.strip()][: spec.limit]
-    if not prompts:
-        raise ConfigError(f"{where}.file = {spec.file!r}: holds no prompt; allowed: one prompt a line")
-    for number, prompt in enumerate(prompts, 1):
-        if (words := len(prompt.split())) > spec.max_words:
-            raise ConfigError(
-                f"{where}.file = {spec.file!r}: prompt {number} ({prompt[:40]!r}...) has {words} words;"
-                f" allowed: at most {spec.max_words}"
-            )
-    if len(prompts) < spec.limit and "limit" in spec.model_fields_set:
-        raise ConfigError(
-            f"{where}.limit = {spec.limit}: {spec.file!r} holds {len(prompts)} prompts; allowed: at most that"
-        )
-    if len(prompts) * spec.repeats < spec.shards:
-        raise ConfigError(
-            f"{where}.shards = {spec.shards}: more than the {len(prompts) * spec.repeats} images; allowed: at most that"
-        )
-    return prompts
+def most_words(section: ImageSection) -> int | None:
+    """Words that a prompt may have: of embedded models, which know few places; None where there is none of them, for
+    others cut a prompt as their tokenizer does."""
+    return section.prompts.max_words if any(m.source == "embedded" for m in section.models.values()) else None

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
+from parity.experiment.data import CLASSES
 from parity.experiment.options import KINDS
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
@@ -89,7 +90,7 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
     def there(holder: Any, key: str) -> None:
         name = holder.get(key) if isinstance(holder, dict) else None
         # os.path, for Path raises for a name too long, which the checks refuse in their words
-        if isinstance(name, str) and name and not name.startswith("datasets:") and not os.path.exists(name):
+        if isinstance(name, str) and name and not name.startswith(("datasets:", CLASSES)) and not os.path.exists(name):
             holder[key] = find(name)
 
     image, text, continuous = (raw.get(section) for section in KINDS.values())
@@ -98,12 +99,17 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
         if not Path(default).exists() and isinstance(image.get("prompts", {}), dict):
             image["prompts"] = {"file": default, **image.get("prompts", {})}
         there(image.get("prompts"), "file")
-        there(image, "reference_folder")
+        there(image, "reference")
     if isinstance(text, dict) and isinstance(text.get("tasks"), dict):
         for tasks in text["tasks"].values():
             for task in tasks if isinstance(tasks, list) else []:
                 there(task, "data")
     there(continuous, "weights")
+    there(continuous, "reference")
+    networks = raw.get("networks")
+    for network in networks.values() if isinstance(networks, dict) else []:
+        if isinstance(network, dict) and not network.get("repo"):
+            there(network, "file")
     return raw
 
 

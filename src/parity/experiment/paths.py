@@ -1,8 +1,9 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, kinds, long_key, prompt_digest, variant_key
 from parity.experiment.schema import Config
@@ -26,6 +27,8 @@ def manifests(config: Config) -> dict[str, str]:
     if config.image is not None:
         for model, spec in config.image.models.items():
             paths[f"discrete/{model}"] = manifest("discrete", model, weights.revision(spec))
+    for name, network in config.networks.named().items() if any(map(published(config), kinds(config))) else ():
+        paths[f"networks/{name}"] = manifest("networks", name, weights.network_revision(network))
     if config.text is not None:
         paths["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
     if config.continuous is not None:
@@ -92,8 +95,42 @@ def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
 
 
+def published(config: Config) -> Callable[[str], bool]:
+    """Of a kind, whether some model of it is judged by declared networks."""
+    image, continuous = config.image, config.continuous
+    return lambda kind: (
+        (kind == "discrete" and image is not None and any(m.source != "embedded" for m in image.models.values()))
+        or (kind == "continuous" and continuous is not None and bool(continuous.weights))
+    )
+
+
+def judged(config: Config, cell: Cell) -> bool:
+    """Whether a cell's pictures are judged by declared networks: its model is not embedded, and brings none."""
+    if cell.kind == "discrete" and config.image is not None:
+        model = config.image.models[cell.spec["model"]]
+        return model.source != "embedded" and "clip" not in model.files
+    return published(config)(cell.kind)
+
+
+def judges(config: Config, cell: Cell) -> list[str]:
+    """Manifests of the networks that judge a cell's pictures."""
+    every = manifests(config) if judged(config, cell) else {}
+    return [path for name, path in every.items() if name.startswith("networks/")]
+
+
+def asked_reference(config: Config, kind: str) -> tuple[str, int]:
+    """What pictures of published models are compared with, "" for nothing, and how many of them: 0 for all."""
+    section = config.image if kind == "discrete" else config.continuous
+    assert section is not None
+    said = config.image is not None and kind == "discrete" and "reference_images" in config.image.model_fields_set
+    return section.reference, config.image.reference_images if said and config.image is not None else 0
+
+
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
     """Pictures that quality metrics compare a cell's with, and their features."""
+    if judged(config, cell):
+        how = weights.protocols()[config.protocol], judges(config, cell)
+        return f"results/reference/{cell.kind}/{digest([*asked_reference(config, cell.kind), *how])}.npz"
     image = config.image if cell.kind == "discrete" else None
     pictures = f"{prompt_set(config, prompts)}-{image.reference_images}" if image is not None else f"classes-{REAL}"
     return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"

@@ -2,36 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from parity.experiment.data import Networks, PromptSpec
+from parity.experiment.fields import File, Hex64, Name, Scalar, Strict
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
-Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Scalar = str | int | float | bool | None
-
-
-def a_path(text: str) -> str:
-    """The name of a file or folder that some file system could hold."""
-    try:
-        whole = text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("allowed: a path in characters that UTF-8 has") from None
-    if not text.isprintable():
-        raise ValueError("allowed: a path without control characters")
-    if len(whole) > 4000 or any(len(part) > 255 for part in whole.split(b"/")):
-        raise ValueError("allowed: a path of at most 4000 bytes, and 255 between two slashes")
-    return text
-
-
-File = Annotated[str, AfterValidator(a_path)]
 Methods = Annotated[
     dict[str, list[dict[str, Any]]],
     Field(description="a method's variants: a list of option sets; {} for the defaults"),
 ]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ModelSpec(Strict):
@@ -45,7 +25,7 @@ class ModelSpec(Strict):
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
     files: dict[Part, File] = Field({}, description="hub: path in the repository; files: path here")
-    sha256: dict[Part, Hex64] = {}
+    sha256: dict[Part, Hex64] = Field({})
     stand_in: str = Field(
         "", description="module of src/parity/stand_ins that takes its place with `stand_in: true`; '' for the family's"
     )
@@ -65,21 +45,6 @@ class ModelSpec(Strict):
         if self.source != "embedded" and set(self.sha256) != set(self.files):
             raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
         return self
-
-
-class PromptSpec(Strict):
-    """A prompt set: a UTF-8 text file, one prompt a line."""
-
-    file: File = "prompts/scenes.txt"
-    limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
-    repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
-    shards: int = Field(
-        1, ge=1, le=100_000, description="parts of the prompts, each kept as soon as it is decoded; changes no result"
-    )
-    jobs: int = Field(
-        64, ge=1, le=1000, description="jobs at most that decode a cell's shards, some each; changes no result"
-    )
-    max_words: int = Field(23, ge=1, le=120, description="longest prompt the model's prefix holds")
 
 
 class SamplingSpec(Strict):
@@ -222,11 +187,11 @@ class CodeTask(TextTask):
 class TextTasks(Strict):
     """Tasks, each a list of settings: the first three are decoded by every method, the others ask for laws."""
 
-    infilling: list[InfillingTask] = [InfillingTask()]
-    stories: list[StoriesTask] = []
-    code: list[CodeTask] = []
-    last_word: list[TextTask] = []
-    choice: list[TextTask] = []
+    infilling: list[InfillingTask] = Field([InfillingTask()])
+    stories: list[StoriesTask] = Field([])
+    code: list[CodeTask] = Field([])
+    last_word: list[TextTask] = Field([])
+    choice: list[TextTask] = Field([])
 
 
 def not_empty(value: Any) -> Any:
@@ -245,8 +210,14 @@ class ImageSection(Strict):
     methods: Methods
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
-    reference_images: int = Field(512, ge=64, le=100_000, description="pictures the quality metrics compare with")
-    reference_folder: File = Field("", description="PNG pictures to compare with, for models that are not embedded")
+    reference_images: int = Field(
+        512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
+    )
+    reference: File = Field(
+        "",
+        description="pictures to compare with: a folder, or an .npz of pictures (arr_0) or of statistics (mu, sigma);"
+        " '': fresh ones for embedded models, none for others",
+    )
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
     _some = field_validator("sampling")(not_empty)
@@ -281,6 +252,9 @@ class ContinuousSection(Strict):
     batch: list[int] = Field(
         [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
     )
+    reference: File = Field(
+        "", description="pictures to compare published models' with: as image.reference; embedded ones have their own"
+    )
     forced: int = Field(
         256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0 leaves them out"
     )
@@ -308,6 +282,10 @@ class Config(Strict):
     image: ImageSection | None = None
     text: TextSection | None = None
     continuous: ContinuousSection | None = None
+    networks: Networks = Networks()
+    protocol: str = Field(
+        "clean", description="how pictures of published models are measured: an entry of parity/metrics/protocols.py"
+    )
     seeds: Seeds = Seeds()
     repeat: bool = Field(
         False, description="decode every method once more on seeds.again, to confirm or clear what a layer rejects"

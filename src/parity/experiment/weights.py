@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
+from parity.experiment.data import NetworkSpec
 from parity.experiment.declared import PACKAGE, constant, modules
 from parity.experiment.options import needs
 from parity.experiment.schema import ContinuousSection, ModelSpec, TextModel
@@ -184,6 +185,16 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
         raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
     if spec.source != "hub":  # else it is checked when it has been downloaded
         check_companion(model, spec, file, part)
+
+
+def network_revision(spec: NetworkSpec) -> str:
+    """What identifies a network that judges pictures."""
+    return digest([spec.sha256, spec.architecture])
+
+
+def protocols() -> dict[str, Any]:
+    """The recipes by which pictures of published models are measured, as their module declares them."""
+    return constant("metrics", "protocols", "PROTOCOLS")
 
 
 def text_revision(model: TextModel) -> str:

@@ -1,6 +1,6 @@
 """Inputs: what is decoded.
 
-python -m parity.inputs prompts --file prompts/scenes.txt --limit 64 --repeats 1 --shards 2 --max-words 23 --out FOLDER
+python -m parity.inputs prompts --spec '{"file": "prompts/scenes.txt", "limit": 64}' --out FOLDER
 python -m parity.inputs captions --prompts 0.json --checkpoint manifest.json --out 0.npz
 python -m parity.inputs task --task-kind stories --settings JSON --checkpoint manifest.json --out stories.npz
 """
@@ -14,11 +14,13 @@ from parity.base.files import read_json
 
 
 def write_prompts(a: argparse.Namespace) -> None:
-    from parity.experiment.schema import PromptSpec
+    from parity.experiment.data import PromptSpec
+    from parity.experiment.validation import validate
     from parity.inputs.prompts import write
 
-    settings = {name: getattr(a, name) for name in ("file", "limit", "repeats", "shards", "max_words")}
-    write(PromptSpec(**settings), a.out)
+    spec = validate(PromptSpec, a.spec, "image.prompts")
+    assert isinstance(spec, PromptSpec)
+    write(spec, a.out)
 
 
 def write_captions(a: argparse.Namespace) -> None:
@@ -46,9 +48,7 @@ def main() -> None:
         return c
 
     c = command("prompts", write_prompts, "out")
-    c.add_argument("--file", required=True)
-    for name in ("limit", "repeats", "shards", "max-words"):
-        c.add_argument(f"--{name}", type=int, required=True)
+    c.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of the prompts")
     command("captions", write_captions, "prompts", "checkpoint", "threads", "device", "out")
     c = command("task", write_task, "checkpoint", "threads", "out")
     c.add_argument("--task-kind", required=True)

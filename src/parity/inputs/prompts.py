@@ -4,8 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from parity.base.files import write_json
-from parity.experiment.checks import read_prompts
-from parity.experiment.schema import PromptSpec
+from parity.experiment.data import PromptSpec
+from parity.experiment.prompts import read_prompts
 
 
 def images(prompts: list[str], repeats: int) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 render         pictures of a shard's tokens
 reference      pictures that quality is compared with, and their features
+compared       the same for published models: the user's own, as the declared networks see them
 measure        figures of a cell, a record per row, arrays for the pages
 accuracy       of a text model itself: last words and multiple choice
 drafted-trees  how alike drafted sequences, and features by their distance, are
@@ -29,12 +30,19 @@ def parser() -> argparse.ArgumentParser:
 
     render, reference = command("render", "shard", "out"), command("reference", "prompts*", "out")
     measure = command(
-        "measure", "cell", "shards+", "pictures*", "laws?", "inputs*", "reference?", "out", "features", "records"
-    )
+        "measure", "cell", "shards+", "pictures*", "laws?", "inputs*", "reference?", "networks*", "out", "features",
+        "records",
+    )  # fmt: skip
     for each in (render, reference, measure):
         each.add_argument("--kind", choices=modules("metrics/samples"), required=True)
-    reference.add_argument("--folder", default="", help="of the user's own PNG pictures")
+    reference.add_argument("--folder", default="", help="of the user's own pictures")
     reference.add_argument("--count", type=int, required=True)
+    compared = commands.add_parser("compared")
+    arguments(compared, "networks*", "out", "threads", "device")
+    compared.add_argument("--reference", default="", help="a folder of pictures, or an .npz; '' for none")
+    compared.add_argument("--count", type=int, default=0, help="pictures of it; 0 for all")
+    for each in (compared, measure):
+        each.add_argument("--protocol", default="", help="how pictures of published models are measured")
     measure.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     command("accuracy", "inputs", "out").add_argument("--task-kind", choices=("last_word", "choice"), required=True)
     trees = command("drafted-trees", "cell", "inputs+", "shards+", "out+")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.metrics.absent import absent
 from parity.metrics.spread import mean_and_error
 
 KINDS = ("discrete",)
@@ -11,20 +12,21 @@ MEASURES = {"clip_score": ("CLIP-score", "", "higher")}
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    return {"clip": sample.seen["cosine"]} if sample.seen else {}
+    return {"clip": sample.seen["cosine"]} if "cosine" in sample.seen else {}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    return {"captions": sample.shard.captions} | ({"cosine": sample.seen["cosine"]} if sample.seen else {})
+    return {"captions": sample.shard.captions} | ({k: v for k, v in sample.seen.items() if k == "cosine"})
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     """Mean raw cosine between picture and caption, neither scaled nor clipped.
 
     Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). The embedded CLIP's
-    cosines compare with each other alone.
+    cosines compare with each other alone. `clip_cut` is how many captions a published CLIP cut at its 77 tokens.
     """
-    if not sample.seen:
-        return {}
+    if "cosine" not in sample.seen:
+        return absent(sample, "cosine", MEASURES)
     mean, error = mean_and_error(sample.seen["cosine"], sample.groups)
-    return {"clip_score": mean, "clip_score_se": error}
+    cut = {"clip_cut": int(sample.seen["cut"])} if "cut" in sample.seen else {}
+    return {"clip_score": mean, "clip_score_se": error} | cut

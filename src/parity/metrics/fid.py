@@ -13,10 +13,12 @@ import numpy as np
 from scipy import linalg
 
 from parity.base.errors import ParityError
+from parity.metrics.absent import absent
 from parity.metrics.spread import half_jackknife
 
 KINDS = ("discrete", "continuous")
 MEASURES = {"fid": ("FID", "", "lower")}
+WIDE = 1024  # features, from which on a distance takes a second, and fewer half-samples give its error
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,14 @@ def reference_half(features: np.ndarray) -> Reference:
     if len(features) < 2 or not np.isfinite(features).all():
         raise ParityError(f"features: {len(features)} rows; allowed: 2 or more, all finite")
     x = np.asarray(features, dtype=np.float64)
-    covariance = np.atleast_2d(np.cov(x, rowvar=False))
+    return of_statistics(x.mean(0), np.atleast_2d(np.cov(x, rowvar=False)))
+
+
+def of_statistics(mean: np.ndarray, covariance: np.ndarray) -> Reference:
+    """The same of mean [d] and covariance [d, d], as published statistics hold them."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
-    return Reference(x.mean(0), root, float(np.trace(covariance)))
+    return Reference(mean, root, float(np.trace(covariance)))
 
 
 def frechet(features: np.ndarray, reference: Reference) -> float:
@@ -67,15 +73,27 @@ def fid_and_error(
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    return {"features": sample.seen["features"]} if sample.seen else {}
+    return {"features": sample.seen["features"]} if "features" in sample.seen else {}
+
+
+def compared_with(sample: Any) -> Reference | None:
+    """What a sample is compared with: the statistics of the reference file if it holds them, else its features."""
+    held = sample.compared
+    if "mu" in held and "features" in sample.seen:
+        d = sample.seen["features"].shape[1]
+        if held["mu"].shape != (d,):
+            raise ParityError(f"reference: mu {held['mu'].shape}; allowed: ({d},), of the network's features")
+        return of_statistics(held["mu"], held["sigma"])
+    return reference_half(held["features"]) if "features" in held else None
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Against the features of the reference file, whose number is `reference_n`; None of fewer images than
-    `sample.fewest`."""
-    own, real = sample.seen.get("features"), sample.compared.get("features")
-    if own is None or real is None:
-        return {}
-    enough = len(own) >= sample.fewest
-    fid, error = fid_and_error(own, reference_half(real), sample.groups) if enough else (None, None)
-    return {"fid": fid, "fid_se": error, "reference_n": len(real)}
+    """Against the features of the reference file, whose number is `reference_n`, or its statistics; None of fewer
+    images than `sample.fewest`."""
+    own, half = sample.seen.get("features"), compared_with(sample)
+    if own is None or half is None:
+        return absent(sample, "features", MEASURES)
+    enough, count = len(own) >= sample.fewest, 200 if own.shape[1] < WIDE else 20
+    fid, error = fid_and_error(own, half, sample.groups, count) if enough else (None, None)
+    number = {"reference_n": len(sample.compared["features"])} if "features" in sample.compared else {}
+    return {"fid": fid, "fid_se": error} | number

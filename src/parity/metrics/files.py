@@ -1,6 +1,6 @@
 """What a cell has on disk, as the command line names it: each file is read when it is first asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,8 @@ class Files:
     laws: Path | None = None
     inputs: Sequence[Path] = ()
     reference: Path | None = None
+    networks: Sequence[Path] = ()  # manifests of the networks that judge pictures of published models
+    protocol: str = ""  # how; "" for models with networks of their own
     run_code: bool = False
     device: str = "cpu"
     rows: dict[str, Any] = field(default_factory=dict)  # columns of the records, as metrics give them
@@ -67,6 +69,17 @@ class Files:
     def told(self) -> dict[str, Any]:
         """Further columns that name a record."""
         return {}
+
+    def each_picture(self) -> Iterator[np.ndarray]:
+        """Pictures uint8 [H, W, 3] one after the other, a file at a time; ParityError unless they are the shards'
+        rows."""
+        ids: list[str] = []
+        for file in self.pictures:
+            rows = read_rows(file)
+            ids += rows["ids"].astype(str).tolist()
+            yield from rows["pixels"]
+        if ids != self.shard.ids.astype(str).tolist():
+            raise ParityError(f"{self.pictures[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
 
     def column(self, name: str, files: Sequence[Path]) -> np.ndarray:
         """Of files that hold a row for each of the shards'; ParityError unless they are those, in their order."""

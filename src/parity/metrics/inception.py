@@ -1,5 +1,5 @@
-"""Inception Score (Salimans et al. 2016), with the classifier of our own classes in Inception's place: sure of each,
-of all kinds."""
+"""Inception Score (Salimans et al. 2016): sure of each, of all kinds. Of embedded models with the classifier of our own
+classes in Inception's place."""
 
 from typing import Any
 
@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KINDS = ("continuous",)
+from parity.metrics.absent import absent
+
+KINDS = ("continuous", "discrete")
 MEASURES = {"is": ("IS", "", "higher")}
 
 
@@ -24,10 +26,10 @@ def inception_score(logits: Tensor, splits: int) -> tuple[float, float]:
     return float(np.mean(scores)), float(np.std(scores))
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     """A split for every hundred images, ten at most."""
-    if not sample.seen:
-        return {}
+    if "logits" not in sample.seen:
+        return absent(sample, "logits", MEASURES)
     logits = torch.from_numpy(sample.seen["logits"])
     mean, sd = inception_score(logits, max(1, min(10, len(logits) // 100)))
     return {"is": mean, "is_sd": sd}

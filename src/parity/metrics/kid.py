@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ParityError
+from parity.metrics.absent import absent
 
 KINDS = ("discrete",)
 MEASURES = {"kid": ("KID", "", "lower")}
@@ -42,9 +43,9 @@ def kid_and_error(
     return float(np.mean(values)), float(np.std(values)) * float(np.sqrt(size / (n - size)))
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     own, real = sample.seen.get("features"), sample.compared.get("features")
     if own is None or real is None:
-        return {}
+        return absent(sample, "features", MEASURES)
     value, error = kid_and_error(own, real)
     return {"kid": value, "kid_se": error}

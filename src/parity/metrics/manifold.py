@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from parity.base.errors import ParityError
+from parity.metrics.absent import absent
 from parity.metrics.spread import half_jackknife
 
 KINDS = ("discrete",)
+MOST = 10_000  # pictures of a side
 MEASURES = {"precision": ("precision", "", "higher"), "recall": ("recall", "", "higher")}
 
 
@@ -56,9 +58,13 @@ def precision_recall_errors(
     return float(precision), float(recall)
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
+    """Of the first MOST pictures of either side, `manifold_n` of them where there are more: each is compared with
+    each."""
     own, real = sample.seen.get("features"), sample.compared.get("features")
     if own is None or real is None:
-        return {}
-    figures = precision_recall(own, real) + precision_recall_errors(own, real, sample.groups)
-    return dict(zip(("precision", "recall", "precision_se", "recall_se"), figures, strict=True))
+        return absent(sample, "features", MEASURES)
+    taken = {"manifold_n": MOST} if max(len(own), len(real)) > MOST else {}
+    own, real, groups = own[:MOST], real[:MOST], sample.groups[:MOST]
+    figures = precision_recall(own, real) + precision_recall_errors(own, real, groups)
+    return dict(zip(("precision", "recall", "precision_se", "recall_se"), figures, strict=True)) | taken

@@ -12,12 +12,12 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 def rows(sample: Any) -> dict[str, Any]:
     """The class of every image, and whether it is read in it."""
-    return {"class": sample.classes} | ({"right": sample.seen["right"]} if sample.seen else {})
+    return {"class": sample.classes} | ({"right": sample.seen["right"]} if "right" in sample.seen else {})
 
 
 def measure(sample: Any) -> dict[str, float]:
     """`real_accuracy` is that of the real pictures of the reference file."""
-    if not sample.seen:
+    if "right" not in sample.seen:
         return {}
     real = sample.compared.get("right")
     return means(right=sample.seen["right"]) | ({} if real is None else {"real_accuracy": float(np.mean(real))})

@@ -18,6 +18,7 @@ from parity.base.errors import ParityError
 from parity.base.files import header, publish, sums
 from parity.base.weights import check, listed, sha256, unpickle
 from parity.experiment import weights
+from parity.experiment.data import NetworkSpec
 from parity.experiment.schema import ModelSpec
 from parity.experiment.validation import validate
 
@@ -79,10 +80,24 @@ def continuous(name: str, given: dict[str, str], folder: Path) -> dict[str, Any]
     return said | found | {"network": header(Path(found["files"]["target"]))}
 
 
+def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """given: a network of the section `networks`, as its schema says; `family` of its manifest is its name there."""
+    what = f"networks.{name}"
+    spec = validate(NetworkSpec, given, what)
+    assert isinstance(spec, NetworkSpec)
+    local = download(spec.repo, spec.revision, spec.file) if spec.repo else Path(spec.file)
+    check(local, spec.sha256, f"{what}.file")
+    if name != "inception":  # whose library reads the pickle
+        local = converted(local, folder / "weights.safetensors")
+    said = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
+    return said | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
+
+
 BY_KIND: dict[str, Callable[[str, Any, Path], dict[str, Any]]] = {
     "discrete": discrete,
     "anysubset": anysubset,
     "continuous": continuous,
+    "networks": judging,
 }
 
 

@@ -22,9 +22,10 @@ from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
 from parity.equality.rows import Row
-from parity.experiment import checks, layers, paths, weights
+from parity.experiment import layers, paths, weights
 from parity.experiment.cells import Cell, cells, kinds, long_variant, reference_of, text_tasks, variant
 from parity.experiment.options import KINDS
+from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, FigureSpec
 from parity.experiment.study import measures
 from parity.metrics.statistics import compare
@@ -55,7 +56,7 @@ class Files:
     def cells(self) -> list[Cell]:
         """Every cell of these kinds, repetitions included."""
         image = self.settings.image
-        prompts = checks.read_prompts(image.prompts, self.root) if image is not None else []
+        prompts = read_prompts(image.prompts, self.root) if image is not None else []
         return [c for c in cells(self.settings, prompts) if c.kind in self.only]
 
     @cached_property
@@ -217,7 +218,8 @@ def run() -> dict[str, str]:
 def environment(files: Files) -> dict[str, Any]:
     """What the numbers were obtained with."""
     made, image = files.shard(files.cells[0]).provenance, files.settings.image
-    manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in files.only}
+    shown = (*files.only, "networks")
+    manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
     return {
         "run": run(),
         "machine": machine.described(),

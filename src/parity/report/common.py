@@ -40,7 +40,7 @@ def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
     taken = {name: said for figures in metrics(kind).values() for name, said in figures.items()}
-    here = {n for row in rows for n in row if not missing(row[n])} - shown
+    here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
     told = {name: label(*said) for name, said in taken.items() if name in here and said[1] != MEASURED}
     if told:
         columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in told.items())]

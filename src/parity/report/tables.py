@@ -72,6 +72,9 @@ def measured(name: str, scale: float = 1.0) -> Maker:
 
     def entry(row: Row) -> Entry:
         parts: list[Any] = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
+        if missing(parts[0]) and not missing(row.get(f"{name}_why")):
+            what, _, which = str(row[f"{name}_why"]).partition(": ")
+            return Entry(what, which, "none")
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
         shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
         return form.grey(shown, row.get("kind")) if few.too_few(row, name) else shown

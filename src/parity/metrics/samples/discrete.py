@@ -10,6 +10,7 @@ import numpy as np
 
 from parity.base.files import read_json
 from parity.embedded.scenes import SIZE, ground_truth, reduced
+from parity.metrics import seen
 from parity.metrics.features import cell_features, picture_features
 from parity.metrics.files import Files
 from parity.metrics.networks import clip
@@ -40,9 +41,12 @@ class Sample:
 
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
-        """Features [n, d], and cosine [n] of every picture with its caption."""
-        net = network(self.manifest, self.device)
-        return cell_features(self.shard.ids, self.shard.captions, self.pixels, net) if net else {}
+        """Features [n, d], and cosine [n] of every picture with its caption; of published models what the declared
+        networks see (`metrics.seen`)."""
+        if (net := network(self.manifest, self.device)) is not None:
+            return cell_features(self.shard.ids, self.shard.captions, self.pixels, net)
+        networks, captions = seen.declared(self.files.networks), self.shard.captions.astype(str).tolist()
+        return seen.looked_at(self.files.each_picture, captions, networks, self.files.protocol, self.files.device)
 
 
 def network(manifest: Mapping[str, Any], device: str) -> clip.CLIP | None:

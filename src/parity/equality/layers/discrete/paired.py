@@ -25,10 +25,13 @@ def rows(cell: CellFiles) -> list[Row]:
     place = {**cell.place, "seed": settings["seeds"][0]}
     logp = matched("log p", mean_logp(mine["logp"]), mean_logp(theirs["logp"]), *ids)
     result = scalar_rows(logp, margin=settings["margin_logp"], **place)
-    if "features" in mine:
-        features = matched("CLIP features", mine["features"], theirs["features"], *ids)
-        cosine, swaps = matched("CLIP", mine["cosine"], theirs["cosine"], *ids), settings["swaps"]
+    if "cosine" in mine:
+        cosine = matched("CLIP", mine["cosine"], theirs["cosine"], *ids)
         result += scalar_rows(cosine, margin=settings["margin_clip"], **place)
+    if "features" in mine:
+        of = "Inception features" if mine["features"].shape[1] == 2048 else "CLIP features"
+        features, swaps = matched(of, mine["features"], theirs["features"], *ids), settings["swaps"]
         result.append(mmd_row(features, swaps=swaps, **place))
-        result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
+        if "features" in cell.reference:
+            result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
     return result

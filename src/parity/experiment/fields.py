@@ -1,0 +1,29 @@
+"""What keys of a configuration may hold: names, digests, paths."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Scalar = str | int | float | bool | None
+
+
+def a_path(text: str) -> str:
+    """The name of a file or folder that some file system could hold."""
+    try:
+        whole = text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("allowed: a path in characters that UTF-8 has") from None
+    if not text.isprintable():
+        raise ValueError("allowed: a path without control characters")
+    if len(whole) > 4000 or any(len(part) > 255 for part in whole.split(b"/")):
+        raise ValueError("allowed: a path of at most 4000 bytes, and 255 between two slashes")
+    return text
+
+
+File = Annotated[str, AfterValidator(a_path)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

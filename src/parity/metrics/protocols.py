@@ -1,0 +1,55 @@
+"""How pictures of published models are measured: frozen recipes, by the name that a configuration gives as `protocol`.
+
+The figures of two papers are the same figure only under the same recipe. A recipe is never edited: what is done
+otherwise is another entry. Its digest (`named`) stands in the results and under each table. A recipe says
+
+    crop     pictures of both sides are cropped at the centre to a square and reduced to this side (Lanczos); 0 leaves
+             them as they are
+    resize   then to the 299 pixels that Inception reads: "clean" (PIL, bicubic, antialiased, not rounded: clean-fid),
+             "legacy_pytorch" (bilinear without antialiasing: pytorch-fid) or "tensorflow" (that of TensorFlow 1:
+             torch-fidelity, and ADM's evaluation)
+    centre   pixels become (x - centre) / centre: 128 as in the TensorFlow graph, 127.5 in pytorch-fid
+    clip     open_clip's name of the network of CLIP-score that the paper took; "" for any
+    squeeze  pictures are squeezed to this side (bilinear, rounded) before CLIP's own preparation; 0 leaves them
+    prefix   before each caption
+    images   how many pictures the paper generated; fewer are measured all the same, and do not compare
+
+What is read where: SJD evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score
+of pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
+cosines are kept as they are, neither scaled by 100 (torchmetrics) nor by 2.5. Precision and recall are of Inception's
+features in every recipe (ADM's evaluation); LANTERN took VGG16's, so they do not compare with its tables.
+"""
+
+from typing import Any
+
+from parity.base.errors import ConfigError
+from parity.base.files import digest
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "clean": {
+        "crop": 0, "resize": "clean", "centre": 128, "clip": "", "squeeze": 0, "prefix": "", "images": 0,
+    },
+    "sjd": {
+        "crop": 0, "resize": "legacy_pytorch", "centre": 127.5, "clip": "ViT-B-16-quickgelu", "squeeze": 299,
+        "prefix": "", "images": 5000,
+    },
+    "lantern": {
+        "crop": 256, "resize": "clean", "centre": 128, "clip": "ViT-B-32-quickgelu", "squeeze": 0,
+        "prefix": "A photo depicts ", "images": 5000,
+    },
+    "torchfid50k": {
+        "crop": 0, "resize": "tensorflow", "centre": 128, "clip": "", "squeeze": 0, "prefix": "", "images": 50_000,
+    },
+}  # fmt: skip
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """ConfigError for a name that is none."""
+    if name not in PROTOCOLS:
+        raise ConfigError(f"protocol = {name!r}: unknown; allowed: {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def named(name: str) -> str:
+    """The name with the digest of its recipe, as tables show it."""
+    return f"{name} {digest(recipe(name))}"

@@ -1,0 +1,111 @@
+"""Prompts of every format: what is taken, in which order, and what is one line."""
+
+import json
+
+import pytest
+
+from parity.base.errors import ConfigError
+from parity.experiment import prompts
+from parity.experiment.data import PromptSpec
+
+PARTI = 'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\tsome note\n"a ""red"" cat"\tAnimals\tBasic\t\n'
+COCO = {
+    "images": [{"id": 30}, {"id": 7}, {"id": 12}],
+    "annotations": [
+        {"id": 1, "image_id": 30, "caption": "thirty, one"},
+        {"id": 2, "image_id": 7, "caption": "a"},
+        {"id": 3, "image_id": 7, "caption": "seven, the longest of all"},
+        {"id": 4, "image_id": 12, "caption": "twelve, longer than next"},
+        {"id": 5, "image_id": 12, "caption": "twelve\n"},
+        {"id": 6, "image_id": 30, "caption": "30"},
+    ],
+}
+
+
+def taken(tmp_path, name, content, **given):
+    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return prompts.read_prompts(PromptSpec(file=name, **given), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "given", "expected"),
+    [
+        ("p.txt", "\n one \n\ntwo  three\n", {}, ["one", "two  three"]),
+        ("p.tsv", PARTI, {}, ["bond", 'a "red" cat']),
+        ("p.tsv", PARTI, {"format": "parti"}, ["bond", 'a "red" cat']),
+        ("p.tsv", PARTI, {"column": "Category"}, ["Abstract", "Animals"]),
+        ("p.csv", 'id,Caption\n1,"a, b\nc"\n2,d\n', {}, ["a, b c", "d"]),
+        ("p.jsonl", '{"tag": "x", "prompt": "a cat"}\n\n{"prompt": "two"}\n', {}, ["a cat", "two"]),
+        ("p.list", "7\n007\n999\n", {"format": "labels"}, ["7", "7", "999"]),
+    ],
+)
+def test_formats(tmp_path, name, content, given, expected):
+    assert taken(tmp_path, name, content, **given) == expected
+
+
+def test_a_caption_of_every_coco_picture_in_the_order_of_ids(tmp_path):
+    """The SJD repository's rule never forgets the longest caption so far: 12 has number 1 because 7's longest had,
+    and 30 too."""
+    rule = {
+        "first": ["a", "twelve, longer than next", "thirty, one"],
+        "longest": ["seven, the longest of all", "twelve, longer than next", "thirty, one"],
+        "sjd": ["seven, the longest of all", "twelve", "30"],
+    }
+    for caption, expected in rule.items():
+        assert taken(tmp_path, "c.json", COCO, caption=caption) == expected
+    found = prompts.rows(PromptSpec(file="c.json", caption="sjd"), tmp_path)
+    assert [(row["image_id"], row["id"]) for row in found] == [(7, 3), (12, 5), (30, 6)]
+
+
+def test_a_subset_is_drawn_by_its_seed_and_keeps_the_order(tmp_path):
+    lines = [f"prompt {k:03d}" for k in range(200)]
+    some = [taken(tmp_path, "p.txt", "\n".join(lines), limit=20, sample=seed) for seed in (0, 0, 1)]
+    assert some[0] == some[1] == sorted(some[0]) != some[2] and len(set(some[0])) == 20
+    assert set(some[0]) <= set(lines) and some[0] != lines[:20]
+
+
+def test_labels_in_turn_need_no_file():
+    spec = PromptSpec(file="classes:3", limit=7)
+    assert prompts.read_prompts(spec) == list("0120120") and prompts.source(spec) == []
+    assert prompts.source(PromptSpec(file="p.txt")) == ["p.txt"]
+    for wrong in ("classes:", "classes:0", "classes:x", "classes:99999999"):
+        with pytest.raises(ConfigError, match="allowed: classes:1000"):
+            prompts.read_prompts(PromptSpec(file=wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "given", "parts"),
+    [
+        ("p.csv", "a,b\n1,2\n", {}, ["row 1: has no prompt, caption or text", "a, b"]),
+        ("p.csv", "prompt\nx\n", {"column": "Prompt"}, ["row 1: has no Prompt", "prompt"]),
+        ("p.csv", "prompt,x\nok,1\n ,2\n", {}, ["row 2: prompt = ' '", "allowed: text"]),
+        ("p.csv", "prompt\n" + "x" * 200_000, {}, ["cannot be parsed"]),
+        ("p.tsv", "Prompt\tNote\nx\ty\n", {"format": "parti"}, ["has no column Category"]),
+        ("p.jsonl", '{"prompt": "a"}\nnot\n', {}, ["line 2 is not JSON"]),
+        ("p.jsonl", '["a"]\n', {}, ["line 1 is no JSON object"]),
+        ("p.jsonl", '{"prompt": 3}\n', {}, ["line 1: prompt = '3'", "allowed: text"]),
+        ("p.txt", "1\n-2\n", {"format": "labels"}, ["line 2: '-2' is no label"]),
+        ("p.json", "{", {}, ["no captions as COCO's"]),
+        ("p.json", "[" * 100_000, {}, ["no captions as COCO's"]),
+        ("p.json", {"images": []}, {}, ["no captions as COCO's (KeyError: 'annotations')"]),
+        ("p.json", {**COCO, "annotations": COCO["annotations"][:1]}, {}, ["picture 7 has 0 captions"]),
+        ("p.json", {**COCO, "annotations": COCO["annotations"][:3]}, {"caption": "sjd"}, ["picture 12 has 0 captions"]),
+        ("p.json", {"images": [{"id": 1}], "annotations": []}, {}, ["picture 1 has 0 captions"]),
+        ("p.txt", "a\nb\n", {"limit": 3, "sample": 0}, ["image.prompts.limit = 3", "holds 2 prompts"]),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, name, content, given, parts):
+    with pytest.raises(ConfigError) as error:
+        taken(tmp_path, name, content, **given)
+    assert str(error.value).startswith("image.prompts.") and "\n" not in str(error.value)
+    assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_device_or_a_file_too_large_is_not_read(tmp_path):
+    (tmp_path / "p.csv").symlink_to("/dev/zero")
+    (tmp_path / "big.json").touch()
+    with (tmp_path / "big.json").open("r+b") as stream:
+        stream.truncate(prompts.MOST + 1)
+    for name, part in (("p.csv", "no regular file"), ("big.json", "allowed: at most")):
+        with pytest.raises(ConfigError, match=part):
+            prompts.read_prompts(PromptSpec(file=name), tmp_path)

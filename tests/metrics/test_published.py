@@ -1,0 +1,364 @@
+"""Pictures of published models: the networks that a configuration declares against their own libraries' use of them,
+the protocols, what is compared with, and what stands where a network is not declared."""
+
+import argparse
+import json
+import pickle
+import shutil
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from parity.base.errors import ParityError
+from parity.base.files import digest, read_arrays, read_json, write_arrays, write_json
+from parity.base.weights import sha256
+from parity.decode.records import write_shard
+from parity.metrics import absent, cmmd, compared, fid, kid, manifold, pictures, protocols, seen
+from parity.metrics import inception as score
+from parity.metrics.networks import contrastive, inception
+from parity.models import fetch
+from parity.stand_ins import clip as clip_stand_in
+from parity.stand_ins import inception as inception_stand_in
+from parity.stand_ins import pickscore as pickscore_stand_in
+
+CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on the mat " * 30, "blue", "a small ring"]
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("networks")
+    clip_stand_in.write(folder)
+    pickscore_stand_in.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    """uint8 [6, 40, 56, 3]: no squares, and of no network's size."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (6, 5, 7, 3), dtype=np.uint8)
+    return coarse.repeat(8, 1).repeat(8, 2) // 2 + rng.integers(0, 120, (6, 40, 56, 3), dtype=np.uint8)
+
+
+def manifest(tmp_path, name, file, **more):
+    spec = {"file": str(file), "sha256": sha256(file), **more}
+    write_json(tmp_path / f"{name}.json", fetch.manifest("networks", name, spec, tmp_path / name))
+    return tmp_path / f"{name}.json"
+
+
+def open_clips_own(folder, pixels, captions):
+    """Cosines by open_clip's own forward, its own preparation and tokenizer."""
+    import open_clip
+
+    net, _, prepare = open_clip.create_model_and_transforms(f"local-dir:{folder}", require_pretrained=True)
+    words = open_clip.get_tokenizer(f"local-dir:{folder}")
+    with torch.inference_mode():
+        x = torch.stack([prepare(Image.fromarray(p)) for p in pixels])
+        a, b, _ = net.eval()(x, words(captions))
+    return (a * b).sum(-1).numpy()
+
+
+def test_clip_score_is_open_clips(stand_in, pixels, tmp_path):
+    networks = seen.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    found = seen.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
+    assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
+    assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
+    other = seen.looked_at(lambda: pixels, CAPTIONS[::-1], networks, "clean")["cosine"]
+    assert np.abs(found["cosine"] - other).max() > 1e-4
+
+
+def test_the_prefix_and_the_squeeze_are_the_protocols(stand_in, pixels, tmp_path):
+    networks = seen.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    squeezed = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False).permute(0, 2, 3, 1).numpy()
+    wanted = {
+        "lantern": open_clips_own(stand_in / "clip", pixels, [f"A photo depicts {c}" for c in CAPTIONS]),
+        "sjd": open_clips_own(stand_in / "clip", squeezed, CAPTIONS),
+    }
+    for protocol, expected in wanted.items():
+        found = seen.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
+        assert np.abs(found - expected).max() < 1e-6
+    assert np.abs(wanted["lantern"] - wanted["sjd"]).max() > 1e-3
+
+
+def test_openais_weights_have_openais_activation(stand_in, tmp_path, monkeypatch):
+    """With the usual one the same file gives other features, and open_clip says nothing."""
+    import open_clip
+
+    folder = stand_in / "clip"
+    assert contrastive.quick_gelu(contrastive.open_clip_of(folder, "", "networks.clip").net)
+    usual = {**clip_stand_in.CONFIG, "quick_gelu": False}
+    for name, config in (("tiny-quickgelu", clip_stand_in.CONFIG), ("tiny", usual)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(tmp_path)
+    file, nets = folder / "open_clip_model.safetensors", {}
+    for name in ("tiny", "tiny-quickgelu"):
+        nets[name] = contrastive.open_clip_of(file, name, "networks.clip")
+    assert [contrastive.quick_gelu(net.net) for net in nets.values()] == [False, True]
+    assert (nets["tiny"].captions(["a"]) - nets["tiny-quickgelu"].captions(["a"])).abs().max() > 1e-4
+    for recipe in protocols.PROTOCOLS.values():  # every network that a protocol names is OpenAI's
+        assert not recipe["clip"] or open_clip.get_model_config(recipe["clip"])["quick_gelu"]
+
+
+def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
+    from transformers import CLIPModel
+
+    networks = seen.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
+    found = seen.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
+    net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
+    ours = contrastive.pickscore_of(stand_in / "pickscore", "networks.pickscore")
+    with torch.inference_mode():
+        x = torch.stack([ours.prepare(Image.fromarray(p)) for p in pixels])
+        logits = net(input_ids=ours.tokens(CAPTIONS), pixel_values=x).logits_per_image
+    assert np.abs(found - logits.diagonal().numpy()).max() < 1e-4
+
+
+def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
+    networks = seen.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
+    x = seen.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
+    y = seen.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
+    assert np.allclose((x**2).sum(1), 1)
+
+    def kernel(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 200).mean()
+
+    assert cmmd.cmmd(x, y) == pytest.approx(1000 * (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)), rel=1e-9)
+    assert abs(cmmd.cmmd(x, x)) < 1e-9 < cmmd.cmmd(x, y)
+
+
+@pytest.mark.slow
+def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
+    """Each protocol's features against the library that its paper ran, on the same random weights; and the figures
+    made of them."""
+    import torch_fidelity
+    from cleanfid import fid as clean
+    from cleanfid import inception_pytorch
+    from cleanfid.features import build_feature_extractor
+
+    file = tmp_path / inception_stand_in.write(tmp_path)["inception"]
+    rng, sides = np.random.default_rng(0), {"a": [], "b": []}
+    for side, kept in sides.items():
+        (tmp_path / side).mkdir()
+        for k in range(3):
+            picture = rng.integers(0, 256, (12, 9, 3), dtype=np.uint8).repeat(25, 0).repeat(30, 1)
+            Image.fromarray(picture).save(tmp_path / side / f"{k}.png")
+            kept.append(picture)
+    a, b = sides.values()
+    net = inception.load(file)
+
+    u = torch.from_numpy(np.stack(a)).permute(0, 3, 1, 2)
+    features, logits = (x.numpy() for x in net(u))
+    ours = inception.read(net, iter(a), protocols.recipe("torchfid50k"))
+    assert np.array_equal(ours["features"], features) and np.abs(ours["logits"] - logits).max() < 1e-5
+    theirs = torch_fidelity.calculate_metrics(
+        input1=str(tmp_path / "a"), input2=str(tmp_path / "b"), cuda=False, fid=True, isc=True, isc_splits=1,
+        cache=False, feature_extractor_weights_path=str(file), verbose=False, batch_size=4,
+    )  # fmt: skip
+    real = inception.read(net, iter(b), protocols.recipe("torchfid50k"))
+    found = fid.frechet(ours["features"], fid.reference_half(real["features"]))
+    assert found == pytest.approx(theirs["frechet_inception_distance"], rel=1e-4)
+    found = score.inception_score(torch.from_numpy(ours["logits"]), 1)[0]
+    assert found == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
+
+    state = torch.load(file, weights_only=True)
+    monkeypatch.setattr(inception_pytorch, "load_state_dict_from_url", lambda *a, **k: state)
+    names = [str(tmp_path / "a" / f"{k}.png") for k in range(3)]
+    device = {"device": torch.device("cpu"), "num_workers": 0, "verbose": False}
+    extractor = build_feature_extractor("legacy_pytorch", torch.device("cpu"), use_dataparallel=False)
+    expected = clean.get_files_features(names, extractor, mode="legacy_pytorch", **device)
+    sjd = inception.read(net, iter(a), protocols.recipe("sjd"))["features"]
+    assert np.abs(sjd - expected).max() < 1e-4 * np.abs(expected).max()
+
+    def layers(x):  # clean-fid's own wrapper of the network, its file aside
+        return torch.from_numpy(through(net, (x - 128) / 128))
+
+    expected = clean.get_files_features(names, layers, mode="clean", **device)
+    ours = inception.read(net, iter(a), protocols.recipe("clean"))["features"]
+    assert np.abs(ours - expected).max() < 1e-5 * np.abs(expected).max()
+    assert np.abs(ours - sjd).max() > 1e-2 * np.abs(expected).max()  # which resizing it is, is seen
+
+
+def through(net, x):
+    with torch.inference_mode():
+        for layer in list(net.children())[:-1]:
+            x = layer(x)
+        return x.flatten(1).numpy()
+
+
+def test_lantern_crops_the_middle_square(pixels):
+    square = np.asarray(Image.fromarray(pixels[0][:, 8:48]).resize((256, 256), Image.Resampling.LANCZOS))
+    assert np.array_equal(inception.cropped(pixels[0], 256), square)
+    assert np.array_equal(inception.cropped(pixels[0], 0), pixels[0])
+
+
+def test_a_protocol_is_frozen():
+    """An edit of a recipe is another recipe: results that name it by digest must not change their meaning."""
+    assert {name: digest(recipe) for name, recipe in protocols.PROTOCOLS.items()} == {
+        "clean": "57d30ab8", "sjd": "04de33dc", "lantern": "acc78d97", "torchfid50k": "fd913341",
+    }  # fmt: skip
+    assert protocols.named("sjd").split()[1] == digest(protocols.PROTOCOLS["sjd"])
+    assert len({digest(r) for r in protocols.PROTOCOLS.values()}) == len(protocols.PROTOCOLS)
+    with pytest.raises(ParityError, match="protocol = 'sdj': unknown; allowed: clean, sjd"):
+        protocols.recipe("sdj")
+
+
+# --- files that are not what they should be
+
+
+def test_a_network_is_verified_and_fits(stand_in, tmp_path):
+    with pytest.raises(ParityError, match=r"networks.clip.file = .*SHA-256"):
+        spec = {"file": str(stand_in / "clip"), "sha256": "0" * 64}
+        fetch.manifest("networks", "clip", spec, tmp_path)
+    with pytest.raises(ParityError, match=r"networks.clip = .*does not fit ViT-B-32"):
+        contrastive.open_clip_of(stand_in / "clip/open_clip_model.safetensors", "ViT-B-32", "networks.clip")
+    with pytest.raises(ParityError, match="open_clip has no such"):
+        contrastive.open_clip_of(stand_in / "clip/open_clip_model.safetensors", "ViT-Z", "networks.clip")
+    with pytest.raises(ParityError, match=r"no weights; allowed: open_clip_model.safetensors"):
+        shutil.copytree(stand_in / "clip", tmp_path / "half", ignore=lambda *_: ["open_clip_model.safetensors"])
+        contrastive.open_clip_of(tmp_path / "half", "", "networks.clip")
+    with pytest.raises(ParityError, match=r"networks.pickscore = .*not a folder of transformers"):
+        contrastive.pickscore_of(tmp_path / "half", "networks.pickscore")
+    (tmp_path / "x.pth").write_bytes(pickle.dumps(print))
+    with pytest.raises(ParityError, match="not a checkpoint that can be read safely"):
+        inception.load(tmp_path / "x.pth")
+    torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "y.pth")
+    with pytest.raises(ParityError, match="not the file of this network"):
+        inception.load(tmp_path / "y.pth")
+
+
+def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
+    for k, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
+    (tmp_path / "note.txt").write_text("no picture")
+    n, found = pictures.pictures(tmp_path, "reference")
+    kept = list(found)
+    assert n == len(kept) == 6 and np.array_equal(kept[0], pixels[0]) and kept[1].shape == pixels[1].shape
+    np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
+    n, found = pictures.pictures(tmp_path / "p.npz", "reference", 4)
+    assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
+    assert pictures.statistics(tmp_path / "p.npz", "reference")["sigma"].shape == (5, 5)
+    said = compared.compared(tmp_path / "p.npz", {}, "clean")
+    assert set(said) == {"mu", "sigma", "why"}
+    assert set(compared.compared(None, {}, "clean")) == {"why"}
+
+
+BROKEN = {
+    "nothing.npz": lambda p: None,
+    "text.npz": lambda p: p.write_text("no zip"),
+    "objects.npz": lambda p: np.savez(p, arr_0=np.array([{}], dtype=object)),
+    "floats.npz": lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3))),
+    "cut.npz": lambda p: (np.savez(p, arr_0=np.zeros((9, 4, 4, 3), np.uint8)), p.write_bytes(p.read_bytes()[:200])),
+    "wide.npz": lambda p: np.savez(p, mu=np.zeros(3), sigma=np.eye(4)),
+    "folder": lambda p: p.mkdir(),
+    "broken": lambda p: (p.mkdir(), (p / "a.png").write_bytes(b"\x89PNG\r\n")),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_references_that_cannot_be_read_are_one_line(tmp_path, name):
+    BROKEN[name](tmp_path / name)
+    with pytest.raises(ParityError) as error:
+        path = tmp_path / name
+        if name.endswith("npz") and not pictures.statistics(path, "reference"):
+            assert list(pictures.pictures(path, "reference")[1])
+        else:
+            list(pictures.pictures(path, "reference")[1])
+    assert str(error.value).startswith("reference") and "\n" not in str(error.value)
+
+
+def test_an_array_that_claims_to_be_huge_is_not_made_room_for(tmp_path):
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive, archive.open("arr_0.npy", "w") as stream:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (10**9, 256, 256, 3)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(bytes(256 * 256 * 3))
+    n, found = pictures.pictures(tmp_path / "huge.npz", "reference")
+    assert n == 10**9 and next(iter(found)).shape == (256, 256, 3)
+    with pytest.raises(ParityError, match="ends in picture 1 of"):
+        list(pictures.pictures(tmp_path / "huge.npz", "reference")[1])
+
+
+# --- a cell of a published model, through the commands
+
+
+def cell(tmp_path, pixels):
+    """Files of a cell whose model has no network of its own."""
+    n = len(pixels)
+    ids = np.array([f"{i:05d}/000" for i in range(n)])
+    columns = {
+        "ids": ids, "captions": np.array(CAPTIONS[:n]), "tokens": np.zeros((n, 4), np.int32), "batch": np.full(n, n),
+        "step": np.tile(np.arange(1, 5, dtype=np.int16), (n, 1)), "seconds": np.ones(n), "network_seconds": np.ones(n),
+        "plain_seconds": np.ones(n), "single_seconds": np.ones(n), "plain_single_seconds": np.ones(n),
+        "passes": np.full(n, 4), "nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16),
+    }  # fmt: skip
+    folder = tmp_path / "xl/ar-00000000"
+    write_json(folder / "spec.json", {"model": "xl", "method": "ar", "seed": 0, "options": {}, "prompts": "0"})
+    write_shard(folder / "shards.npz", columns, {})
+    write_arrays(folder / "pictures.npz", ids=ids, pixels=pixels)
+    write_json(folder / "manifest.json", {"source": "files", "family": "llamagen", "files": {}, "network": {}})
+    return folder
+
+
+def measured(monkeypatch, folder, networks=(), reference=None, protocol="clean"):
+    from parity.metrics.__main__ import main
+
+    given = ["--kind", "discrete", "--cell", folder, "--shards", folder / "shards.npz", "--pictures"]
+    given += [folder / "pictures.npz", "--checkpoint", folder / "manifest.json", "--out", folder / "metrics.json"]
+    given += ["--features", folder / "features.npz", "--records", folder / "records.parquet", "--protocol", protocol]
+    given += ["--networks", *networks] if networks else []
+    given += ["--reference", reference] if reference else []
+    monkeypatch.setattr(sys, "argv", ["metrics", "measure", *map(str, given)])
+    main()
+    return read_json(folder / "metrics.json")
+
+
+def test_a_metric_without_its_network_says_so(tmp_path, pixels, monkeypatch):
+    found = measured(monkeypatch, cell(tmp_path, pixels))
+    wanted = {"clip_score": "clip", "fid": "inception", "kid": "inception", "is": "inception", "recall": "inception"}
+    wanted |= {"cmmd": "clip_vision", "hps": "hps", "pickscore": "pickscore"}
+    for name, network in wanted.items():
+        assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
+    assert found["protocol"] == protocols.named("clean") and set(absent.NEEDS.values()) == {*wanted.values()}
+
+
+def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels, monkeypatch):
+    networks = [manifest(tmp_path, name, stand_in / "clip") for name in ("clip", "clip_vision", "hps")]
+    folder = cell(tmp_path, pixels)
+    found = measured(monkeypatch, folder, networks)
+    own = open_clips_own(stand_in / "clip", pixels, CAPTIONS)
+    assert found["clip_score"] == pytest.approx(own.mean(), abs=1e-6) and found["clip_cut"] == 1
+    assert found["hps"] != found["clip_score"] and "cmmd" not in found
+    assert found["cmmd_why"] == "no reference: image.reference"
+    assert np.allclose(read_arrays(folder / "features.npz")["cosine"], own, atol=1e-6)
+    (tmp_path / "real").mkdir()
+    for k, picture in enumerate(pixels):
+        Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
+    out = tmp_path / "real.npz"
+    compared.run(
+        argparse.Namespace(
+            networks=networks, protocol="clean", reference=tmp_path / "real", count=0, device="cpu", out=out
+        )
+    )
+    found = measured(monkeypatch, folder, networks, out)
+    assert found["cmmd"] > 0 and found["fid_why"] == "no network: networks.inception"
+
+
+def test_statistics_alone_give_fid_and_nothing_else(rng=0):
+    from types import SimpleNamespace
+
+    rng = np.random.default_rng(rng)
+    own, real = rng.normal(size=(40, 6)), rng.normal(0.5, 1, (300, 6))
+    held = {"mu": real.mean(0), "sigma": np.cov(real, rowvar=False), "why": "stats.npz holds statistics alone"}
+    sample = SimpleNamespace(
+        seen={"features": own}, compared=held, groups=np.arange(40), fewest=2, protocol="clean", spec={"prompts": "0"}
+    )
+    assert fid.measure(sample)["fid"] == pytest.approx(fid.frechet(own, fid.reference_half(real)), rel=1e-9)
+    for metric, name in ((kid, "kid"), (manifold, "recall")):
+        assert metric.measure(sample)[f"{name}_why"] == "no reference: stats.npz holds statistics alone"
+    sample.compared = {"mu": np.zeros(5), "sigma": np.eye(5)}
+    with pytest.raises(ParityError, match=r"mu \(5,\); allowed: \(6,\)"):
+        fid.measure(sample)
