@@ -88,18 +88,18 @@ GOAL = ["--until", "decode"]
 
 @pytest.mark.slow
 def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(project, snakemake):
-    """SIGKILL of the whole process group at random moments, two shards; then undisturbed, in one shard."""
+    """SIGKILL of the whole process group, then of Snakemake alone while its jobs go on, at random moments, two shards;
+    then undisturbed, in one shard. No manual step between."""
     rng = np.random.default_rng(0)
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "tiny.yaml"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     killed = 0
-    for _ in range(2):
+    for kill in (os.killpg, os.kill):
         run = subprocess.Popen([*command, *GOAL], cwd=project, start_new_session=True, **silent)
         time.sleep(rng.uniform(6, 16))
         if run.poll() is None:
-            os.killpg(run.pid, signal.SIGKILL)
+            kill(run.pid, signal.SIGKILL)
             run.wait()
-            snakemake("--unlock")
             killed += 1
     executed(snakemake(*GOAL, warm=True))
     halves = tokens(project)
@@ -113,6 +113,25 @@ def test_killed_runs_finish_with_the_same_tokens_and_a_second_run_does_nothing(p
     for name, whole in wholes.items():
         of_two = [halves[name.replace("0-of-1", f"{k}-of-2")] for k in range(2)]
         assert np.array_equal(whole, np.concatenate(of_two))
+
+
+def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
+    """Whatever it would make: its jobs and the first one's need not be the same."""
+    hold = "import sys; from pathlib import Path; from parity.base import alone; alone.hold(Path('.snakemake'))"
+    first = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; print(flush=True); sys.stdin.read()"],
+        cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        first.stdout.readline()
+        second = snakemake("--until", "specification")
+        errors = [line for line in second.stderr.splitlines() if line.startswith("error:")]
+        assert second.returncode == 1 and len(errors) == 1 and f"process {first.pid}" in errors[0], second.stderr
+        assert "Traceback" not in second.stderr and not (project / "results/cells").exists()
+    finally:
+        first.kill()
+        first.wait()
+    assert executed(snakemake("--until", "specification")) > 0
 
 
 def test_command_lines_do_not_grow_with_shards(project, snakemake):

@@ -23,7 +23,7 @@ MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow
 if (ROOT / "src").is_dir():
     sys.path.insert(0, str(ROOT / "src"))
 try:
-    from parity.base import forks, machine, verdicts
+    from parity.base import alone, forks, machine, verdicts
 except ModuleNotFoundError as missing:
     print(f"error: {missing}: install the package parity beside Snakemake (pip install FOLDER)", file=sys.stderr)
     sys.exit(1)
@@ -87,6 +87,7 @@ except ParityError as error:
 
 if MAIN:
     machine.keep_records(Path("results/.snakemake"), KEPT)
+    workflow.execute = alone.alone(workflow, KEPT)
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
 VARIANTS = {

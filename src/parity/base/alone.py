@@ -1,0 +1,99 @@
+"""One run at a time in a folder, and none after a killed one has to be told so.
+
+Snakemake locks the files that it is about to make by files of its own, which say neither who made them nor when; if it
+is killed it leaves them, and asks for `--unlock`. A run here holds the system's lock on a file of its own until its
+process ends, however it ends: whoever gets that lock knows that no run on this machine is alive, and takes away what
+the last one left. A run on another machine is not known to be dead, so what it left stays, and Snakemake asks as it
+always did.
+"""
+
+import fcntl
+import functools
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from parity.base.errors import ParityError
+
+HELD: list[IO[str]] = []  # the lock of this process, until it ends
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def here() -> dict[str, Any]:
+    """This process, its machine, and that machine's kernel since it started."""
+    boot = BOOT.read_text().strip() if BOOT.exists() else ""
+    return {"process": os.getpid(), "host": socket.gethostname(), "boot": boot}
+
+
+def of_this_machine(run: dict[str, Any]) -> bool:
+    """Whether a run was on this machine: containers of a kernel have names of their own, a restart changes the boot."""
+    now = here()
+    return bool(run) and (run.get("host") == now["host"] or (bool(now["boot"]) and run.get("boot") == now["boot"]))
+
+
+def hold(kept: Path, planning: bool = False) -> None:
+    """Hold the folder whose `kept` is Snakemake's own (.snakemake) until this process ends, and take away the locks of
+    a run that was killed on this machine. A run that only plans does not hold it.
+
+    ParityError while another run holds it, if this one does not only plan. A file system without locks: nothing.
+    """
+    kept.mkdir(parents=True, exist_ok=True)
+    file = (kept / "run.lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        run = said(file)
+        file.close()
+        if planning:
+            return
+        who = f"process {run['process']} on {run['host']}" if run else "a process that has just begun"
+        raise ParityError(
+            f"{kept.parent}: another run works in this folder ({who}); allowed: one at a time, or --directory"
+        ) from None
+    except OSError:
+        file.close()
+        return
+    left, ours = any((kept / "locks").glob("*")), of_this_machine(said(file))
+    if left and ours:
+        shutil.rmtree(kept / "locks", ignore_errors=True)
+    if planning:
+        file.close()
+        return
+    if ours or not left:
+        file.truncate(0)
+        file.write(json.dumps(here()))
+        file.flush()
+    HELD.append(file)
+
+
+def said(file: IO[str]) -> dict[str, Any]:
+    """The last run that held the lock; {} if none has."""
+    file.seek(0)
+    try:
+        run = json.loads(file.read())
+    except ValueError:
+        return {}
+    return run if isinstance(run, dict) and {"process", "host"} <= set(run) else {}
+
+
+def alone(workflow: Any, kept: Path) -> Callable[..., Any]:
+    """A Snakemake workflow's `execute` that holds the folder first; one line and exit code 1 where another run does. A
+    job that Snakemake runs by a Snakemake of its own is part of the run that holds it; `--nolock` asks for no lock."""
+    execute = workflow.execute
+
+    @functools.wraps(execute)
+    def held(*arguments: Any, **settings: Any) -> Any:
+        if workflow.is_main_process and workflow.execution_settings.lock:
+            try:
+                hold(kept, settings["executor_plugin"].common_settings.dryrun_exec)
+            except ParityError as error:
+                print(f"error: {error}", file=sys.stderr)
+                sys.exit(1)
+        return execute(*arguments, **settings)
+
+    return held
