@@ -24,7 +24,7 @@ from pathlib import Path
 import yaml
 from parity.experiment import checks, layers, paths, sources, study
 from parity.inputs import readers
-from snakemake.cli import main
+from snakemake.cli import get_argument_parser, main
 
 def name(file):
     return ".".join(file.relative_to(sources.ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -34,6 +34,8 @@ for kind in ("discrete", "anysubset", "continuous"):
     layers.declared(kind), study.metrics(kind)
 every = [name(file) for file in sources.PACKAGE.rglob("*.py")]
 known = {module: sources.own_digest(module) for module in every}
+get_argument_parser()
+import smart_open
 
 found = {}
 for file in json.load(sys.stdin):
