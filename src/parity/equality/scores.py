@@ -1,10 +1,11 @@
 """Tests of long sequences: projections whose law is known where the joint cannot be enumerated.
 
-    score_rows(layer, tokens, p, two, slot=None, **place) -> rows
+    score_rows(layer, tokens, p, two=None, slot=None, known=None, **place) -> rows
 
 tokens [n, L]        what was drawn
 p      [n, L, V]     the model's law of each token given those before it; forced ones are certain
-two    [L, V, L, V]  its law of any two tokens, whatever stands between them
+two    [L, V, L, V]  its law of any two tokens, whatever stands between them, where that is known
+known  [n, L]        tokens that were given, drawn from the law: they stand as contexts alone. p is given them all
 
 Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p', so its sum over the tokens of a context
 (what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
@@ -83,12 +84,12 @@ def hot(tokens: np.ndarray, V: int) -> np.ndarray:
     return (tokens[..., None] == np.arange(V)).astype(np.float32)
 
 
-def together(tokens: np.ndarray, p: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, ...]:
+def together(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of every two places i < j, by the token at i: counts of the token at j [L, V, L, V], sums of its laws, and of
-    their `outer`; nought at places j that are not free. One product of matrices a few places at a time."""
+    their `outer`; nought at places j that are not asked [n, L]. One product of matrices a few places at a time."""
     n, L, V = p.shape
     one, laws = hot(tokens, V), p.astype(np.float32)
-    every = np.concatenate([one, laws, outer(laws)], 2) * free[:, None].astype(np.float32)
+    every = np.concatenate([one, laws, outer(laws)], 2) * asked[..., None].astype(np.float32)
     result = np.zeros((L, V, L, every.shape[2]))
     for begin in range(0, L, 16):
         own = one[:, begin : begin + 16].reshape(n, -1)
@@ -179,18 +180,19 @@ def by_slot(
 
 
 def by_context(
-    layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, slot: np.ndarray | None, **place: Any
+    layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, slot: np.ndarray | None, **place: Any
 ) -> list[Row]:
-    """The tests of tables. free [L]: positions that no grammar forces."""
-    n, L, V = p.shape
-    one, square = hot(tokens, V), outer(p)
+    """The tests of tables. asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
+    L, V = p.shape[1:]
+    free, count = asked.any(0), int(asked.sum())
+    one, square = hot(tokens, V) * asked[..., None], outer(p)
     alone = sums_of(*(x[:, free].sum(0) for x in (one, p, square)))
-    where, count = np.flatnonzero(free), n * int(free.sum())
+    where = np.flatnonzero(free)
     by_place = folded(alone, np.arange(len(where)), len(where))
     found = [smallest(layer, "positions", count, by_place, lambda i: f"position {where[i]}", **place)]
     if slot is not None:
         found.append(by_slot(layer, tokens, slot, (one, p, square), free, **place))
-    pair = together(tokens, p, free)
+    pair = together(tokens, p, asked)
     near = [np.stack([x[i, :, i + 1] for i in range(L - 1)]) for x in pair]  # [L - 1, V, ...]
     part = np.arange(L - 1) * PARTS // (L - 1)
     in_parts = [np.concatenate([x[part == k].sum(0) for k in range(PARTS)]) for x in near]
@@ -203,15 +205,20 @@ def by_context(
     return found
 
 
-def by_likelihood(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, **place: Any) -> list[Row]:
-    """log p against its mean: of all tokens, its spread over sequences, and with itself at every distance."""
-    n, L, _ = p.shape
+def log_scores(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log p(x) less its mean [n, L], and its variance; nought where nothing was asked."""
     logs = np.log(np.where(p > 0, p, 1))
     entropy = -(p * logs).sum(2)
-    variance = np.where(free, (p * logs**2).sum(2) - entropy**2, 0)
+    variance = np.where(asked, (p * logs**2).sum(2) - entropy**2, 0)
     own = np.take_along_axis(logs, tokens[..., None], 2)[..., 0]
-    score = np.where(free, own + entropy, 0)
-    whole, expected, count = score.sum(1), variance.sum(1), n * int(free.sum())
+    return np.where(asked, own + entropy, 0), variance
+
+
+def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **place: Any) -> list[Row]:
+    """log p less its mean (score [n, L], of variance [n, L]): of all `count` tokens, its spread over sequences, and
+    with itself at every distance."""
+    L = score.shape[1]
+    whole, expected = score.sum(1), variance.sum(1)
     error = math.sqrt(expected.sum()) / count
     z = np.array([whole.sum() / count / error])
     values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
@@ -238,21 +245,22 @@ def spread(layer: str, z: np.ndarray, **place: Any) -> Row:
     return R.row(layer, "likelihood spread", n, **values, **place)
 
 
-def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, free: np.ndarray, **place: Any) -> Row:
+def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:
     """Whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd with
     the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
-    zs, moves, errors = [], [], []
+    zs, moves, errors, free = [], [], [], asked.any(0)
     for first in range(2):
-        one, other = ((x[:, free] for x in (tokens[k::2], p[k::2])) for k in (first, first + 1))
-        (a, p_a), (b, p_b) = one, other
-        m = min(len(a), len(b))
-        expected = np.einsum("nlv,nlv->nl", p_a[:m], p_b[:m])
-        error = math.sqrt((expected * (1 - expected)).sum()) / expected.size
-        moves.append(float(((a[:m] == b[:m]) - expected).mean()))
+        one, other = ([x[k::2][:, free] for x in (tokens, p, asked)] for k in (first, first + 1))
+        m = min(len(one[0]), len(other[0]))
+        (a, p_a, some), (b, p_b, more) = ([x[:m] for x in half] for half in (one, other))
+        both = some & more
+        expected = np.einsum("nlv,nlv->nl", p_a, p_b)
+        error = math.sqrt((expected * (1 - expected)).sum()) / both.sum()
+        moves.append(float((((a == b) & both) - expected).sum() / both.sum()))
         errors.append(error)
         zs.append(moves[-1] / error)
     values = {"effect": max(map(abs, moves)), "minimum_detectable_effect": detectable_z(max(errors), 2), **place}
-    return normal(layer, "rows", len(tokens) // 2 * int(free.sum()), np.array(zs), lambda i: f"half {i + 1}", **values)
+    return normal(layer, "rows", int(asked.sum()) // 2, np.array(zs), lambda i: f"half {i + 1}", **values)
 
 
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
@@ -281,20 +289,33 @@ def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, 
 
 
 def score_rows(
-    layer: str, tokens: np.ndarray, p: np.ndarray, two: np.ndarray, slot: np.ndarray | None = None, **place: Any
+    layer: str,
+    tokens: np.ndarray,
+    p: np.ndarray,
+    two: np.ndarray | None = None,
+    slot: np.ndarray | None = None,
+    known: np.ndarray | None = None,
+    scores: tuple[np.ndarray, np.ndarray] | None = None,
+    **place: Any,
 ) -> list[Row]:
     """A row a test. Forced positions (a law that is certain in every row) take no part.
 
-    slot  [n, L] place of each token in the run of its pass, for decoders of which it is known before the token is drawn
+    slot    [n, L] place of each token in the run of its pass, for decoders of which it is known before the token is
+            drawn
+    scores  log p less its mean and its variance [n, L], where that is not p's: p is then of parts of a density's range
     """
-    free = ~(p.max(2) == 1).all(0)
-    impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
+    given = np.zeros(tokens.shape, bool) if known is None else known
+    impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~given
+    forced = ((p.max(2) == 1) | given).all(0)
+    asked = ~given & ~forced
+    p = np.where(asked[..., None], p, 0)
     found = [
-        *by_context(layer, tokens, p, free, slot, **place),
-        *by_likelihood(layer, tokens, p, free, **place),
-        by_rows(layer, tokens, p, free, **place),
-        by_pairs(layer, tokens, two, free, **place),
+        *by_context(layer, tokens, p, asked, slot, **place),
+        *by_likelihood(layer, *(scores or log_scores(tokens, p, asked)), int(asked.sum()), **place),
+        by_rows(layer, tokens, p, asked, **place),
     ]
+    if two is not None:
+        found.append(by_pairs(layer, tokens, two, asked.any(0), **place))
     if impossible.any():
         note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
         values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
