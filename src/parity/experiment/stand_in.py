@@ -49,16 +49,23 @@ def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     raw = copy.deepcopy(raw)
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
+    judges = raw.get("networks") or {}
+    raw["networks"] = {name: judge(make(name), name) for name in judges if isinstance(judges, dict)}
     for section, of in (("image", image), ("text", text), ("continuous", continuous)):
         if isinstance(raw.get(section), dict):
             of(raw[section], make)
     return raw
 
 
+def judge(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What the section networks says of a stand-in."""
+    return {"file": entry["files"][name], "sha256": entry["sha256"][name]}
+
+
 def image(section: dict[str, Any], make: Make) -> None:
-    models = section.get("models")
+    models = section.get("models") or {}
     made_here = {}
-    for name, spec in models.items() if isinstance(models, dict) else ():
+    for name, spec in models.items():
         if not isinstance(spec, dict) or spec.get("source", "embedded") == "embedded":
             continue
         entry = make(spec.get("stand_in") or spec.get("family", "llamagen"))
@@ -67,8 +74,7 @@ def image(section: dict[str, Any], make: Make) -> None:
             entry = entry | {key: {**entry[key], "drafter": drafter[key]["drafter"]} for key in ("files", "sha256")}
         made_here[name] = entry
     section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, made_here.values())))
-    for key in ("reference", "reference_folder"):
-        section.pop(key, None)
+    section.pop("reference", None)
     section["batch"] = FEW
     if made_here:
         section["models"] = {**models, **made_here}
@@ -91,7 +97,7 @@ def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
 
 def text(section: dict[str, Any], make: Make) -> None:
     if any((section.get("model") or {}).values()):
-        section["model"] = {part: make(name)["folder"] for part, name in (("xlnet", "xlnet"), ("judge", "gpt2"))}
+        section["model"] = {part: make(name)["files"][part] for part, name in (("xlnet", "xlnet"), ("judge", "gpt2"))}
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW

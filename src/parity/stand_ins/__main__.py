@@ -1,17 +1,29 @@
-"""Write a stand-in as a user would get the released files, read it as `parity models add` does, and keep what it said.
+"""Write a stand-in as a user would get the released files, and what a configuration says of it.
 
 python -m parity.stand_ins chameleon --out results/stand_ins/chameleon
 
-entry.json in the folder is what the configuration says of the model; it is written last.
+entry.json in the folder, written last: {"files": {part: path}, "sha256": {part: digest}} and the module's SAYS.
 """
 
 import argparse
 import importlib
+from pathlib import Path
+from typing import Any
 
 from parity.base.command import arguments, one_line
+from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.declared import modules
+
+
+def entry(name: str, folder: Path) -> dict[str, Any]:
+    """Files of a stand-in, written to `folder`, with their digests, and what else its module says of it."""
+    module = importlib.import_module(f"parity.stand_ins.{name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {part: folder / path for part, path in module.write(folder).items()}
+    said = {"files": {part: str(path) for part, path in files.items()}}
+    return said | {"sha256": {part: sha256(path) for part, path in files.items()}} | getattr(module, "SAYS", {})
 
 
 def main() -> None:
@@ -21,8 +33,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.name not in modules("stand_ins"):
         raise ParityError(f"{a.name}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
-    module = importlib.import_module(f"parity.stand_ins.{a.name}")
-    write_json(a.out / "entry.json", module.entry(a.out))
+    write_json(a.out / "entry.json", entry(a.name, a.out))
 
 
 if __name__ == "__main__":
