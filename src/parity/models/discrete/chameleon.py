@@ -52,12 +52,12 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     return s["columns"] + s["line"], STRIDE * max(s["rows"], s["columns"])
 
 
-def read_sizes(folder: Path, pixels: int) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side; what stands in FAMILY["sizes"] is left
-    out. A configuration that says it is Lumina-mGPT's has lines."""
+def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
+    """The configuration's `network` from a folder and the pixels of a side, None for 768; what stands in
+    FAMILY["sizes"] is left out. A configuration that says it is Lumina-mGPT's has lines."""
     said = folders.read(folder / "config.json")
     lines = any("XLLMX" in name for name in said.get("architectures") or ())
-    side = pixels // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
+    side = (pixels or 768) // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
     number = len(numbered(folders.tokenizer(folder).get_vocab(), folder))
     found = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
     return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
