@@ -64,15 +64,19 @@ class Whole:
         return getattr(self.theirs.model, part) if part else self.theirs.model
 
     @property
+    def nets(self) -> dict[str, Any]:
+        return self.loaded.nets
+
+    @property
     def codes(self) -> int:
-        return self.loaded.nets["vq"].size["vocab"]
+        return self.nets["vq"].size["vocab"]
 
     @property
     def ids(self) -> Tensor:
         """[V] what transformers calls our tokens."""
-        return self.loaded.nets["net"].output.ids
+        return self.nets["net"].output.ids
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def read(self, tokens: Tensor) -> Any:
         if self.layout == "janus":
             return self.theirs.prepare_embeddings_for_image_generation(tokens)
         return self.language.get_input_embeddings()(self.ids[tokens])
@@ -112,9 +116,8 @@ class Whole:
         allowed = [[int(ids[t])] if t >= 0 else ids[:64].tolist() for t in model.forced.tolist()]
         if self.layout != "emu3":
             self.theirs.model.vocabulary_mapping.__dict__["image_tokens"] = []  # which its forward would exclude
-        guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(
-            guidance, self.theirs, self.inputs["negative"], self.inputs["negative_valid"]
-        )
+        negative: Any = (self.inputs["negative"], self.inputs["negative_valid"])
+        guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(guidance, self.theirs, *negative)
         kept = PrefixConstrainedLogitsProcessor(lambda b, row: allowed[len(row) - P], num_beams=1)
         out = self.theirs.generate(
             self.inputs["words"], attention_mask=self.inputs["valid"], do_sample=False, max_new_tokens=L,

@@ -2,12 +2,13 @@
 eyes, which drawing does not need."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
-CODES, SIDE = 64, 8
+CODES, SIDE = 64, 6
 WORDS = [
     "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<|User|>", "<|Assistant|>",
     "<image_placeholder>", "<begin_of_image>", "<end_of_image>",
@@ -38,7 +39,7 @@ def write(folder: Path) -> dict[str, Path]:
     )
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        net = JanusForConditionalGeneration(config)
+        net: Any = JanusForConditionalGeneration(config)
     sharpen(net, seed=2)
     net.generation_config._from_model_config = False
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)

@@ -77,57 +77,56 @@ def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, i
     return held, ids + [named[name] for name in (LINE, END_OF_FRAME, END)], named
 
 
-def network(manifest: Mapping[str, Any]) -> Llama:
+def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Llama:
     """The transformer, its output matrix that of the codes alone."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    ids, config = vocabulary(manifest)[1], folders.config(folder, *KIND).text_config
-    if max(ids) >= config.vocab_size:
-        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
-    with torch.device("meta"):
-        output = Codes(config.hidden_size, torch.tensor(ids, device="cpu"), s["vocab"])
-        net = Llama(folders.sizes(config, folder), output)
+    ids = torch.tensor(vocabulary(manifest)[1])
+    own = folders.sizes(folders.config(folder, *KIND).text_config, folder)
+    if int(ids.max()) >= own.vocab:
+        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {own.vocab}")
 
     def rename(name: str) -> str | None:
         if folders.stripped(name, VISION) is not None:
             return None
-        own = folders.stripped(name, LANGUAGE)
-        return own if own is not None else name.removeprefix("text_model.").replace("lm_head", "output.chosen")
+        inner = folders.stripped(name, LANGUAGE)
+        return inner if inner is not None else name.removeprefix("text_model.").replace("lm_head", "output.chosen")
 
-    state = dict(folders.tensors(folder, rename))
-    if "output.chosen.weight" in state:
-        state["output.chosen.weight"] = state["output.chosen.weight"][torch.tensor(ids[: s["vocab"]])]
-    folders.fill(net, state, folder)
-    return net
+    chosen = {"output.chosen.weight": ids[: s["vocab"]]}
+    return folders.fill(lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen)
 
 
-def vision(path: Path, config: Any, prefixes: tuple[str, ...]) -> Any:
-    """transformers' vision tokenizer without its encoder."""
+def vision(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Any:
+    """transformers' vision tokenizer without its encoder, of a folder of its own, or of the model's."""
     from transformers import Emu3VQVAE
 
-    with torch.device("meta"):
-        net = Emu3VQVAE(config)
-    del net.encoder, net.quant_conv  # type: ignore[attr-defined]
+    folder = Path(manifest["files"].get("vq", manifest["files"]["model"]))
+    if "vq" in manifest["files"]:
+        config = folders.config(folder, "emu3_vqgan", "Emu3VQVAEConfig")
+    else:
+        config = folders.config(folder, *KIND).vq_config
+    prefixes = (*VISION, "") if "vq" in manifest["files"] else VISION
+
+    def build() -> Any:
+        net: Any = Emu3VQVAE(config)
+        del net.encoder, net.quant_conv
+        return net
 
     def rename(name: str) -> str | None:
         own = folders.stripped(name, prefixes)
         return own if own is not None and own.startswith(WANTED) else None
 
-    folders.fill(net, dict(folders.tensors(path, rename)), path)
-    return net.eval()
+    return folders.fill(build, folder, rename, device, dtype)
 
 
-def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
-    """net and vq; ParityError for files that do not fit together."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    if "vq" in manifest["files"]:
-        own = Path(manifest["files"]["vq"])
-        vq = vision(own, folders.config(own, "emu3_vqgan", "Emu3VQVAEConfig"), (*VISION, ""))
-    else:
-        vq = vision(folder, folders.config(folder, *KIND).vq_config, VISION)
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net" or "vq"; ParityError for files that do not fit together."""
+    if part == "net":
+        return network(manifest, device, dtype)
+    vq, s = vision(manifest, device, dtype), sizes(manifest)
     if vq.config.codebook_size != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {vq.config.codebook_size} codes, the model {s['vocab']}")
     vq.size = s
-    return {"net": network(manifest), "vq": vq}
+    return vq
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:

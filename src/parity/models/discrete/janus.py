@@ -79,31 +79,36 @@ def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
 
 
-def load(manifest: Mapping[str, Any], needs: str) -> dict[str, nn.Module]:
-    """net and vq; ParityError for a folder that does not hold them whole."""
-    from transformers import JanusVQVAE
-
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     config = folders.config(folder, *KIND)
     own = (config.vq_config.num_embeddings, config.vq_config.num_patches, config.vq_config.num_patches)
     if own != (s["vocab"], s["rows"], s["columns"]):
         raise ParityError(f"{folder}: {own[0]} codes, {own[1]} x {own[2]} a picture; network says others: {s}")
-    with torch.device("meta"):
-        net = Llama(folders.sizes(config.text_config, folder), Generation(config.vq_config))
-        vq: Any = JanusVQVAE(config.vq_config)
-    del vq.encoder, vq.quant_conv
 
     def language(name: str) -> str | None:
         return next((to + name.removeprefix(at) for at, to in PREFIX.items() if name.startswith(at)), None)
 
     def vision(name: str) -> str | None:
-        own = folders.stripped(name, ("model.vqmodel.",))
-        return own if own is not None and own.startswith(WANTED) else None
+        inner = folders.stripped(name, ("model.vqmodel.",))
+        return inner if inner is not None and inner.startswith(WANTED) else None
 
-    folders.fill(net, dict(folders.tensors(folder, language)), folder)
-    folders.fill(vq, dict(folders.tensors(folder, vision)), folder)
+    if part == "net":
+        network = folders.sizes(config.text_config, folder)
+        return folders.fill(lambda: Llama(network, Generation(config.vq_config)), folder, language, device, dtype)
+    vq = folders.fill(lambda: tokenizer(config.vq_config), folder, vision, device, dtype)
     vq.size = s
-    return {"net": net, "vq": vq.eval()}
+    return vq
+
+
+def tokenizer(config: Any) -> Any:
+    """transformers' picture tokenizer without its encoder."""
+    from transformers import JanusVQVAE
+
+    net: Any = JanusVQVAE(config)
+    del net.encoder, net.quant_conv
+    return net
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
