@@ -14,9 +14,17 @@ from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 
-LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon"}  # stand-ins to their families
-PIXELS = 128
-ROWS = {"chameleon": {"rows": 4, "columns": 6}}  # the pictures of some are not square
+LAYOUTS = {
+    "chameleon": "chameleon",
+    "anole": "chameleon",
+    "emu3": "emu3",
+    "janus": "janus",
+}  # stand-ins to their families
+PIXELS = 64
+ROWS = {
+    "chameleon": {"rows": 4, "columns": 6},
+    "emu3": {"rows": 5, "columns": 3},
+}  # the pictures of some are not square
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # of different lengths
 
 
@@ -52,19 +60,32 @@ class Whole:
     @property
     def language(self) -> Any:
         """transformers' causal network: embeddings to hidden states."""
-        return self.theirs.model
+        part = {"emu3": "text_model", "janus": "language_model"}.get(self.layout)
+        return getattr(self.theirs.model, part) if part else self.theirs.model
+
+    @property
+    def nets(self) -> dict[str, Any]:
+        return self.loaded.nets
+
+    @property
+    def codes(self) -> int:
+        return self.nets["vq"].size["vocab"]
 
     @property
     def ids(self) -> Tensor:
         """[V] what transformers calls our tokens."""
-        return self.loaded.nets["net"].output.ids
+        return self.nets["net"].output.ids
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def read(self, tokens: Tensor) -> Any:
+        if self.layout == "janus":
+            return self.theirs.prepare_embeddings_for_image_generation(tokens)
         return self.language.get_input_embeddings()(self.ids[tokens])
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [.., C] of the codes, by transformers."""
-        return self.theirs.lm_head(hidden)[..., self.ids[: self.loaded.nets["net"].output.chosen.out_features]]
+        if self.layout == "janus":
+            return self.theirs.model.generation_head(hidden)
+        return self.theirs.lm_head(hidden)[..., self.ids[: self.codes]]
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, which: str = "words", rows: Any = slice(None)) -> Tensor:
@@ -84,19 +105,25 @@ class Whole:
         from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor
         from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
+        if self.layout == "janus":
+            self.theirs.generation_config.generation_kwargs = {"boi_token_id": int(self.inputs["words"][0, -1])}
+            return self.theirs.generate(
+                self.inputs["words"], attention_mask=self.inputs["valid"], generation_mode="image", do_sample=False,
+                guidance_scale=guidance,
+            )  # fmt: skip
         model, P = self.model(), self.inputs["words"].shape[1]
         ids, L = self.ids, model.length
         allowed = [[int(ids[t])] if t >= 0 else ids[:64].tolist() for t in model.forced.tolist()]
-        self.theirs.model.vocabulary_mapping.__dict__["image_tokens"] = []  # which its forward would exclude
-        guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(
-            guidance, self.theirs, self.inputs["negative"], self.inputs["negative_valid"]
-        )
+        if self.layout != "emu3":
+            self.theirs.model.vocabulary_mapping.__dict__["image_tokens"] = []  # which its forward would exclude
+        negative: Any = (self.inputs["negative"], self.inputs["negative_valid"])
+        guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(guidance, self.theirs, *negative)
         kept = PrefixConstrainedLogitsProcessor(lambda b, row: allowed[len(row) - P], num_beams=1)
         out = self.theirs.generate(
             self.inputs["words"], attention_mask=self.inputs["valid"], do_sample=False, max_new_tokens=L,
             min_new_tokens=L, logits_processor=LogitsProcessorList([guided, kept]), eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
-        back = torch.full((self.theirs.config.vocab_size,), -1)
+        back = torch.full((self.theirs.lm_head.out_features,), -1)
         back[ids] = torch.arange(len(ids))
         return back[out[:, P:]]
 
@@ -110,8 +137,7 @@ def whole(layout: str, folder: Path) -> Whole:
 
     said = manifest(layout, folder)
     loaded = load(said, dtype=torch.float64)
-    kinds = {"chameleon": "ChameleonForConditionalGeneration"}
-    kind = getattr(transformers, kinds[said["family"]])
+    kind = getattr(transformers, f"{said['family'].title()}ForConditionalGeneration")
     theirs = kind.from_pretrained(said["files"]["model"], dtype=torch.float64).eval()
     for module in theirs.modules():
         if type(module).__name__.endswith("RMSNorm"):

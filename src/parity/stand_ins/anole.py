@@ -5,7 +5,7 @@ from pathlib import Path
 from parity.stand_ins.chameleon import decoder, network
 from parity.stand_ins.words import save
 
-SAYS = {"family": "chameleon", "source": "files", "network": {"vocab": 64, "rows": 8, "columns": 8, "line": 0}}
+SAYS = {"family": "chameleon", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6, "line": 0}}
 
 
 def write(folder: Path) -> dict[str, Path]:

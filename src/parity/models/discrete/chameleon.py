@@ -38,6 +38,7 @@ NAME = "IMGIMG"  # then a code's number in the letters A to J, and one letter mo
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
 ANOLE = "Generate an image of {}"
 STRIDE = 16  # pixels a code
+KIND = ("chameleon", "ChameleonConfig")
 to_pixels = truncated
 
 
@@ -52,12 +53,12 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     return s["columns"] + s["line"], STRIDE * max(s["rows"], s["columns"])
 
 
-def read_sizes(folder: Path, pixels: int) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side; what stands in FAMILY["sizes"] is left
-    out. A configuration that says it is Lumina-mGPT's has lines."""
+def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
+    """The configuration's `network` from a folder and the pixels of a side, None for 768; what stands in
+    FAMILY["sizes"] is left out. A configuration that says it is Lumina-mGPT's has lines."""
     said = folders.read(folder / "config.json")
     lines = any("XLLMX" in name for name in said.get("architectures") or ())
-    side = pixels // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
+    side = (pixels or 768) // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
     number = len(numbered(folders.tokenizer(folder).get_vocab(), folder))
     found = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
     return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
@@ -98,42 +99,35 @@ def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, i
     return held, ids + [named[name] for name in forced], named
 
 
-def network(manifest: Mapping[str, Any]) -> Llama:
+def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Llama:
     """The transformer, its output matrix that of the codes alone."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    ids = vocabulary(manifest)[1]
-    config = folders.config(folder, "chameleon", "ChameleonConfig")
-    if max(ids) >= config.vocab_size:
-        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
-    with torch.device("meta"):
-        net = Llama(
-            folders.sizes(config, folder, normed=True),
-            Codes(config.hidden_size, torch.tensor(ids, device="cpu"), s["vocab"]),
-        )
+    ids = torch.tensor(vocabulary(manifest)[1])
+    config = folders.config(folder, *KIND)
+    own = folders.sizes(config, folder, normed=True)
+    if int(ids.max()) >= own.vocab:
+        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {own.vocab}")
 
     def rename(name: str) -> str | None:
-        own = folders.stripped(name, ("model.",))
-        if own is None:
+        inner = folders.stripped(name, ("model.",))
+        if inner is None:
             return "output.chosen.weight" if name == "lm_head.weight" else name
-        return None if own.startswith("vqmodel.") else own
+        return None if inner.startswith("vqmodel.") else inner
 
-    state = dict(folders.tensors(folder, rename))
-    if "output.chosen.weight" in state:
-        state["output.chosen.weight"] = state["output.chosen.weight"][torch.tensor(ids[: s["vocab"]])]
-    folders.fill(net, state, folder)
-    return net
+    chosen = {"output.chosen.weight": ids[: s["vocab"]]}
+    return folders.fill(lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen)
 
 
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net" or "vq"; ParityError for files that do not fit together."""
     files, s = manifest["files"], sizes(manifest)
     if part == "net":
-        return network(manifest).to(device, dtype)
-    vq = vqgan.load(Path(files.get("vq", files["model"])))
+        return network(manifest, device, dtype)
+    vq = vqgan.load(Path(files.get("vq", files["model"])), device, dtype)
     if vq.config.codebook != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {vq.config.codebook} codes, the model {s['vocab']}")
     vq.size = s
-    return vq.to(device, dtype)
+    return vq
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:

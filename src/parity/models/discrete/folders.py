@@ -5,21 +5,22 @@ tokenizers library, its weights as tensors.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from safetensors import safe_open
+import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.weights import check_fit, unpickle
+from parity.base.weights import check_fit, shapes, tensors, unfilled
 from parity.models.discrete.llama import LlamaConfig
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None: not wanted
+N = TypeVar("N", bound=nn.Module)
 MOST = 1 << 28  # bytes of a file of JSON
 
 
@@ -96,44 +97,30 @@ def names(words: Mapping[str, int], wanted: Iterable[str], where: Path) -> list[
     return ids
 
 
-def shards(folder: Path) -> list[Path]:
-    """Files of a folder's weights; ParityError if it has none, or lacks some that its index names."""
-    for index in sorted(folder.glob("*.index.json")):
-        named = sorted(set(read(index).get("weight_map", {}).values()))
-        lacks = [name for name in named if not (folder / name).is_file()]
-        if lacks:
-            raise ParityError(
-                f"{folder}: half a checkpoint: {len(lacks)} of {len(named)} shards are missing, first {lacks[0]};"
-                " get the rest"
-            )
-    for pattern in ("*.safetensors", "pytorch_model*.bin"):
-        if files := sorted(folder.glob(pattern)):
-            return files
-    raise ParityError(f"{folder}: holds no weights; allowed: *.safetensors or pytorch_model*.bin")
+def wanted(path: Path, rename: Rename) -> dict[str, str]:
+    """Names of the tensors that are wanted of a folder or a file, to the network's own."""
+    return {name: own for name in shapes(path) if (own := rename(name)) is not None}
 
 
-def tensors(path: Path, rename: Rename) -> Iterator[tuple[str, Tensor]]:
-    """The wanted tensors of a folder or a file, under the network's names; of safetensors no other is read."""
-    for file in shards(path) if path.is_dir() else [path]:
-        if file.suffix != ".safetensors":
-            yield from ((own, tensor) for name, tensor in unpickle(file).items() if (own := rename(name)) is not None)
-            continue
-        try:
-            with safe_open(file, framework="pt") as held:
-                for name in held.keys():  # noqa: SIM118
-                    if (own := rename(name)) is not None:
-                        yield own, held.get_tensor(name)
-        except ParityError:
-            raise
-        except Exception as error:
-            cause = str(error).splitlines()[0][:160]
-            raise ParityError(f"{file}: not a safetensors file that can be read: {cause}") from None
-
-
-def fill(net: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Give a network built on the meta device its tensors, in the dtype of their files; ParityError unless all fit."""
-    check_fit(net, state, path)
-    net.load_state_dict(state, assign=True)
+def fill(
+    build: Callable[[], N],
+    path: Path,
+    rename: Rename,
+    device: str,
+    dtype: torch.dtype,
+    rows: Mapping[str, Tensor] | None = None,
+) -> N:
+    """A network with its weights, one tensor at a time, on its device and in its dtype; ParityError unless all fit.
+    rows: by the network's name, those of a tensor that it has."""
+    with unfilled():
+        net = build()
+    own, cut = wanted(path, rename), rows or {}
+    held = {own[name]: entry for name, entry in shapes(path).items() if name in own}
+    check_fit(net, {name: t[: len(cut[name])] if name in cut else t for name, t in held.items()}, path)
+    for name, tensor in tensors(path, device, dtype, {name for name in shapes(path) if name not in own}):
+        mine = tensor[cut[own[name]].to(tensor.device)] if own[name] in cut else tensor
+        net.load_state_dict({own[name]: mine}, strict=False, assign=True)
+    return net.to(device, dtype).eval()
 
 
 def stripped(name: str, prefixes: Iterable[str]) -> str | None:

@@ -39,8 +39,8 @@ class LlamaConfig:
 
 def rotary_table(places: int, width: int, base: float) -> Tensor:
     """Cosines and sines [places, width / 2, 2], float32."""
-    frequency = 1.0 / base ** (torch.arange(0, width, 2, device="cpu").float() / width)  # also where others are meta
-    angles = torch.arange(places, device="cpu")[:, None].float() * frequency
+    frequency = 1.0 / base ** (torch.arange(0, width, 2).float() / width)
+    angles = torch.arange(places)[:, None].float() * frequency
     return torch.stack([angles.cos(), angles.sin()], -1)
 
 

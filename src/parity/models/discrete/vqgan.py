@@ -4,6 +4,7 @@ Source: Chameleon (2024), sec. 2.1, after Make-A-Scene (Gafni et al. 2022); size
 encoder, which no picture needs, is left where it is.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.discrete.folders import fill, stripped, tensors
+from parity.base.weights import shapes
+from parity.models.discrete.folders import fill, stripped
 from parity.models.discrete.vq import AttnBlock, Resample, ResnetBlock, VQConfig, _norm
 
 PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of a model's folder, or of the tokenizer's own file
@@ -88,7 +90,7 @@ def wanted(name: str) -> str | None:
     return own if own is not None and own.startswith(WANTED) else None
 
 
-def sizes(state: dict[str, Tensor], path: Path) -> VQConfig:
+def sizes(state: Mapping[str, Tensor], path: Path) -> VQConfig:
     """From the shapes of the decoder's tensors; ParityError if they are none."""
     try:
         codebook, code_dim = state["quantize.embedding.weight"].shape
@@ -106,11 +108,8 @@ def sizes(state: dict[str, Tensor], path: Path) -> VQConfig:
     return VQConfig(codebook, code_dim, widths[0], mult, blocks - 1, z_channels, 32, False)
 
 
-def load(path: Path) -> VQGAN:
+def load(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
     """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
-    state = dict(tensors(path, wanted))
+    state = {own: entry for name, entry in shapes(path).items() if (own := wanted(name)) is not None}
     config = sizes(state, path)
-    with torch.device("meta"):
-        net = VQGAN(config)
-    fill(net, state, path)
-    return net.eval()
+    return fill(lambda: VQGAN(config), path, wanted, device, dtype)

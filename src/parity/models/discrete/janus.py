@@ -1,0 +1,144 @@
+"""Janus-Pro (Chen et al. 2025), the family: a language model that draws with an embedding and a head of their own.
+
+576 codes of LlamaGen's tokenizer in 24 rows, nothing forced. Source: DeepSeek's released code; the files in
+transformers' layout (deepseek-community/Janus-Pro-{1B,7B}), one folder for all.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.models.discrete import codes, folders, prompts
+from parity.models.discrete.cached import Cached
+from parity.models.discrete.llama import Llama
+from parity.models.discrete.t5 import Encoder
+from parity.models.discrete.vq import truncated
+
+FAMILY: dict[str, Any] = {  # see models.discrete.protocol
+    "files": ("model",),
+    "also": (),
+    "embedded": {},
+    "model_types": ("janus",),
+    "network": {"vocab": 16384, "rows": 24, "columns": 24},
+    "papers": {"Janus-Pro": {}},
+    "sizes": {"vocab": 16384, "rows": 24, "columns": 24},
+}
+START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
+BEGIN, END, IMAGE = "<begin_of_image>", "<end_of_image>", "<image_placeholder>"
+TEMPLATE = "<|User|>: {}\n\n<|Assistant|>:"
+KIND = ("janus", "JanusConfig")
+PREFIX = {
+    "model.language_model.": "", "model.generation_embeddings.": "output.embed.",
+    "model.generation_aligner.": "output.aligner.", "model.generation_head.": "output.head.",
+}  # fmt: skip
+WANTED = ("decoder.", "post_quant_conv.", "quantize.")
+to_pixels = truncated
+
+
+class Generation(nn.Module):
+    """What draws: codes are read through `aligner` of their own embedding, and chosen by `head`."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        from transformers.models.janus.modeling_janus import JanusVQVAEAlignerMLP, JanusVQVAEHead
+
+        self.embed = nn.Embedding(config.num_embeddings, config.embed_dim)
+        self.aligner, self.head = JanusVQVAEAlignerMLP(config), JanusVQVAEHead(config)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
+
+    def embeddings(self, words: Tensor) -> Tensor:
+        """What the network reads of each code, [V, dim]."""
+        return self.aligner(self.embed.weight)
+
+
+def sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Codes, and rows and columns of them."""
+    return {**FAMILY["network"], **manifest["network"]}
+
+
+def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Tokens in a row of a picture, pixels of its side."""
+    s = sizes(manifest)
+    return s["columns"], 16 * s["rows"]
+
+
+def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
+    """The configuration's `network` from a folder, which says the pixels itself; what stands in FAMILY["sizes"] is left
+    out."""
+    c = folders.config(folder, *KIND)
+    side = c.vision_config.image_size // c.vision_config.patch_size
+    found = {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side}
+    return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
+
+
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
+    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
+    config = folders.config(folder, *KIND)
+    own = (config.vq_config.num_embeddings, config.vq_config.num_patches, config.vq_config.num_patches)
+    if own != (s["vocab"], s["rows"], s["columns"]):
+        raise ParityError(f"{folder}: {own[0]} codes, {own[1]} x {own[2]} a picture; network says others: {s}")
+
+    def language(name: str) -> str | None:
+        return next((to + name.removeprefix(at) for at, to in PREFIX.items() if name.startswith(at)), None)
+
+    def vision(name: str) -> str | None:
+        inner = folders.stripped(name, ("model.vqmodel.",))
+        return inner if inner is not None and inner.startswith(WANTED) else None
+
+    if part == "net":
+        network = folders.sizes(config.text_config, folder)
+        return folders.fill(lambda: Llama(network, Generation(config.vq_config)), folder, language, device, dtype)
+    vq = folders.fill(lambda: tokenizer(config.vq_config), folder, vision, device, dtype)
+    vq.size = s
+    return vq
+
+
+def tokenizer(config: Any) -> Any:
+    """transformers' picture tokenizer without its encoder."""
+    from transformers import JanusVQVAE
+
+    net: Any = JanusVQVAE(config)
+    del net.encoder, net.quant_conv
+    return net
+
+
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
+    """The token model of a batch of encoded captions; see `prompts`."""
+    s, own = nets["vq"].size, nets["vq"].quantize.embedding.weight
+    forced = codes.grammar(s["rows"], s["columns"], [], [])
+    model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"], fast)
+    model.raw_codebook, model.codebook = own, F.normalize(own, dim=-1)
+    return model
+
+
+def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
+    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
+    return nets["vq"].decode(tokens)
+
+
+def groups(nets: dict[str, Any]) -> np.ndarray:
+    """Indicators bool [G, V] of codes that look alike."""
+    return codes.groups(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1), nets["vq"].size["vocab"])
+
+
+def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
+    """Captions to what `condition` takes of a batch. The unconditional row is the prompt with padding for every word
+    between its first token and its last, and attends to it."""
+    folder = Path(manifest["files"]["model"])
+    words = folders.tokenizer(folder)
+    start, padding, *image = folders.names(words.get_vocab(), (START, PAD, BEGIN, END, IMAGE), folder)
+    around = ([start], image[:1])
+    encoded = prompts.encoder(
+        words, frozenset([start, *image]), folder, TEMPLATE, around,
+        lambda prompt: [start, *[padding] * (len(prompt) - 2), image[0]],
+    )  # fmt: skip
+    return lambda captions: encoded([caption.strip() for caption in captions])
