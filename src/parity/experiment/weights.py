@@ -1,6 +1,7 @@
 """Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,13 +207,24 @@ def words_of(where: str) -> dict[str, str]:
     return {file.name: digests.of_file(file) for file in found}
 
 
+def total(folder: str) -> str:
+    """The digest of a folder's weights, taken once for as long as they stay as they are."""
+    stats = [file.stat() for file in digests.parts(Path(folder))]
+    return _total(folder, tuple((s.st_size, s.st_mtime_ns) for s in stats))
+
+
+@cache
+def _total(folder: str, stamps: tuple[tuple[int, int], ...]) -> str:
+    return digests.sha256(Path(folder))
+
+
 def text_revision(model: TextModel) -> str:
     """What identifies the text models' weights: the digest of the embedded list, or of what is given in their place."""
     check_text_model(model)
     if model.xlnet:
         known: dict[Any, str] = model.sha256
         given = [f for f in (model.xlnet, model.judge, model.tokenizer) if f]
-        read = [known.get(part) or digests.sha256(Path(getattr(model, part))) for part in TEXT_PARTS]
+        read = [known.get(part) or total(getattr(model, part)) for part in TEXT_PARTS]
         return digest([read, [f if f.startswith(HUB) else words_of(f) for f in given]])
     lock = ROOT / "anysubset/SHA256SUMS"
     return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
