@@ -112,7 +112,7 @@ def test_weights_are_read_once_for_a_plan(given, monkeypatch):
     assert len(cells(checks.load(said), [])) == 4
     assert read.count("model.safetensors") == 2  # of the model, and of the judge
     read.clear()
-    totals = {part: "a" * 64 for part in ("xlnet", "judge")}
+    totals = dict.fromkeys(("xlnet", "judge"), "a" * 64)
     checks.load({"text": {**said["text"], "model": {**given, "sha256": totals}}})
     assert "model.safetensors" not in read
 
