@@ -106,8 +106,10 @@ def model_spec(wildcards):
     if wildcards.kind == "networks":
         return canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
     if wildcards.kind == "anysubset":
-        return canonical(EXPERIMENT.text.model.model_dump())
-    return canonical({"family": wildcards.model, "weights": EXPERIMENT.continuous.weights})
+        return canonical({"xlnet": "", "judge": "", **EXPERIMENT.text.model.model_dump(exclude_unset=True)})
+    section = EXPERIMENT.continuous
+    said = section.model_dump(include={"weights"}) | ({"captions": section.captions.model_dump()} if section.captions else {})
+    return canonical({"family": wildcards.model, **said})
 
 
 # Inputs

@@ -68,7 +68,12 @@ def a_page(file: Path) -> str:
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
-    """The tensors of a published pickle, of its moving average if it has one; ParityError for what is none.
+    """The tensors of a published pickle, of its moving average if it has one; ParityError for what is none."""
+    return unpickled(file)[1]
+
+
+def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
+    """The same, and the key that held them: one of HELD, or "".
 
     Nothing in it is executed; what it does not need stays on disk. Names lose what a compiled or parallel training run
     puts before them.
@@ -81,13 +86,14 @@ def unpickle(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         cause = repr(error).splitlines()[0][:200]
         raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}{a_page(file)}") from None
+    under = ""
     if isinstance(held, dict):
-        inner = next((held[key] for key in HELD if key in held), held)
-        held = inner if isinstance(inner, dict) else held
+        under = next((key for key in HELD if isinstance(held.get(key), dict)), "")
+        held = held[under] if under else held
     found = {plain(k): v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, dict) else {}
     if not found:
         raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
-    return found
+    return under, found
 
 
 def plain(name: str) -> str:

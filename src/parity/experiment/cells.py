@@ -111,12 +111,12 @@ def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
     """The batch is one of them, since speed is measured; a setting that a model does not read makes no other cell."""
     section = config.continuous
     assert section is not None
-    seen, folder = [], weights.continuous_folder(section)
+    seen: list[dict[str, Any]] = []
     for model, sampling, batch in itertools.product(section.models, as_list(section.sampling), section.batch):
         reads = weights.family("continuous", model, "continuous.models")["reads"]
         shared = {
             "model": model,
-            "revision": weights.continuous_revision(model, folder),
+            "revision": weights.continuous_revision(model, section),
             "sampling": {k: v for k, v in sampling.model_dump().items() if k in reads},
             "images": section.images,
             "batch": batch,

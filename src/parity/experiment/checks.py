@@ -15,6 +15,7 @@ from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
 from parity.experiment.declared import constant
 from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method
+from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, TextSection, TextTasks
 from parity.experiment.validation import validate
 
@@ -107,6 +108,7 @@ def check_image(section: ImageSection) -> None:
 
 
 def check_text(section: TextSection) -> None:
+    weights.check_text_model(section.model)
     for kind in TextTasks.model_fields:
         for i, task in enumerate(getattr(section.tasks, kind)):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
@@ -125,11 +127,13 @@ def check_text(section: TextSection) -> None:
 
 def check_continuous(section: ContinuousSection) -> None:
     folder = weights.continuous_folder(section)
-    if not (folder / "SHA256SUMS").exists():
+    if isinstance(section.weights, str) and not (folder / "SHA256SUMS").exists():
         raise ConfigError(
             f"continuous.weights = {section.weights!r}: no SHA256SUMS in it;"
             " allowed: '' or a folder that `convert` wrote"
         )
+    if section.captions is not None:
+        captions_of(section)
     for name in ("models", "batch"):
         if len(set(getattr(section, name))) < len(getattr(section, name)):
             raise ConfigError(f"continuous.{name} = {getattr(section, name)}: a value is given twice")
@@ -139,12 +143,22 @@ def check_continuous(section: ContinuousSection) -> None:
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
     for model in section.models:
         said = weights.family("continuous", model, "continuous.models")
-        weights.check_pair(model, drafted, folder)
-        most = dict.fromkeys(("iterations", "gamma"), weights.places(model, folder))
+        weights.check_pair(model, drafted, section)
+        most = dict.fromkeys(("iterations", "gamma"), weights.places(model, section))
         check_at_most("continuous", section.methods, most, f"the {most['gamma']} tokens of an image ({model})")
         check_head(model, said, section)
         if said["causal"]:
             check_causal(model, section)
+
+
+def captions_of(section: ContinuousSection) -> list[str]:
+    """What published models that read captions are told, in turn; ConfigError for a file that cannot be read."""
+    if section.captions is None:
+        return []
+    try:
+        return read_prompts(section.captions)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("image.prompts", "continuous.captions", 1)) from None
 
 
 def check_head(model: str, said: dict[str, Any], section: ContinuousSection) -> None:

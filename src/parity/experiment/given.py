@@ -110,6 +110,8 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
     for network in networks.values() if isinstance(networks, dict) else []:
         if isinstance(network, dict) and not network.get("repo"):
             there(network, "file")
+    if isinstance(continuous, dict):
+        there(continuous.get("captions"), "file")
     return raw
 
 

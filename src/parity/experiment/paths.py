@@ -32,9 +32,9 @@ def manifests(config: Config) -> dict[str, str]:
     if config.text is not None:
         paths["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
     if config.continuous is not None:
-        folder = weights.continuous_folder(config.continuous)
         for model in config.continuous.models:
-            paths[f"continuous/{model}"] = manifest("continuous", model, weights.continuous_revision(model, folder))
+            revision = weights.continuous_revision(model, config.continuous)
+            paths[f"continuous/{model}"] = manifest("continuous", model, revision)
     return paths
 
 

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from parity.experiment.data import Networks, PromptSpec
 from parity.experiment.fields import File, Hex64, Name, Scalar, Strict
+from parity.experiment.repositories import TextModel, WeightsSpec
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
 Methods = Annotated[
@@ -138,13 +139,6 @@ class FigureSpec(Strict):
     reading: str = Field("", max_length=1000, description="how to read the figure")
 
 
-class TextModel(Strict):
-    """The any-subset model and the judge: the embedded ones, or folders as transformers saves them. No download."""
-
-    xlnet: File = Field("", description="folder of an XLNetLMHeadModel with its tokenizer; '' for the embedded model")
-    judge: File = Field("", description="folder of a GPT2LMHeadModel with its tokenizer; '' for the embedded judge")
-
-
 class TextTask(Strict):
     rows: int = Field(32, ge=2, le=100_000, description="texts, stories, functions, passages or questions")
     data: File = Field(
@@ -243,8 +237,13 @@ class ContinuousSection(Strict):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
     models: list[str] = Field(["mar"], min_length=1, description="modules of src/parity/models/continuous with FAMILY")
-    weights: File = Field(
-        "", description="a folder that `python -m parity.models convert` wrote; '' for the embedded models"
+    weights: File | WeightsSpec = Field(
+        "",
+        description="a folder that `python -m parity.models convert` wrote, or published files;"
+        " '' for the embedded models",
+    )
+    captions: PromptSpec | None = Field(
+        None, description="captions in turn, for published models that read them; null: the embedded models' own"
     )
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
     sampling: HeadSpec | list[HeadSpec] = HeadSpec()

@@ -17,7 +17,7 @@ from parity.base.files import canonical, read_json
 from parity.experiment import sources
 from parity.experiment.declared import modules
 from parity.experiment.schema import ContinuousSection, ModelSpec
-from parity.experiment.weights import continuous_folder, largest, places
+from parity.experiment.weights import largest, places
 
 Make = Callable[[str], dict[str, Any]]  # the name of a stand-in to what the configuration says of it, once it is there
 PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
@@ -97,7 +97,7 @@ def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
 
 def text(section: dict[str, Any], make: Make) -> None:
     if any((section.get("model") or {}).values()):
-        section["model"] = {part: make(name)["files"][part] for part, name in (("xlnet", "xlnet"), ("judge", "gpt2"))}
+        section["model"] = {**make("xlnet"), **make("gpt2")}
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW
@@ -108,9 +108,11 @@ def text(section: dict[str, Any], make: Make) -> None:
 
 def continuous(section: dict[str, Any], make: Make) -> None:
     if section.get("weights"):
-        section["weights"] = make(section.get("models", ["mar"])[0])["folder"]
-        folder = continuous_folder(ContinuousSection(weights=section["weights"], methods={}))
-        few = min(places(model, folder) for model in section.get("models", ["mar"]))
+        section |= make(section.get("models", ["mar"])[0])
+        given = ContinuousSection(weights=section["weights"], methods={})
+        few = min(places(model, given) for model in section.get("models", ["mar"]))
+        if section.get("captions"):
+            section["captions"] = prompts(section["captions"], False)
         cut(section, dict.fromkeys(("iterations", "gamma"), few))
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 

@@ -1,19 +1,23 @@
 """Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
 from parity.experiment.data import NetworkSpec
 from parity.experiment.declared import PACKAGE, constant, modules
 from parity.experiment.options import needs
-from parity.experiment.schema import ContinuousSection, ModelSpec, TextModel
+from parity.experiment.repositories import HUB, TextModel
+from parity.experiment.schema import ContinuousSection, ModelSpec
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
+TEXT_PARTS = ("xlnet", "judge")
 SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
     "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files",),
@@ -197,37 +201,124 @@ def protocols() -> dict[str, Any]:
     return constant("metrics", "protocols", "PROTOCOLS")
 
 
+def words_of(where: str) -> dict[str, str]:
+    """Digests of the files of a folder that make its tokenizer, by name; none of a repository, whose commit says it."""
+    found = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
+    return {file.name: digests.of_file(file) for file in found}
+
+
+def total(folder: str) -> str:
+    """The digest of a folder's weights, taken once for as long as they stay as they are."""
+    stats = [file.stat() for file in digests.parts(Path(folder))]
+    return _total(folder, tuple((s.st_size, s.st_mtime_ns) for s in stats))
+
+
+@cache
+def _total(folder: str, stamps: tuple[tuple[int, int], ...]) -> str:
+    return digests.sha256(Path(folder))
+
+
 def text_revision(model: TextModel) -> str:
-    """What identifies the text models' weights: the digest of the embedded list, or of the files of the folders."""
-    if model.xlnet and model.judge:
-        folders = [sorted(Path(f).glob("*.safetensors")) for f in (model.xlnet, model.judge)]
-        return digest([[hashlib.sha256(p.read_bytes()).hexdigest() for p in files] for files in folders])
-    if model.xlnet or model.judge:
-        missing = "judge" if model.xlnet else "xlnet"
-        raise ConfigError(f"text.model.{missing} = '': allowed: both folders, or neither")
+    """What identifies the text models' weights: the digest of the embedded list, or of what is given in their place."""
+    check_text_model(model)
+    if model.xlnet:
+        known: dict[Any, str] = model.sha256
+        given = [f for f in (model.xlnet, model.judge, model.tokenizer) if f]
+        read = [known.get(part) or total(getattr(model, part)) for part in TEXT_PARTS]
+        return digest([read, [f if f.startswith(HUB) else words_of(f) for f in given]])
     lock = ROOT / "anysubset/SHA256SUMS"
     return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
 
 
+def check_text_model(model: TextModel) -> None:
+    """ConfigError for one of two, and for folders that are not there, or do not hold what transformers saves."""
+    if bool(model.xlnet) != bool(model.judge):
+        raise ConfigError(f"text.model.{'judge' if model.xlnet else 'xlnet'} = '': allowed: both folders, or neither")
+    for part in (*TEXT_PARTS, "tokenizer"):
+        where = getattr(model, part)
+        if where.startswith(HUB) or not where:
+            continue
+        folder = Path(where)
+        holds = (
+            any(any(folder.glob(p)) for p in ("tokenizer.json", "*.model", "vocab.json"))
+            if part == "tokenizer"
+            else (folder / "config.json").is_file() and any(any(folder.glob(p)) for p in digests.KINDS)
+        )
+        if not holds:
+            wanted = "a tokenizer" if part == "tokenizer" else f"config.json and {' or '.join(digests.KINDS)}"
+            raise ConfigError(
+                f"text.model.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
+                " or hub:owner/name@commit"
+            )
+
+
 def continuous_folder(section: ContinuousSection) -> Path:
-    """Where the weights of continuous models are."""
-    return Path(section.weights) if section.weights else ROOT / "continuous"
+    """Where the weights of continuous models are; published files have no folder before they are brought to hand."""
+    return Path(section.weights or ROOT / "continuous") if isinstance(section.weights, str) else Path()
 
 
-def places(model: str, weights: Path) -> int:
+def sizes(model: str, section: ContinuousSection) -> dict[str, Any]:
+    """A continuous model's sizes, as far as they are known before its files are to hand."""
+    if isinstance(section.weights, str):
+        return header(continuous_folder(section) / f"{model}.safetensors")
+    return {**family("continuous", model, "continuous.models").get("released", {}), **section.weights.network}
+
+
+def places(model: str, section: ContinuousSection) -> int:
     """Places of an image of a continuous model: its tokens, or groups of them that are drawn at once."""
-    said = header(weights / f"{model}.safetensors")
+    said = sizes(model, section)
     return (said["grid"] // said.get("cell", 1)) ** 2
 
 
-def continuous_revision(model: str, weights: Path) -> str:
+def continuous_revision(model: str, section: ContinuousSection) -> str:
     """Of every file a continuous model's images depend on."""
-    known = sums(weights)
-    return digest([known.get(f"{name}.safetensors") for name in ("kl", model, f"{model}-draft")])
+    told = section.captions and [
+        section.captions.model_dump(exclude={"shards", "jobs", "repeats"}),
+        digests.of_file(Path(section.captions.file)),
+    ]
+    if not isinstance(section.weights, str):
+        return digest([model, section.weights.sha256, section.weights.network, told])
+    known = sums(continuous_folder(section))
+    files = [known.get(f"{name}.safetensors") for name in ("kl", model, f"{model}-draft")]
+    words = known.get(f"{model}-tokenizer.json")
+    return digest([*files, *([words] if words else []), *([told] if told else [])])
 
 
-def check_pair(model: str, draft: bool, weights: Path) -> None:
+def check_captions(model: str, section: ContinuousSection) -> None:
+    """ConfigError for a published model that reads captions and is given none, or one that reads none."""
+    reads = section.weights != "" and constant("models/continuous", model, "PROMPT") is not None
+    if reads and section.captions is None:
+        raise ConfigError(f"continuous.captions: {model} reads captions; needed: {{file: captions, one a line}}")
+    if section.captions is not None and not reads:
+        what = "reads no captions of yours" if section.weights == "" else "reads no captions"
+        raise ConfigError(f"continuous.captions.file = {section.captions.file!r}: {model} {what}; allowed: no captions")
+
+
+def check_published(model: str, draft: bool, section: ContinuousSection) -> None:
+    """ConfigError for published files that are not there, or lack what the methods need."""
+    spec = section.weights
+    assert not isinstance(spec, str)
+    where = "continuous.weights.files"
+    if "released" not in family("continuous", model, "continuous.models"):
+        raise ConfigError(f"continuous.models: {model} has no published files; allowed: weights ''")
+    if len(section.models) > 1:
+        raise ConfigError(f"continuous.models = {section.models}: allowed with published files: the one that they are")
+    if draft and "draft" not in spec.files:
+        raise ConfigError(f"{where} = {sorted(spec.files)}: needs draft, for a method that drafts")
+    for part, file in spec.files.items():
+        if spec.source == "files" and not file.startswith(HUB) and not Path(file).exists():
+            raise ConfigError(f"{where}.{part} = {file!r}: no such file")
+    said = sizes(model, section)
+    if said["grid"] % said.get("cell", 1):
+        raise ConfigError(f"continuous.weights.network = {said}: grid; allowed: a multiple of cell")
+
+
+def check_pair(model: str, draft: bool, section: ContinuousSection) -> None:
     """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes."""
+    check_captions(model, section)
+    if not isinstance(section.weights, str):
+        return check_published(model, draft, section)
+    weights = continuous_folder(section)
     files = [weights / f"{model}.safetensors", *([weights / f"{model}-draft.safetensors"] if draft else [])]
     for file in files:
         if not file.exists():

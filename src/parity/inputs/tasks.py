@@ -24,6 +24,7 @@ from parity.base.files import canonical, read_arrays, write_arrays
 from parity.embedded import stories
 from parity.inputs import readers
 from parity.models.anysubset.load import load
+from parity.models.anysubset.vocabulary import Words
 
 FIRST = 20_000_000  # seeds of the tasks' texts; training and validation use smaller ones
 
@@ -76,8 +77,10 @@ def hide(*parts: tuple[list[int], bool]) -> tuple[list[int], list[bool]]:
 def packed_texts(settings: dict[str, Any], words: Any) -> list[list[int]]:
     """Texts of `length` tokens each."""
     n, N, data = settings["rows"], settings["length"], settings["data"]
+    if not data and isinstance(words, Words):
+        return [words.encode(" ".join(stories.text(FIRST + i, True, N))) for i in range(n)]
     if not data:
-        return [[words.number[w] for w in stories.text(FIRST + i, True, N)] for i in range(n)]
+        return [packed_document(FIRST + i, N, words) for i in range(n)]
     rows = readers.rows(data, readers.COLUMNS["last_word"], 10**7)
     stream = [t for r in rows for t in [*words.encode(r["text"]), words.separator]]
     texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
@@ -85,6 +88,17 @@ def packed_texts(settings: dict[str, Any], words: Any) -> list[list[int]]:
         held = f"{data!r} holds {len(texts)} texts of {N} tokens"
         raise ConfigError(f"text.tasks.infilling.rows = {n}: {held}; allowed: that")
     return texts
+
+
+def packed_document(seed: int, length: int, words: Any) -> list[int]:
+    """`length` pieces of a published tokenizer: held-out documents of the embedded grammar with separators between."""
+    stream: list[int] = []
+    for k in range(length):  # a document has a piece at least
+        told = stories.document(seed * 1_000 + k, True)
+        stream += [*words.encode(stories.source(told) if stories.LINE in told else " ".join(told)), words.separator]
+        if len(stream) >= length:
+            break
+    return stream[:length]
 
 
 def infilling(settings: dict[str, Any], words: Any) -> Task:
@@ -123,12 +137,25 @@ def story_task(settings: dict[str, Any], words: Any) -> Task:
 def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], str]:
     """An embedded function, one line of its body hidden, and its tests."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
+    if not isinstance(words, Words):
+        pieces = [words.encode(source) for source in snippet_source(i)]
+        return hide(*zip(pieces, (False, True, False), strict=True)), "\n".join(snippet.tests) + "\n"
     lines = [[words.number[w] for w in (*line, stories.LINE)] for line in snippet.lines]
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
     parts = [(line, False) for line in lines]
     indent, line, end = lines[missing][:1], lines[missing][1:-1], lines[missing][-1:]  # the first and the last stay
     parts[missing : missing + 1] = [(indent, False), (line, True), (end, False)]
     return hide(*parts), "\n".join(snippet.tests) + "\n"
+
+
+def snippet_source(i: int) -> tuple[str, str, str]:
+    """What stands before the hidden line of an embedded function, the line, and what stands behind it, as source."""
+    snippet = stories.snippet(FIRST + i, i % 2 == 1)
+    lines = stories.source([w for line in snippet.lines for w in (*line, stories.LINE)]).splitlines(keepends=True)
+    missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
+    code = lines[missing].strip()
+    indent, _, end = lines[missing].partition(code)
+    return "".join(lines[:missing]) + indent, code, end + "".join(lines[missing + 1 :])
 
 
 def code_task(settings: dict[str, Any], words: Any) -> Task:
@@ -144,7 +171,9 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
         for i in range(settings["rows"]):
             row, tests = snippet_row(i, words)
             rows.append(row)
-            extra.append({"tests": tests})
+            before, _, after = snippet_source(i)
+            around = {} if isinstance(words, Words) else {"before": before, "after": after}
+            extra.append(around | {"tests": tests})
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
@@ -160,8 +189,9 @@ def last_word(settings: dict[str, Any], words: Any) -> Task:
             held.append(None)
     else:
         for i in range(settings["rows"]):
-            told = [words.number[w] for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
-            rows.append(hide((told[:-2], False), (told[-2:-1], True), (told[-1:], False)))
+            told = [w for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
+            before, last, stop = (words.encode(" ".join(part)) for part in (told[:-2], told[-2:-1], told[-1:]))
+            rows.append(hide((before, False), (last, True), (stop, False)))
             held.append(i % 2 == 1)
     return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, held)
 

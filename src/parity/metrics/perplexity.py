@@ -17,7 +17,7 @@ KINDS = ("anysubset",)
 MEASURES = {"perplexity": ("perplexity", "", "lower")}
 
 
-def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int, separator: int) -> np.ndarray:
+def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int | None, separator: int) -> np.ndarray:
     """exp of minus the mean log-probability of each row [B], read in pieces as long as the judge's positions allow."""
     most = judge.config.n_positions - 1
     inside = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken

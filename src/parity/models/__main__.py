@@ -35,9 +35,13 @@ def converted() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m parity.models convert", description=converted.__doc__)
     parser.add_argument("--model", choices=RELEASED, required=True)
-    arguments(parser, "target", "draft", "kl", "out")
+    arguments(parser, "target", "out")
+    parser.add_argument("--draft", type=Path, help="of the same family; without it, methods that draft cannot run")
+    parser.add_argument("--kl", type=Path, help="the autoencoder, where the target's file does not hold it")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json or its folder, for a family that reads captions")
+    parser.add_argument("--grid", type=int, default=0, help="tokens a side, where a family can be resized")
     a = parser.parse_args(sys.argv[2:])
-    convert(a.model, a.target, a.draft, a.kl, a.out)
+    convert(a.model, a.target, a.draft, a.kl, a.out, a.tokenizer, a.grid)
 
 
 def added() -> None:

@@ -6,22 +6,28 @@ A digest of a file is what verifies it; of a folder it is that of its weights' d
 here.
 """
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 
+from parity.base import digests
 from parity.base.errors import ParityError
 from parity.base.files import header, publish, sums
 from parity.base.weights import check, listed, sha256, unpickle
-from parity.experiment import weights
+from parity.experiment import checks, weights
 from parity.experiment.data import NetworkSpec
-from parity.experiment.schema import ModelSpec
+from parity.experiment.repositories import HUB, TextModel, WeightsSpec, repository
+from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.validation import validate
 
+BESIDE = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*.model")
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 MADE = "run `snakemake train_embedded`"
 
@@ -54,29 +60,79 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     return said | {"files": files, "sha256": dict(spec.sha256)}
 
 
-def anysubset(name: str, given: dict[str, str], folder: Path) -> dict[str, Any]:
-    """given: {"xlnet", "judge"}, folders as transformers saves them, or both "" for the embedded pair."""
-    if not any(given.values()):
-        parts = {part: f"{part}.safetensors" for part in given}
+def anysubset(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """given: the model of the section `text`; "xlnet" and "judge" are folders as transformers saves them, here or in
+    repositories, or both "" for the embedded pair."""
+    if not given["xlnet"] and not given["judge"]:
+        parts = {part: f"{part}.safetensors" for part in weights.TEXT_PARTS}
         return {"family": "xlnet", "source": "embedded"} | listed(weights.ROOT / "anysubset", parts, "text.model", MADE)
-    for part, path in given.items():
-        if not Path(path, "config.json").is_file() or not any(Path(path).glob("*.safetensors")):
-            raise ParityError(
-                f"text.model.{part} = {path!r}: needs config.json and *.safetensors;"
-                " allowed: a folder as transformers saves it"
-            )
-    digests = {part: sha256(Path(path)) for part, path in given.items()}
-    return {"family": "xlnet", "source": "files", "files": given, "sha256": digests}
+    spec = validate(TextModel, given, "text.model")
+    assert isinstance(spec, TextModel)
+    from parity.models.anysubset.vocabulary import check_words
+
+    files = {part: getattr(spec, part) for part in (*weights.TEXT_PARTS, "tokenizer") if getattr(spec, part)}
+    source = "hub" if any(where.startswith(HUB) for where in files.values()) else "files"
+    files = {
+        part: str(tokenizer_folder(w) if part == "tokenizer" else at_hand(w, "", folder)) for part, w in files.items()
+    }
+    weights.check_text_model(spec.model_copy(update=files))
+    for part, total in spec.sha256.items():
+        check(Path(files[part]), total, f"text.model.{part}")
+    known: dict[Any, str] = spec.sha256
+    totals = {part: known.get(part) or sha256(Path(files[part])) for part in weights.TEXT_PARTS}
+    check_words(files)
+    return {"family": "xlnet", "source": source, "files": files, "sha256": totals}
 
 
-def continuous(name: str, given: dict[str, str], folder: Path) -> dict[str, Any]:
-    """given: {"family", "weights"}, a folder that `convert` wrote, or "" for the embedded models."""
-    family, where = given["family"], Path(given["weights"] or weights.ROOT / "continuous")
+def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str = "") -> Path:
+    """A part by what a configuration says of where it is: `hub:owner/name@commit[:path]`, a path in `repo` ("." for its
+    folder), or, without one, a path here."""
+    if where.startswith(HUB):
+        named, _, where = where.removeprefix(HUB).partition(":")
+        repo, revision = repository(named)
+    elif not repo:
+        return Path(where)
+    if where not in ("", "."):
+        return download(repo, revision, where)
+    from huggingface_hub import HfApi
+
+    try:
+        every = [f.rfilename for f in HfApi().model_info(repo, revision=revision).siblings or []]
+    except Exception as error:  # the hub's client raises several families
+        raise ParityError(refused(repo, revision[:8], error)) from None
+    kinds = [[f for f in every if fnmatch(f, pattern)] for pattern in digests.KINDS]
+    wanted = next(filter(None, kinds), []) + [f for f in every if any(fnmatch(f, p) for p in BESIDE)]
+    found = [download(repo, revision, f) for f in wanted if "/" not in f]
+    if not found:
+        raise ParityError(f"{repo}: holds no {' or '.join(digests.KINDS)}; allowed: another repository or commit")
+    return found[0].parent
+
+
+def tokenizer_folder(where: str) -> Path:
+    """A folder with a tokenizer, here or of a repository, of which nothing else is fetched."""
+    if not where.startswith(HUB):
+        return Path(where)
+    repo, revision = repository(where)
+    folder = download(repo, revision, "tokenizer.json").parent
+    for name in ("config.json", "tokenizer_config.json"):
+        with suppress(ParityError):  # not every repository has both
+            download(repo, revision, name)
+    return folder
+
+
+def continuous(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """given: {"family", "weights"}, a folder that `convert` wrote, published files, or "" for the embedded models; and
+    "captions", for a model that reads them."""
+    family, what = given["family"], given["weights"]
+    where = Path(what or weights.ROOT / "continuous") if isinstance(what, str) else published(family, what, folder)
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
-    parts = {part: f"{file}.safetensors" for part, file in names.items()}
+    parts = {part: f"{file}.safetensors" for part, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
     needed = {part: file for part, file in parts.items() if part in ("target", "kl") or file in sums(where)}
     found = listed(where, needed, "continuous.weights", f"{MADE}, or `parity.models convert`")
-    said = {"family": family, "source": "files" if given["weights"] else "embedded"}
+    said: dict[str, Any] = {"family": family, "source": "files" if what else "embedded"}
+    if given.get("captions"):
+        section = ContinuousSection.model_validate({"methods": {}, "captions": given["captions"]})
+        said["captions"] = checks.captions_of(section)
     return said | found | {"network": header(Path(found["files"]["target"]))}
 
 
@@ -91,6 +147,29 @@ def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
         local = converted(local, folder / "weights.safetensors")
     said = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
     return said | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
+
+
+def published(family: str, given: dict[str, Any], folder: Path) -> Path:
+    """Published files of a pair, verified and converted into `folder`."""
+    from parity.models.continuous.published import convert, tokenizer_file
+
+    spec = validate(WeightsSpec, given, "continuous.weights")
+    assert isinstance(spec, WeightsSpec)
+    files: dict[str, Path | None] = {}
+    for part, file in spec.files.items():
+        local = at_hand(file, spec.sha256[part], folder, spec.repo if spec.source == "hub" else "", spec.revision)
+        local = tokenizer_file(local) if part == "tokenizer" else local
+        check(local, spec.sha256[part], f"continuous.weights.files.{part}")
+        files[part] = local
+    target, module = files["target"], importlib.import_module(f"parity.models.continuous.{family}")
+    assert target is not None
+    said: dict[Any, int] = {**module.FAMILY["released"], **spec.network}
+    grid = said["grid"] if hasattr(module, "resized") else 0
+    convert(family, target, files.get("draft"), files.get("kl"), folder, files.get("tokenizer"), grid)
+    for key, value in said.items():
+        if (has := header(folder / f"{family}.safetensors").get(key, 1)) != value:
+            raise ParityError(f"continuous.weights.network.{key} = {value}: allowed: {has}, as {target.name} has it")
+    return folder
 
 
 BY_KIND: dict[str, Callable[[str, Any, Path], dict[str, Any]]] = {

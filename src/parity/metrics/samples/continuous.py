@@ -40,12 +40,15 @@ class Sample:
         published models what the declared networks see (`metrics.seen`)."""
         if own := looked_at(self.pixels, self.manifest, self.device):
             return own
-        networks, captions = seen.declared(self.files.networks), None
+        networks, captions = seen.declared(self.files.networks), self.classes if "captions" in self.manifest else None
         return seen.looked_at(self.files.each_picture, captions, networks, self.files.protocol, self.files.device)
 
 
 def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
-    """Fresh pictures uint8 [count, H, W, 3] of the classes in turn; no prompts are read."""
+    """Fresh pictures uint8 [count, H, W, 3] of the classes in turn; no prompts are read. None for a model that draws
+    other things than ours."""
+    if "classifier" not in manifest["files"]:
+        return np.zeros((0, 1, 1, 3), np.uint8)
     return np.stack([ground_truth(load.caption_of(i), seed=70_000 + i) for i in range(count)])
 
 

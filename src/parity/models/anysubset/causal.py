@@ -71,7 +71,7 @@ def unasked(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 @torch.inference_mode()
-def log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int, separator: int) -> Tensor:
+def log_probabilities(net: "GPT2LMHeadModel", tokens: Tensor, mask: int | None, separator: int) -> Tensor:
     """log q(x_i | x_<i) of complete rows [B, N], the separator before the first; nats, [B, N]."""
     feed = torch.cat([torch.full_like(tokens[:, :1], separator), tokens[:, :-1]], 1)
     return exclude(net(feed).logits, mask).gather(-1, tokens[..., None])[..., 0].log()

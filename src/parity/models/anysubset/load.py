@@ -44,7 +44,10 @@ class Loaded:
 
     def vocabulary(self, part: str) -> Words | Pieces:
         file = self.file(part)
-        return read_pieces(file) if file.is_dir() else Words(header(file)["words"])
+        apart = part == "xlnet" and "tokenizer" in self.manifest["files"]
+        if file.is_dir():
+            return read_pieces(self.file("tokenizer") if apart else file)
+        return Words(header(file)["words"])
 
     @cached_property
     def words(self) -> Words | Pieces:

@@ -1,5 +1,7 @@
 """Texts as numbers: whole words for the embedded models, a published tokenizer's pieces for others."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,37 @@ class Pieces:
 
 
 def read_pieces(folder: Path) -> Pieces:
-    """The tokenizer of a folder of transformers' format."""
+    """The tokenizer of a folder of transformers' format; ParityError for a folder without one that can be read."""
     from transformers import AutoTokenizer
 
-    return Pieces(AutoTokenizer.from_pretrained(str(folder), local_files_only=True))
+    try:
+        return Pieces(AutoTokenizer.from_pretrained(str(folder), local_files_only=True))
+    except Exception as error:  # whatever its kind of tokenizer raises: OSError, ValueError, ImportError, TypeError ...
+        cause = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ParityError(
+            f"text.model: {folder}: no tokenizer that can be read ({cause[:120]});"
+            " allowed: a folder with tokenizer.json, or text.model.tokenizer"
+        ) from None
+
+
+def check_words(files: Mapping[str, str]) -> None:
+    """ParityError for a tokenizer that does not fit its network: more pieces than it has, or no mask.
+
+    files  folders: "xlnet", "judge", and "tokenizer" where xlnet's lies apart
+    """
+    for part in ("xlnet", "judge"):
+        folder = Path(files["tokenizer"] if part == "xlnet" and "tokenizer" in files else files[part])
+        pieces = read_pieces(folder)
+        try:
+            known = int(json.loads(Path(files[part], "config.json").read_text(encoding="utf-8"))["vocab_size"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ParityError(
+                f"text.model.{part} = {files[part]!r}: config.json says no vocab_size ({error!r:.80})"
+            ) from None
+        if pieces.vocab > known:
+            raise ParityError(
+                f"text.model.{part}: its tokenizer {folder} has {pieces.vocab} pieces, the network {known};"
+                " allowed: the tokenizer it was trained with"
+            )
+        if part == "xlnet" and pieces.mask is None:
+            raise ParityError(f"text.model.xlnet: its tokenizer {folder} has no mask; allowed: XLNet's")

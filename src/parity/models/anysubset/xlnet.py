@@ -48,10 +48,11 @@ def permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) 
     return (rank[:, None, :] >= limit.gather(1, rank)[:, :, None]).float()
 
 
-def exclude(logits: Tensor, mask: int) -> Tensor:
-    """Probabilities without the mask token, renormalised; float32 or wider."""
+def exclude(logits: Tensor, mask: int | None) -> Tensor:
+    """Probabilities without the mask token, where there is one, renormalised; float32 or wider."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    logits[..., mask] = float("-inf")
+    if mask is not None:
+        logits[..., mask] = float("-inf")
     return logits.softmax(-1)
 
 

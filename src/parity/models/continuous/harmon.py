@@ -1,14 +1,15 @@
 """Harmon: MAR with a language model between its encoder and its decoder, conditioned on text.
 
-Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files (whose `vae.*` is a
-file of its own here, and whose `llm.lm_head` only its understanding needs). The language model is transformers' Qwen2.
+Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files and of their Hugging
+Face layout (whose `vae.*` is a file of its own here, and whose `llm.lm_head` only its understanding needs). The
+language model is transformers' Qwen2.
 
 The encoder's buffer holds no class. What it gives goes into the language model after the prompt, known tokens in raster
 order and the buffer last; what comes back is added to it, and MAR's decoder and head go on as ever. The language model
 is causal, so the buffer alone has seen all.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
+from parity.models.continuous import mar
 from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
+from parity.models.continuous.shapes import numbered, under
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "caption",
@@ -24,8 +27,13 @@ FAMILY = {  # see models.continuous.protocol
     "single_path": True,
     "samplers": ("ddpm", "ddim"),
     "schedules": ("constant",),
+    "released": {"grid": 32},
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
+
+PROMPT = "<|im_start|>user\nGenerate an image: {}<|im_end|>\n<|im_start|>assistant\n"  # a caption, as released
+NOTHING = "<|im_start|>user\nGenerate an image.<|im_end|>\n<|im_start|>assistant\n"  # what guidance compares with
+QWEN_HEADS = {1536: 12}  # by width, where a head is not 64 wide: Qwen2.5-1.5B
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,40 @@ class HarmonNet(nn.Module):
         h = read.last_hidden_state[:, prompts.shape[1] :]
         back = torch.cat([h[:, h.shape[1] - c.buffer :], h[:, : h.shape[1] - c.buffer]], 1)
         return self.mar.decode(x + self.proj_out(back), places, real)
+
+
+def published_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of a released file that draw pictures: its autoencoder lies apart, its words are never asked for."""
+    return {k: v for k, v in state.items() if not k.startswith(("vae.", "llm.lm_head."))}
+
+
+def released(state: dict[str, Tensor]) -> HarmonConfig:
+    """The sizes of a released network; KeyError for an entry it lacks."""
+    vocab, hidden = state["llm.model.embed_tokens.weight"].shape
+    heads, first = QWEN_HEADS.get(hidden, hidden // 64), "llm.model.layers.0."
+    grouped = len(state[f"{first}self_attn.k_proj.weight"]) * heads // hidden
+    intermediate, layers = len(state[f"{first}mlp.gate_proj.weight"]), numbered(state, "llm.model.layers.")
+    sizes: dict[str, Any] = {
+        "vocab": vocab,
+        "hidden": hidden,
+        "attention_heads": heads,
+        "key_value_heads": grouped,
+        "layers": layers,
+    }
+    return HarmonConfig(**asdict(mar.released(under(state, "mar."))), **sizes, intermediate=intermediate)
+
+
+def resized(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
+    """Weights for pictures of `grid` tokens a side: the three tables of places, interpolated as the released code does
+    whenever a picture is not of the trained size (bilinear, corners not aligned)."""
+    state = dict(state)
+    for name in ("encoder", "decoder", "diffusion"):
+        key = f"mar.{name}_pos_embed_learned"
+        buffer, table = state[key].split([state[key].shape[1] - config.tokens, config.tokens], 1)
+        table = table.double().unflatten(1, (config.grid, config.grid)).permute(0, 3, 1, 2)
+        table = F.interpolate(table, size=(grid, grid), mode="bilinear").flatten(2).transpose(1, 2)
+        state[key] = torch.cat([buffer, table.to(buffer.dtype)], 1)
+    return state
 
 
 Config, Network, Model = HarmonConfig, HarmonNet, MAR  # a MAR whose labels are prompts

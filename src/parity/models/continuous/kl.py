@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from parity.base.weights import network
+from parity.models.continuous.shapes import numbered
 from parity.models.discrete.vq import Decoder, Encoder, VQConfig, side_of
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
+AVERAGE = "average"  # likewise: whether its weights are the moving average of training
+SAID = (LATENTS, AVERAGE)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,16 @@ def unfold(cells: Tensor, cell: int) -> Tensor:
     """The inverse of `fold`."""
     side = math.isqrt(cells.shape[1])
     return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
+
+
+def read_sizes(state: dict[str, Tensor]) -> KLConfig:
+    """The sizes of a released autoencoder, by its published names; KeyError for an entry it lacks."""
+    levels, ch = numbered(state, "encoder.down."), len(state["encoder.conv_in.weight"])
+    widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(levels)]
+    mult, blocks = tuple(width // ch for width in widths), numbered(state, "encoder.down.0.block.")
+    attention = any(k.startswith("decoder.up.") and ".attn." in k for k in state)
+    dim = state["post_quant_conv.weight"].shape[1]
+    return KLConfig(dim=dim, ch=ch, ch_mult=mult, res_blocks=blocks, decoder_attention=attention)
 
 
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:

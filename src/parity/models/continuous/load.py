@@ -51,7 +51,7 @@ class Loaded:
         """Either "target" or "draft"; ParityError for one that the model does not have."""
         if part not in self.nets:
             build, where = (self.family.Network, self.family.Config, self.file(part)), (self.device, self.dtype)
-            net: Any = network(*build, (kl.LATENTS,), *where)
+            net: Any = network(*build, kl.SAID, *where)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = compiled(net.diffloss.net.run, self.device.type, dynamic=True)
@@ -74,19 +74,43 @@ class Loaded:
         """Classes [n] of the images of these numbers."""
         return torch.tensor([label_of(i, self.classes) for i in images])
 
+    @property
+    def ours(self) -> bool:
+        """Whether it draws the classes and captions of this repository, which our classifier knows."""
+        return "classifier" in self.manifest["files"]
+
     def class_of(self, image: int) -> str:
-        """The name of an image's class, or its number where classes have no names here."""
+        """What an image is to show: the name of its class, its number where classes have no names here, or its
+        caption."""
+        if "captions" in self.manifest:
+            return self.caption(image)
         label = label_of(image, self.classes)
-        return CLASSES[label] if self.classes == len(CLASSES) else str(label)
+        return CLASSES[label] if self.ours and self.classes == len(CLASSES) else str(label)
+
+    def caption(self, image: int) -> str:
+        """The caption of an image by its number: of those given in turn, or of its class."""
+        given = self.manifest.get("captions")
+        return given[image % len(given)] if given else caption_of(image)
 
     def condition(self, images: range) -> Tensor:
         """What a network is told of these images: classes [n], or token ids of captions [n, P], padding below 0."""
         if self.family.FAMILY["condition"] == "class":
             return self.labels(images).to(self.device)
+        if "tokenizer" in self.manifest["files"]:
+            return self.prompts([self.caption(i) for i in images]).to(self.device)
         from parity.embedded.tokenizer import PREFIX, token_ids
 
-        ids, valid = token_ids([caption_of(i) for i in images], PREFIX)
+        ids, valid = token_ids([self.caption(i) for i in images], PREFIX)
         return ids.masked_fill(valid == 0, -1).to(self.device)
+
+    def prompts(self, captions: list[str]) -> Tensor:
+        """Token ids [n, P] of captions in the family's own prompt and tokenizer, padding -1 behind them."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.file("tokenizer")))
+        rows = [tokenizer.encode(self.family.PROMPT.format(caption)).ids for caption in captions]
+        wide = max(map(len, rows))
+        return torch.tensor([row + [-1] * (wide - len(row)) for row in rows])
 
     def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
         """Either "target" or "draft", conditioned on the images of these numbers."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadConfig, HeadNet, HeadSampling, Steps, Trajectory, walk
 from parity.models.continuous.protocol import PathNoise, shared
+from parity.models.continuous.shapes import numbered, trunk
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -24,6 +25,7 @@ FAMILY = {  # see models.continuous.protocol
     "single_path": True,
     "samplers": ("ddpm", "ddim"),
     "schedules": ("linear", "constant"),
+    "released": {"grid": 16},
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
 
@@ -208,10 +210,11 @@ class MAR:
         return MAR(self.net, self.labels[rows], self.sampling)
 
 
-def released(state: dict[str, Tensor], **same: int) -> MARConfig:
-    """The sizes of a released network that are this family's own, beside the `same`; KeyError for an entry it lacks."""
+def released(state: dict[str, Tensor]) -> MARConfig:
+    """The sizes of a released network; KeyError for an entry it lacks."""
+    same = trunk(state)
     tokens, places = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
-    depth = len({k.split(".")[3] for k in state if k.startswith("diffloss.net.res_blocks.")})
+    depth = numbered(state, "diffloss.net.res_blocks.")
     head = {"head_width": len(state["diffloss.net.input_proj.weight"]), "head_depth": depth}
     classes = len(state["class_emb.weight"])
     return MARConfig(classes=classes, grid=math.isqrt(tokens), buffer=places - tokens, **head, **same)

@@ -17,10 +17,11 @@ importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Mo
         "samplers": samplers of its head that it has,
         "schedules": schedules of guidance that it has; () for no guidance,
         "reads": sampling settings that its law depends on: another one makes no other cell,
+        "released": sizes of its published networks, if there are any: `grid`, and `cell`,
     }
 
 The header's `grid` is tokens a side; where it has `cell`, a place is a cell of so many tokens a side. A family with
-released checkpoints says what `parity.models convert` must know with `released(state, **sizes) -> Config`.
+released checkpoints says what `parity.models convert` must know with `released(state) -> Config`.
 """
 
 import math

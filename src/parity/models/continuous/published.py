@@ -1,74 +1,156 @@
 """Published checkpoints of a continuous family as a folder of weights that an experiment reads: `parity.models
 convert`.
 
-Source: the released files, mar_{base,large,huge}/checkpoint-last.pth, xAR-{B,L,H}.pth and kl16.ckpt. Parameter names
+Source: the released files, mar_{base,large,huge}/checkpoint-last.pth or mar-{base,large,huge}.safetensors,
+xAR-{B,L,H}.pth, harmon_{0.5b,1.5b}.pth or the folder Harmon-1_5B, and kl16.ckpt or kl16.safetensors. Parameter names
 are theirs, so a file's shapes say its sizes; only the number of attention heads does not show in them. A family that
-has released files says so with a function `released(state, **sizes)`, which adds the sizes that are its own.
+has released files says so with a function `released(state)`, which gives its sizes. It may also have
+
+    published_names(state) -> state     what of a file is this network's
+    resized(state, config, grid)        weights for another number of tokens a side than it was trained on; then twice
+                                        as many is what it is released for
+    PROMPT, NOTHING                     text around a caption, and the one that guidance compares with: such a family
+                                        reads captions with a tokenizer of its own
 """
 
 import importlib
-import json
-import os
 import re
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from parity.base import weights
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import check_fit, sha256, unpickle
+from parity.base.weights import PICKLED, check_fit, plain, save_weights, sha256, unpickled
 from parity.experiment.declared import function, modules
 from parity.models.continuous import kl
+from parity.models.continuous.shapes import under
 
 FOLDER = "models/continuous"
 RELEASED = [m for m in modules(FOLDER) if function(FOLDER, m, "released")]
-HEADS = {768: 12, 1024: 16, 1280: 16}  # by width: base, large, huge of the released families
 COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers, which the networks here compute
+VAE = "vae."  # where a file holds its autoencoder beside it
+HELD = {"model_ema": "the moving average of its weights", "": "weights; it does not say whether they are an average"}
+PLAIN = "plain weights, no moving average"
+KEPT = {HELD["model_ema"]: "yes", HELD[""]: "unsaid", PLAIN: "no"}  # in the header
+MARKS = ("<|im_start|>", "<|im_end|>")  # of a PROMPT
 
 
 def write(state: dict[str, Tensor], file: Path, config: dict[str, Any]) -> str:
     """A safetensors file in its place, whole or not at all, and its SHA-256."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.part")
-    said = {"config": json.dumps(config, sort_keys=True)}
-    save_file({k: v.contiguous() for k, v in state.items()}, part, metadata=said)
-    os.replace(part, file)
+    save_weights(state, file, config)
     return sha256(file)
+
+
+def tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """What a published file, or a folder of them, holds, and what that is. ParityError for what cannot be read."""
+    if path.is_file() and path.suffix in PICKLED:
+        under_key, state = unpickled(path)
+        return state, HELD.get(under_key, PLAIN)
+    return {plain(name): tensor for name, tensor in weights.tensors(path, dtype=None)}, HELD[""]
 
 
 def sizes(family: Any, state: dict[str, Tensor], file: Path) -> Any:
     """The sizes of a network, from the shapes of its weights; ParityError where they are not those of its family."""
-    name = family.__name__.rpartition(".")[2]
-
-    def blocks(prefix: str) -> int:
-        return len({k.removeprefix(prefix).split(".")[0] for k in state if k.startswith(prefix)})
-
     try:
-        width, dim = state["z_proj.weight"].shape
-        if width not in HEADS:
-            allowed = ", ".join(map(str, HEADS))
-            raise ParityError(f"{file}: width {width}: allowed: {allowed}, the released sizes")
-        same = {"width": width, "heads": HEADS[width], "dim": dim}
-        return family.released(state, **same, encoder=blocks("encoder_blocks."), decoder=blocks("decoder_blocks."))
+        return family.released(state) if hasattr(family, "released") else family.read_sizes(state)
     except KeyError as error:
+        name = family.__name__.rpartition(".")[2]
         raise ParityError(f"{file}: not a checkpoint of {name}: no entry {error}") from None
+    except ParityError as error:
+        raise ParityError(f"{file}: {error}") from None
 
 
-def convert(model: str, target: Path, draft: Path, autoencoder: Path, out: Path) -> None:
-    """Write `out`: the pair, its autoencoder and SHA256SUMS. ParityError for a file that does not fit its network."""
-    family = importlib.import_module(f"parity.models.continuous.{model}")
-    state = kl.published_names(unpickle(autoencoder))
+def autoencoder(file: Path, out: Path) -> str:
+    """Write `kl.safetensors`: of a file of its own, or of one that holds it under `vae.`; its SHA-256."""
+    state, _ = tensors(file)
+    state = under(state, VAE) or state
+    config = sizes(kl, state, file)
+    state = kl.published_names(state, len(config.ch_mult))
     with torch.device("meta"):
-        check_fit(kl.KL(kl.KLConfig()), state, autoencoder)
-    sums = {"kl": write(state, out / "kl.safetensors", asdict(kl.KLConfig()))}
-    for name, file in ((model, target), (f"{model}-draft", draft)):
-        state = {k: v for k, v in unpickle(file).items() if not COMPUTED.fullmatch(k)}
-        config = sizes(family, state, file)
-        with torch.device("meta"):
-            check_fit(family.Network(config), state, file)
-        sums[name] = write(state, out / f"{name}.safetensors", asdict(config) | {kl.LATENTS: sums["kl"][:16]})
-    publish(out / "SHA256SUMS", "".join(f"{total}  {name}.safetensors\n" for name, total in sums.items()).encode())
+        check_fit(kl.KL(config), state, file)
+    return write(state, out / "kl.safetensors", asdict(config))
+
+
+def tokenizer_file(path: Path) -> Path:
+    """A tokenizer.json, or that of its folder."""
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def encoder(path: Path, family: Any) -> Any:
+    """The tokenizer of a folder, or a tokenizer.json; ParityError for one that cannot be read, or does not know the
+    marks of a prompt."""
+    from tokenizers import Tokenizer
+
+    file = tokenizer_file(path)
+    if not file.is_file():
+        raise ParityError(f"{file}: no such file; allowed: --tokenizer with a tokenizer.json or its folder")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # a plain Exception of its own
+        raise ParityError(f"{file}: not a tokenizer that can be read: {str(error).splitlines()[0]}") from None
+    if lacks := [mark for mark in MARKS if mark in family.PROMPT and tokenizer.token_to_id(mark) is None]:
+        raise ParityError(f"{file}: does not know {lacks[0]}; allowed: the tokenizer the model was trained with")
+    return tokenizer
+
+
+def network(family: Any, file: Path, grid: int, tokenizer: Any, tell: Callable[[str], None]) -> tuple[Any, ...]:
+    """A released network's weights as its module names them, its sizes, and whether they are an average."""
+    state, what = tensors(file)
+    tell(f"{file}: {what}")
+    state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
+    state = family.published_names(state) if hasattr(family, "published_names") else state
+    config = sizes(family, state, file)
+    if hasattr(family, "resized"):
+        state = family.resized(state, config, grid or 2 * config.grid)
+        config = replace(config, grid=grid or 2 * config.grid)
+    if tokenizer is not None:
+        if tokenizer.get_vocab_size() > config.vocab:
+            had = tokenizer.get_vocab_size()
+            raise ParityError(f"{file}: {config.vocab} words, and a tokenizer of {had}; allowed: its own tokenizer")
+        config = replace(config, without=tuple(tokenizer.encode(family.NOTHING).ids))
+    with torch.device("meta"):
+        check_fit(family.Network(config), state, file)
+    return state, config, KEPT[what]
+
+
+def convert(
+    model: str,
+    target: Path,
+    draft: Path | None,
+    vae: Path | None,
+    out: Path,
+    tokenizer: Path | None = None,
+    grid: int = 0,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Write `out`: the pair, its autoencoder, its tokenizer if it has one, and SHA256SUMS. ParityError for a file that
+    does not fit its network.
+
+    target, draft, vae  files, or folders of the Hugging Face layout; no draft: the target alone; no vae: the target's
+    grid                tokens a side, for a family that can be resized; 0 for what it is released for
+    """
+    family = importlib.import_module(f"parity.models.continuous.{model}")
+    words = None
+    if hasattr(family, "PROMPT"):
+        words = encoder(tokenizer or (target if target.is_dir() else target.parent), family)
+    elif tokenizer is not None:
+        raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
+    if grid and not hasattr(family, "resized"):
+        raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
+    sums = {"kl.safetensors": autoencoder(vae or target, out)}
+    files = {model: target} | ({f"{model}-draft": draft} if draft else {})
+    for name, file in files.items():
+        state, config, average = network(family, file, grid, words, tell)
+        said = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
+        sums[f"{name}.safetensors"] = write(state, out / f"{name}.safetensors", said)
+    if words is not None:
+        publish(out / f"{model}-tokenizer.json", words.to_str().encode())
+        sums[f"{model}-tokenizer.json"] = sha256(out / f"{model}-tokenizer.json")
+    publish(out / "SHA256SUMS", "".join(f"{total}  {name}\n" for name, total in sums.items()).encode())

@@ -22,6 +22,7 @@ from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, of_step, walk
 from parity.models.continuous.kl import fold
 from parity.models.continuous.protocol import Affine, PathNoise, most, require_predecessors
+from parity.models.continuous.shapes import trunk
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -29,6 +30,7 @@ FAMILY = {  # see models.continuous.protocol
     "single_path": False,
     "samplers": ("ddpm",),
     "schedules": ("linear",),
+    "released": {"grid": 16, "cell": 8},
     "reads": ("steps", "temperature", "guidance", "guidance_schedule", "last"),
 }
 
@@ -295,10 +297,10 @@ class XAR:
         return XAR(self.net, self.labels[rows], self.sampling)
 
 
-def released(state: dict[str, Tensor], **same: int) -> XARConfig:
-    """The sizes of a released network that are this family's own, beside the `same`; KeyError for an entry it lacks."""
+def released(state: dict[str, Tensor]) -> XARConfig:
+    """The sizes of a released network; KeyError for an entry it lacks."""
     classes, tokens = len(state["class_emb.weight"]) - 1, state["encoder_pos_embed_learned"].shape[1]
-    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **same)
+    return XARConfig(classes=classes, grid=math.isqrt(tokens), cell=8, **trunk(state))
 
 
 Config, Network, Model = XARConfig, XARNet, XAR

@@ -1,0 +1,183 @@
+"""Published any-subset models and judges, by folder and by repository, through the user's path: on every task, decoded,
+judged; and what does not fit as one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from parity.base import digests
+from parity.base.errors import ConfigError, ParityError
+from parity.base.noise import batch_noise
+from parity.decode.anysubset import record
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.sequential import sequential
+from parity.experiment import checks, weights
+from parity.experiment.cells import cells
+from parity.inputs import tasks
+from parity.metrics.perplexity import perplexities, reread
+from parity.metrics.unit_tests import program
+from parity.models import fetch
+from parity.models.anysubset import load
+from parity.models.anysubset.protocol import infilling
+from parity.stand_ins import gpt2, xlnet
+
+SETTINGS = {
+    "infilling": {"length": 32, "masked": 0.9, "prompt": "scattered"},
+    "stories": {"missing": 3},
+    "code": {},
+    "last_word": {},
+    "choice": {},
+}
+COMMIT = "c" * 40
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    return xlnet.entry(folder) | gpt2.entry(folder)
+
+
+@pytest.fixture(scope="module")
+def loaded(given, tmp_path_factory):
+    return load.load(fetch.manifest("anysubset", "xlnet", given, tmp_path_factory.mktemp("m")))
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
+    """Without `data:`, texts of the embedded grammar in its pieces; what is hidden is what the task says."""
+    task = tasks.build(kind, {"rows": 3, "data": ""} | SETTINGS[kind], loaded.words)
+    for row in range(len(task.ids)):
+        n = task.end[row]
+        assert task.known[row, :n].any() and not task.known[row, :n].all()
+        hidden = loaded.words.decode(task.tokens[row, :n][~task.known[row, :n]].tolist())
+        if kind == "stories":
+            assert hidden == task.extra[row]
+        if kind == "code":  # the source with the hidden line in its place passes its tests
+            scope: dict = {}
+            exec(program(task.extra[row], "", hidden) + task.extra[row]["tests"], scope)
+
+
+def test_a_published_pair_decodes_and_is_judged(loaded):
+    """By transformers' forward and by ours with keys and values kept: the same tokens; perplexities are finite though
+    the judge's tokenizer has no mask and other pieces."""
+    task = tasks.build("infilling", {"rows": 2, "data": ""} | SETTINGS["infilling"], loaded.words)
+    assert task.tokens.shape == (2, 32)
+    start = infilling(*map(torch.from_numpy, (task.tokens, task.known)), loaded.words.mask, loaded.words.vocab,
+                      torch.from_numpy(task.end))  # fmt: skip
+    drawn = {}
+    for decoder, options in ((sequential, {}), (assd, {"k": 4})):
+        both = [record(m := loaded.subset(cache), start, decoder(m, start, noise=batch_noise(0, task.ids), **options))
+                for cache in (True, False)]  # fmt: skip
+        assert torch.equal(both[0].tokens, both[1].tokens)
+        assert torch.equal(both[0].tokens[task.known], torch.from_numpy(task.tokens)[task.known])
+        drawn[decoder] = both[0].tokens
+    texts = [loaded.words.decode(row.tolist()) for row in drawn[assd]]
+    words = loaded.judge_words
+    assert not loaded.one_vocabulary and words.mask is None
+    tokens, end = reread(texts, words)
+    perplexity = perplexities(loaded.gpt2, tokens, end, words.mask, words.separator)
+    assert np.isfinite(perplexity).all() and (perplexity > 1).all()
+    net = loaded.gpt2(torch.cat([torch.full_like(tokens[:, :1], words.separator), tokens[:, :-1]], 1)).logits
+    nats = -net.log_softmax(-1).gather(-1, tokens[..., None])[0, : end[0], 0].mean()
+    assert abs(float(nats.exp()) / perplexity[0] - 1) < 1e-5
+
+
+def test_pickled_folders_say_the_same(given, loaded, tmp_path):
+    """pytorch_model.bin in the place of model.safetensors."""
+    other = {}
+    for part, where in given.items():
+        shutil.copytree(where, tmp_path / part)
+        other[part] = str(tmp_path / part)
+        if (file := tmp_path / part / "model.safetensors").exists():
+            torch.save(load_file(file), tmp_path / part / "pytorch_model.bin")
+            file.unlink()
+    pickled = load.load(fetch.manifest("anysubset", "xlnet", other, tmp_path / "m"))
+    ours, theirs = loaded.subset(False).net.state_dict(), pickled.subset(False).net.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert all(torch.equal(v, pickled.gpt2.state_dict()[k]) for k, v in loaded.gpt2.state_dict().items())
+
+
+def test_weights_are_read_once_for_a_plan(given, monkeypatch):
+    """However many cells ask what identifies them; none of them where the configuration says their digests."""
+    read: list[str] = []
+    real = digests.of_file
+    weights._total.cache_clear()
+    monkeypatch.setattr(digests, "of_file", lambda file: read.append(file.name) or real(file))
+    said = {"text": {"model": dict(given), "methods": {"sequential": [{}], "assd": [{"k": 2}, {"k": 3}]}}}
+    assert len(cells(checks.load(said), [])) == 4
+    assert read.count("model.safetensors") == 2  # of the model, and of the judge
+    read.clear()
+    totals = dict.fromkeys(("xlnet", "judge"), "a" * 64)
+    checks.load({"text": {**said["text"], "model": {**given, "sha256": totals}}})
+    assert "model.safetensors" not in read
+
+
+def test_repositories_are_fetched_at_their_commit(given, tmp_path, monkeypatch):
+    """hub:owner/name@commit for the model, the judge and the tokenizer: what is fetched is what is read, and nothing
+    else of the tokenizer's repository."""
+    asked, at = [], {"o/asarm": given["xlnet"], "o/gpt2": given["judge"], "o/words": given["tokenizer"]}
+
+    def download(repo, revision, file, attempts=5):
+        asked.append((repo, revision, file))
+        return Path(at[repo], file)
+
+    def at_hand(where, sha256, folder, repo="", revision=""):
+        named = where.removeprefix("hub:").partition("@")
+        asked.append((named[0], named[2], "."))
+        return Path(at[named[0]])
+
+    monkeypatch.setattr(fetch, "at_hand", at_hand)
+    monkeypatch.setattr(fetch, "download", download)
+    hub = {part: f"hub:{repo}@{COMMIT}" for part, repo in zip(("xlnet", "judge", "tokenizer"), at, strict=True)}
+    hub["sha256"] = {part: digests.sha256(Path(given[part])) for part in ("xlnet", "judge")}
+    manifest = fetch.manifest("anysubset", "xlnet", hub, tmp_path)
+    assert manifest["source"] == "hub" and manifest["files"]["xlnet"] == given["xlnet"]
+    assert {revision for _, revision, _ in asked} == {COMMIT}
+    assert {file for repo, _, file in asked if repo == "o/words"} <= {
+        "tokenizer.json", "config.json", "tokenizer_config.json"
+    }  # fmt: skip
+    hub["sha256"]["judge"] = "0" * 64
+    with pytest.raises(ParityError, match=r"text.model.judge = .*expected 0000"):
+        fetch.manifest("anysubset", "xlnet", hub, tmp_path)
+
+
+WRONG = {
+    "a branch": ({"xlnet": "hub:o/n@nlp"}, r"text.model.xlnet = 'hub:o/n@nlp': allowed: a folder, or hub:owner/name@"),
+    "no digest": ({"xlnet": f"hub:o/n@{COMMIT}"}, r"sha256.xlnet is needed"),
+    "one of two": ({"judge": ""}, r"text.model.judge = '': allowed: both folders, or neither"),
+    "no folder": ({"xlnet": "nowhere"}, r"text.model.xlnet = 'nowhere': needs config.json and"),
+    "no tokenizer": ({"tokenizer": "."}, r"text.model.tokenizer = '.': needs a tokenizer"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_model_is_one_line_before_any_job(given, name):
+    change, message = WRONG[name]
+    with pytest.raises(ConfigError, match=message) as error:
+        value = checks.load({"text": {"model": {**given, **change}, "methods": {"sequential": [{}]}}})
+        weights.text_revision(value.text.model)
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
+    """More pieces than the network has words; no mask; none that can be read."""
+    small = tmp_path / "small"
+    shutil.copytree(given["xlnet"], small)
+    config = json.loads((small / "config.json").read_text(encoding="utf-8"))
+    (small / "config.json").write_text(json.dumps(config | {"vocab_size": 100}), encoding="utf-8")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("<html>", encoding="utf-8")
+    for change, message in (
+        ({"xlnet": str(small)}, r"has \d+ pieces, the network 100; allowed: the tokenizer it was trained with"),
+        ({"tokenizer": given["judge"]}, r"pieces, the network|has no mask; allowed: XLNet's"),
+        ({"tokenizer": str(broken)}, r"no tokenizer that can be read"),
+    ):
+        with pytest.raises(ParityError, match=message) as error:
+            fetch.manifest("anysubset", "xlnet", {**given, **change}, tmp_path / "m")
+        assert "\n" not in str(error.value)
