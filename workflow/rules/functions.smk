@@ -231,6 +231,7 @@ def measured(wildcards):
     kinds = kinds_of(wildcards)
     of = [c for c in CELLS if c.kind in kinds]
     found = {f"{paths.folder(c)}/{name}" for c in of for name in ("metrics.json", "features.npz", "records.parquet")}
+    found |= {p for p in map(paths.benchmarks, of) if Path(p).is_file()}
     found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
     found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
     found |= {paths.layer(layer, c) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)}

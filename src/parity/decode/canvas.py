@@ -16,19 +16,22 @@ def now(device: torch.device) -> float:
 
 
 class Canvas:
-    """B rows of L places, filled in step by step. The clock runs from here to `finish`; a device is waited for then."""
+    """B rows of L places, filled in step by step. The clock runs from here to `finish`; a device is waited for then,
+    and behind the first step."""
 
     def __init__(self, blank: Tensor):
         """blank [B, L] or [B, L, D]: what stands there before the first step."""
         self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
-        self.steps, self.begin = 0, now(blank.device)
+        self.steps, self.begin, self.first = 0, now(blank.device), float("nan")  # `first`: seconds to the first step
 
     def write(self, where: Tensor, new: Tensor) -> None:
         """One step: tokens new [B, W] or [B, W, D] at places where [B, W]; L for a slot that is not final."""
         self.steps += 1
         self.tokens.scatter_(1, where if new.ndim == 2 else where[..., None].expand_as(new), new.to(self.tokens.dtype))
         self.step.scatter_(1, where, self.steps)
+        if self.steps == 1:
+            self.first = now(self.step.device) - self.begin
 
     def finish(self, asked: Tensor) -> float:
         """Seconds since the beginning. ParityError if a place of `asked` [B, L] bool was never written."""

@@ -29,6 +29,7 @@ class Decoded:
     kept: Tensor  # [B, passes] int16: tokens that became final, pass by pass
     passes: int  # passes of the batch: the largest nfe
     seconds: float  # wall time of the batch
+    first_seconds: float  # of these, until its first tokens were final
 
 
 def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
@@ -54,7 +55,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
     kept = torch.stack(kept_by_step, 1).to(torch.int16)
-    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept, canvas.steps, seconds)
+    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept, canvas.steps, seconds, canvas.first)
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:

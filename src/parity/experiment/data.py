@@ -13,9 +13,10 @@ class PromptSpec(Strict):
     """A prompt set: a UTF-8 file of one of these formats, or class labels in turn (`file: classes:1000`)."""
 
     file: File = "prompts/scenes.txt"
-    format: Literal["auto", "lines", "tsv", "csv", "jsonl", "coco", "parti", "labels"] = Field(
+    format: Literal["auto", "lines", "tsv", "csv", "jsonl", "coco", "parti", "dpg", "labels"] = Field(
         "auto",
-        description="auto: by the end of the name (.json is coco); parti: PartiPrompts.tsv; labels: a number a line",
+        description="auto: by the end of the name (.json is coco); parti: PartiPrompts.tsv; dpg: dpg_bench.csv;"
+        " labels: a number a line",
     )
     column: str = Field(
         "", max_length=200, description="of tsv, csv and jsonl; '' for prompt, caption or text, in any case of letters"

@@ -89,6 +89,11 @@ def folder(cell: Cell) -> str:
     return f"results/cells/{cell.kind}/{cell.name}"
 
 
+def benchmarks(cell: Cell) -> str:
+    """Figures of benchmarks that were run elsewhere, where someone brought them (`parity.metrics export --results`)."""
+    return f"{folder(cell)}/benchmarks.json"
+
+
 def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     """A cell's files of one kind ("shards" or "pictures"), in order."""
     n = jobs(config, cell.kind)

@@ -134,6 +134,15 @@ def of_coco(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
         yield {"prompt": " ".join(own[place][1].split()), "image_id": picture, "id": own[place][0]}
 
 
+def of_dpg(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
+    """The prompts of DPG-Bench, whose file has a row for each question about a picture."""
+    seen: set[str] = set()
+    for row in of_columns(",", ("text", "item_id"))(text, spec, where):
+        if str(row["item_id"]) not in seen:
+            seen.add(str(row["item_id"]))
+            yield row
+
+
 READERS: dict[str, Callable[[str, PromptSpec, str], Iterator[Row]]] = {
     "lines": of_lines,
     "tsv": of_columns("\t"),
@@ -141,6 +150,7 @@ READERS: dict[str, Callable[[str, PromptSpec, str], Iterator[Row]]] = {
     "jsonl": of_json_lines,
     "coco": of_coco,
     "parti": of_columns("\t", ("Prompt", "Category")),
+    "dpg": of_dpg,
     "labels": of_labels,
 }
 

@@ -3,6 +3,7 @@
 render         pictures of a shard's tokens
 reference      pictures that quality is compared with, and their features
 compared       the same for published models: the user's own, as the declared networks see them
+export         pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
 measure        figures of a cell, a record per row, arrays for the pages
 accuracy       of a text model itself: last words and multiple choice
 drafted-trees  how alike drafted sequences, and features by their distance, are
@@ -44,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
     for each in (compared, measure):
         each.add_argument("--protocol", default="", help="how pictures of published models are measured")
     measure.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
+    export = commands.add_parser("export")
+    arguments(export, "cell", "prompts?", "out?", "results?", "threads")
+    export.add_argument("--layout", choices=("geneval", "dpg", "t2i_compbench"), required=True)
+    export.add_argument("--format", default="auto", help="of the prompt file, as image.prompts.format")
     command("accuracy", "inputs", "out").add_argument("--task-kind", choices=("last_word", "choice"), required=True)
     trees = command("drafted-trees", "cell", "inputs+", "shards+", "out+")
     trees.add_argument("--images", type=int, default=32)

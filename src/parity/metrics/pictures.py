@@ -11,7 +11,8 @@ from PIL import Image
 
 from parity.base.errors import ParityError
 
-Image.MAX_IMAGE_PIXELS = 64_000_000  # a larger picture is an error, not a warning
+PIXELS = 64_000_000  # a larger picture is an error
+Image.MAX_IMAGE_PIXELS = PIXELS
 FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "PPM"]
 ENDS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm"}
 WIDEST = 16_384  # of features, in statistics
@@ -86,7 +87,7 @@ def held_pictures(file: Path, what: str, count: int = 0) -> tuple[int, Iterator[
         return 0, iter(())
     try:
         stream, shape, dtype = header(archive, "arr_0")
-        if dtype != np.uint8 or len(shape) != 4 or shape[-1] != 3 or shape[1] * shape[2] > Image.MAX_IMAGE_PIXELS:
+        if dtype != np.uint8 or len(shape) != 4 or shape[-1] != 3 or shape[1] * shape[2] > PIXELS:
             raise ValueError(f"arr_0 is {dtype} {shape}")
         if shape[0] < max(1, count):
             raise ValueError(f"{shape[0]} pictures, and {count} are asked for")

@@ -186,6 +186,8 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
         base = reference_of(cell, own)
         row = asked(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
+        if (files.root / paths.benchmarks(cell)).is_file():
+            row |= files.json(paths.benchmarks(cell))
         row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
         row["too_few"] = " ".join(too_few_of(row))

@@ -9,6 +9,7 @@ import yaml
 from parity.experiment.checks import slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import label, metrics, source
+from parity.metrics.layouts import FIGURES
 from parity.report import sweeps, tables
 from parity.report.blocks import Details, Plot, Section, Sides, Table, Terms, Words, packed
 from parity.report.collect import Gathered
@@ -39,7 +40,7 @@ def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
-    taken = {name: said for figures in metrics(kind).values() for name, said in figures.items()}
+    taken = FIGURES | {name: said for figures in metrics(kind).values() for name, said in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
     told = {name: label(*said) for name, said in taken.items() if name in here and said[1] != MEASURED}
     if told:

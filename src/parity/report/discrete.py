@@ -1,5 +1,6 @@
 """Images: quality and cost of every cell, where decoders gain, and the pictures on which they lose most."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,10 +9,10 @@ import pandas as pd
 from parity.experiment import weights
 from parity.experiment.cells import Cell
 from parity.report import common, maps, pictures, tables
-from parity.report.blocks import Plot, Section, Sides, Words
+from parity.report.blocks import Details, Plot, Section, Sides, Words
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot, speed_quality
-from parity.report.format import Entry, missing, number, pairs, plain
+from parity.report.format import Entry, missing, number, pairs, percent, plain
 from parity.report.settings import read
 from parity.report.tables import Column, mark, measured, show, value
 
@@ -62,7 +63,36 @@ COST = [
     Column("Dtype", value("dtype")),
 ]
 IN_TABLES = {"clip_score", "fid", "kid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
-IN_TABLES |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share"}
+IN_TABLES |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share", "acceptance_length"}
+SLOTS = 8  # of a pass that have a column
+
+
+def slot(j: int) -> Column:
+    """The share of drafts accepted in slot j of a pass, given that the slot before was."""
+
+    def entry(row: Mapping[str, Any]) -> Entry:
+        shares = json.loads(row["acceptance_by_slot"])
+        return percent(shares[j - 1], None) if j <= len(shares) else tables.NONE
+
+    return Column(f"Slot {j}", entry, "share accepted, if the slot before was" if j == 1 else "")
+
+
+def serving(rows: list[dict[str, Any]]) -> Iterator[Details]:
+    """Acceptance slot by slot, and what a request and a device get, of the methods whose records say it."""
+    own = [row for row in rows if not missing(row.get("acceptance_by_slot"))]
+    if own:
+        deepest = max(len(json.loads(row["acceptance_by_slot"])) for row in own)
+        columns = [
+            tables.METHOD,
+            Column("Acceptance length", measured("acceptance_length"), "tokens that a pass makes final"),
+            *map(slot, range(1, min(deepest, SLOTS) + 1)),
+            Column("Alone", value("request_tokens_per_second_single", 3), "tokens per second, decoded alone"),
+            Column("In the batch", measured("request_tokens_per_second"), "tokens per second of one image of it"),
+            Column("Whole batch", measured("tokens_per_second"), "tokens per second of all of them"),
+            Column("Batch", batch, "images decoded at once"),
+            Column("First token", value("first_token_seconds", 3), "seconds to a batch's first tokens: the median"),
+        ]
+        yield Details("Acceptance by slot, and speed of a request", [show(own, columns, SERVING, mark)])
 
 
 def groups(g: Gathered, columns: list[Column], caption: str, others: bool = False) -> Iterator[Any]:
@@ -74,6 +104,7 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
         rows = common.relabelled(own)
         yield show(rows, columns, caption + measured_by(rows), mark)
         if others:
+            yield from serving(rows)
             yield from common.other_figures(KIND, rows, IN_TABLES)
 
 
@@ -102,6 +133,10 @@ VERDICTS = (
     " there is none. Grey rows are plain decoding with two seeds: what they differ by is chance."
 )
 QUALITIES = "What the pictures are like, beside what they cost. Grey rows are plain decoding with two seeds."
+SERVING = (
+    "The more images a batch has, the more tokens a second the device makes and the fewer each image gets: alone and in"
+    " the batch are two points of that trade. Seconds are of one job and do not compare between jobs."
+)
 COSTS = (
     "Fewer passes help only while a pass costs the same: compare nodes per pass. Nodes per token bounds what a decoder"
     " can gain on a device that is already busy. Speeds do not transfer between devices or batch sizes, and times of"

@@ -1,0 +1,61 @@
+"""How far drafts are accepted within a pass, and how soon a request is answered: the figures of SPEED-Bench.
+
+A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1, and drew the k-th itself. So slot j is
+accepted, given that slot j - 1 was, in the share of the passes of j tokens or more that have more than j. The last pass
+of an image is left out: the end of the picture cut it short. A window of W in which all is accepted shows as W - 1, for
+it draws no token of its own. Passes without a draft in slot j (the start of a picture, a short tree) count as not
+accepted there.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from parity.base.files import canonical
+from parity.metrics.passes import free_tokens
+from parity.metrics.spread import mean_and_error, ratio_and_error
+
+KINDS = ("discrete",)
+MEASURES = {
+    "acceptance_length": ("acceptance length", "tokens per pass", "higher"),
+    "request_tokens_per_second": ("tokens per second for a request", "measured", "higher"),
+    "request_tokens_per_second_single": ("tokens per second at batch 1", "measured", "higher"),
+    "first_token_seconds": ("time to first token, s", "measured", "lower"),
+}
+
+
+def inner(kept: np.ndarray) -> np.ndarray:
+    """[passes] tokens that each pass made final, of kept [n, passes] (0 once a row is done), every row's last pass left
+    out."""
+    last = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
+    within = (kept > 0) & (np.arange(kept.shape[1]) < last[:, None])
+    return kept[within]
+
+
+def by_slot(kept: np.ndarray) -> list[float]:
+    """Share of drafts accepted in slots 1, 2, ... given that the slot before was, as far as any was accepted."""
+    made = inner(kept)
+    return [float((made > j).sum() / (made >= j).sum()) for j in range(1, int(made.max(initial=0)))]
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    """`acceptance_by_slot` is JSON, a list. Times are of the batch that a row was decoded in (`batch`), and of a job's
+    first row alone; the first token's from the decoder's beginning, which takes in the prompt."""
+    shard = sample.shard
+    passes = (shard.kept > 0).sum(1)
+    length, error = ratio_and_error(shard.kept.sum(1), passes)
+    free = free_tokens(shard.step, sample.forced)
+    rate, rate_error = mean_and_error(free / shard.seconds, sample.groups)
+    alone = ~np.isnan(shard.single_seconds)
+    figures: dict[str, Any] = {
+        "acceptance_length": length,
+        "acceptance_length_se": error,
+        "acceptance_by_slot": canonical([round(share, 4) for share in by_slot(shard.kept)]),
+        "request_tokens_per_second": rate,
+        "request_tokens_per_second_se": rate_error,
+    }
+    if alone.any():
+        figures["request_tokens_per_second_single"] = float(np.median((free / shard.single_seconds)[alone]))
+    if "first_seconds" in shard.columns:
+        figures["first_token_seconds"] = float(np.median(shard.first_seconds))
+    return figures

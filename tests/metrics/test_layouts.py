@@ -1,0 +1,135 @@
+"""Pictures as GenEval, DPG-Bench and T2I-CompBench look for them, and what they write read back."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from parity.base.errors import ParityError
+from parity.base.files import read_json, write_arrays
+from parity.decode.records import NEEDED, write_shard
+from parity.experiment import prompts
+from parity.experiment.data import PromptSpec
+from parity.metrics import layouts
+from parity.metrics.__main__ import main
+
+METADATA = [{"tag": "single_object", "include": [{"class": "bench", "count": 1}], "prompt": "a photo of a bench"}]
+METADATA += [{"tag": "counting", "include": [{"class": "cow", "count": 2}], "prompt": "a photo of two cows"}]
+
+
+def cell(folder, captions, repeats):
+    """A cell of pictures of one grey each: 10 times the prompt, plus the repeat."""
+    ids = [f"{i:05d}/{r:03d}" for i in range(len(captions)) for r in range(repeats)]
+    grey = np.array([10 * i + r for i in range(len(captions)) for r in range(repeats)], dtype=np.uint8)
+    pixels = np.broadcast_to(grey[:, None, None, None], (len(ids), 4, 6, 3))
+    for k, part in enumerate(np.array_split(np.arange(len(ids)), 2)):
+        own, n = np.array(ids)[part], len(part)
+        columns = {name: np.zeros((n, 2) if name in ("tokens", "step") else n) for name in NEEDED}
+        said = np.array([captions[int(i[:5])] for i in own])
+        write_shard(folder / f"shards/{k}-of-2.npz", columns | {"ids": own, "captions": said}, {})
+        write_arrays(folder / f"pictures/{k}-of-2.npz", ids=own, pixels=pixels[part])
+    return folder
+
+
+@pytest.fixture
+def command(monkeypatch):
+    def run(*given):
+        monkeypatch.setattr(sys, "argv", ["metrics", "export", *map(str, given)])
+        main()
+
+    return run
+
+
+def grey(path):
+    return np.unique(np.asarray(Image.open(path))).tolist()
+
+
+def test_geneval(tmp_path, command):
+    """As evaluate_images.py walks: folders named by digits, metadata.jsonl one object, samples named by digits; a cell
+    of the second prompt alone keeps its number."""
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, METADATA)))
+    made = cell(tmp_path / "cell", [METADATA[1]["prompt"], METADATA[0]["prompt"]], 3)
+    command("--layout", "geneval", "--cell", made, "--prompts", tmp_path / "m.jsonl", "--out", tmp_path / "out")
+    found = {}
+    for folder in (f for f in (tmp_path / "out").iterdir() if f.is_dir() and f.name.isdigit()):
+        assert json.loads((folder / "metadata.jsonl").read_text()) == METADATA[int(folder.name)]
+        found[int(folder.name)] = [
+            grey(f) for f in sorted((folder / "samples").iterdir()) if re.match(r"\d+\.png", f.name)
+        ]
+    assert found == {1: [[0], [1], [2]], 0: [[10], [11], [12]]}
+    with pytest.raises(ParityError, match="is not empty"):
+        layouts.exported("geneval", METADATA, [], tmp_path / "out")
+    with pytest.raises(ParityError, match="'a photo of a hat' of the cell is not in the prompt file"):
+        layouts.exported("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
+
+
+def test_dpg(tmp_path, command):
+    """compute_dpg_bench.py cuts four squares of a side: the first row holds the first two."""
+    text = 'item_id,text,proposition_id\nvrd1,"a hat, red",1\nvrd1,"a hat, red",2\nwhoops2,a cow,1\n'
+    (tmp_path / "dpg.csv").write_text(text)
+    read = prompts.read_prompts(PromptSpec(file="dpg.csv", format="dpg"), tmp_path)
+    assert read == ["a hat, red", "a cow"]
+    given = ("--layout", "dpg", "--format", "dpg", "--prompts", tmp_path / "dpg.csv")
+    command(*given, "--cell", cell(tmp_path / "cell", read, 4), "--out", tmp_path / "out")
+    assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["vrd1.png", "whoops2.png"]
+    square = np.asarray(Image.open(tmp_path / "out/whoops2.png"))
+    assert square.shape == (8, 12, 3) and square[::4, ::6, 0].tolist() == [[10, 11], [12, 13]]
+    with pytest.raises(ParityError, match="3 pictures of prompt vrd1; allowed: 1 or 4"):
+        command(*given, "--cell", cell(tmp_path / "three", read, 3), "--out", tmp_path / "out3")
+
+
+def test_t2i_compbench(tmp_path, command):
+    """BLIP_vqa.py sorts by the number behind the last _, and asks about what stands before the first."""
+    (tmp_path / "color_val.txt").write_text("a green bench\na blue bowl\n")
+    made = cell(tmp_path / "cell", ["a green bench", "a blue bowl"], 2)
+    out = tmp_path / "out"
+    command("--layout", "t2i_compbench", "--cell", made, "--prompts", tmp_path / "color_val.txt", "--out", out)
+    files = sorted((f.name for f in (out / "samples").iterdir()), key=lambda x: int(x.split("_")[-1].split(".")[0]))
+    assert [f.split("_")[0] for f in files] == ["a green bench"] * 2 + ["a blue bowl"] * 2
+    assert [grey(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]
+    for prompt in ("a/b", "a_b", "a" * 300):
+        with pytest.raises(ParityError, match="allowed: 240 bytes"):
+            layouts.t2i_compbench(out, 0, {"prompt": prompt}, [], 0)
+
+
+DPG = (
+    "x/vrd1.png, 1.0, 0.5, 0.75\nModel: m\nL1 category scores:\n\tentity: 80.0\n\tattribute: 60.5\n"
+    "L2 category scores:\n\tentity - whole: 70.0\nImage path: x\nSave results to: y\nDPG-Bench score: 71.25\n"
+)
+GENEVAL = [("counting", 1), ("counting", 0), ("single_object", 1)]
+RESULTS = {
+    "geneval": (
+        "\n".join(json.dumps({"tag": t, "correct": bool(c), "filename": "f"}) for t, c in GENEVAL),
+        {"geneval": 0.75, "geneval_counting": 0.5, "geneval_single_object": 1.0},
+    ),
+    "dpg": (DPG, {"dpg": 0.7125, "dpg_entity": 0.8, "dpg_attribute": 0.605}),
+    "t2i_compbench": (
+        json.dumps([{"question_id": 0, "answer": "0.2500"}, {"answer": "0.7500"}]),
+        {"t2i_compbench": 0.5},
+    ),
+}
+
+
+def test_results_are_read_back(tmp_path, command):
+    wanted = {}
+    for layout, (text, figures) in RESULTS.items():
+        (tmp_path / "r").write_text(text)
+        command("--layout", layout, "--results", tmp_path / "r", "--cell", tmp_path / "cell")
+        wanted |= figures
+    assert read_json(tmp_path / "cell/benchmarks.json") == pytest.approx(wanted)
+    (tmp_path / "r").write_text(RESULTS["geneval"][0].splitlines()[0])
+    command("--layout", "geneval", "--results", tmp_path / "r", "--cell", tmp_path / "cell")
+    held = read_json(tmp_path / "cell/benchmarks.json")
+    assert held["geneval"] == 1 and "geneval_single_object" not in held and held["dpg"] == 0.7125
+
+
+@pytest.mark.parametrize("layout", layouts.READ)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '[{"answer": "nan"}]', "DPG-Bench score: 900\n"])
+def test_results_of_something_else_are_one_line(tmp_path, layout, text):
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(ParityError, match=rf"--results .*: no results of {layout}") as error:
+        layouts.scores(layout, tmp_path / "r")
+    assert "\n" not in str(error.value)
