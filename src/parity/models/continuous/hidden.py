@@ -75,9 +75,8 @@ class LongMixture:
     steps: int = 1
     raster: bool = True
 
-    @property
-    def dim(self) -> int:
-        return self.rule.dim
+    def __post_init__(self) -> None:
+        self.dim = self.rule.dim
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         by_place = tokens.gather(1, order[..., None].expand_as(tokens))
