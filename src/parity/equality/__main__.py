@@ -41,8 +41,9 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
-    decoder = getattr(leaf(f"parity.decoders.{a.kind}.{a.method}"), a.method)
-    targets = leaf(f"parity.equality.long.{a.kind}").targets(a.options, a.n)
+    module = leaf(f"parity.decoders.{a.kind}.{a.method}")
+    decoder, which = getattr(module, a.method), getattr(module, "TARGETS", "")
+    targets = leaf(f"parity.equality.long.{a.kind}").targets(a.options, a.n, which=which)
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     return {"rows": leaf("parity.equality.exact").exact(decoder, targets, a.options, method=a.method, **settings)}
 

@@ -184,7 +184,8 @@ def by_context(
 ) -> list[Row]:
     """The tests of tables. asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
     L, V = p.shape[1:]
-    free, count = asked.any(0), int(asked.sum())
+    free: np.ndarray = asked.any(0)
+    count = int(asked.sum())
     one, square = hot(tokens, V) * asked[..., None], outer(p)
     alone = sums_of(*(x[:, free].sum(0) for x in (one, p, square)))
     where = np.flatnonzero(free)
@@ -283,7 +284,8 @@ def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, 
     chi2 = ((cells[0] - cells[1]) ** 2 / np.where(cells[1] > 0, cells[1], np.inf)).sum(1)
     df = (cells[1] > 0).sum(1) - 1
     top = np.sort(np.where(few, 0, mean), 1)[:, -2:]
-    weight = np.where(df > 0, n**2 * (1 / np.maximum(top, 1e-9)).sum(1), 0)
+    top = np.where(top > 0, top, np.maximum(rest[1], CELL))  # of one likely cell and all others together
+    weight = np.where(df > 0, n**2 * (1 / top).sum(1), 0)
     t = Tables(chi2, df, 0.5 * np.abs(cells[0] - cells[1]).sum(1) / n, weight)
     return smallest(layer, "pairs", n, t, lambda k: f"positions {i[k]} and {j[k]}", **place)
 

@@ -150,7 +150,7 @@ def sizes(options: dict[str, Any]) -> tuple[int, int]:
     return min(length, LONGEST), min(width, LONGEST // 4)
 
 
-def targets(options: dict[str, Any], size: int, seed: int = 0) -> list[Target]:
+def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[Target]:
     """Each is a function of its name, the options' sizes and the seed."""
     (length, width), result = sizes(options), []
     for make, laws in MAKES.items():

@@ -147,6 +147,18 @@ class MixtureWalk:
         return MixtureWalk(self.law.rows(which), self.steps)
 
 
+def walked(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
+    """What is drawn from at the end of a walk of `steps` under that noise: the mixture itself, if it is one step."""
+    if steps == 1:
+        return condition
+    chain, x = MixtureWalk(condition, steps), path(steps)
+    for i in range(steps, 1, -1):
+        step = chain.gaussian(i, chain.predict(x, i))
+        x = step.mean(x) + step.std * path(i - 1)
+    step = chain.gaussian(1, chain.predict(x, 1))  # of the component that the walk has chosen
+    return MixtureLaw(torch.zeros_like(x[:, :1]), step.mean(x)[:, None], step.std[:, None])
+
+
 @dataclass
 class TabularMixture:
     """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places
@@ -172,14 +184,7 @@ class TabularMixture:
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)
 
     def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
-        if self.steps == 1:
-            return condition
-        chain, x = self.chain(condition), path(self.steps)
-        for i in range(self.steps, 1, -1):
-            step = chain.gaussian(i, chain.predict(x, i))
-            x = step.mean(x) + step.std * path(i - 1)
-        step = chain.gaussian(1, chain.predict(x, 1))  # of the component that the walk has chosen
-        return MixtureLaw(torch.zeros_like(x[:, :1]), step.mean(x)[:, None], step.std[:, None])
+        return walked(condition, self.steps, path)
 
     def chain(self, condition: Any) -> MixtureWalk:
         return MixtureWalk(condition, self.steps)

@@ -1,0 +1,181 @@
+"""Long targets of any-subset decoders: prompts of their own law, other words of every row known.
+
+chain      V = 8, laws that differ little from word to word, and a third of the words rule another out
+copy       V = 4, each word is mostly the one a period before it, and the period is longer than k
+parity     V = 3, only the sum of a block that is longer than k says anything
+hidden     V = 6, three states that stay for a while
+sharpened  V = 4, a chain's laws to a power: another order of decoding is another law. Rows are of three lengths
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.keys import row_key
+from parity.base.noise import counted_noise
+from parity.decode.anysubset import record
+from parity.equality.long.batches import Apart, apart, batch_row
+from parity.equality.rows import Row
+from parity.equality.scores import score_rows
+from parity.equality.targets import Decoder
+from parity.equality.teacher_forced import slots
+from parity.experiment.options import longest_place
+from parity.models.anysubset.hidden import Hidden, LongSubset, Parity, Rule, Sharpened, Strided, drawn, pair_law
+from parity.models.anysubset.protocol import Infilling, infilling, ranked
+
+LONGEST = 256
+KNOWN = 1 / 8  # share of words that a prompt holds
+SHORTER = 5  # words by which rows differ in length, where they do
+
+
+class Drawn(NamedTuple):
+    tokens: np.ndarray  # [n, N]
+    laws: np.ndarray  # [n, N, V] of each word given those before it in the order of the lattice
+    known: np.ndarray  # [n, N] words of the prompt, and places behind a row's end
+    slot: np.ndarray  # [n, N] place of each word in its loop
+    ordered: bool  # whether that is known before the word is drawn
+    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+
+
+@dataclass(frozen=True)
+class Target:
+    """A rule, and how many texts of which length are filled in."""
+
+    name: str
+    rule: Rule
+    length: int
+    n: int
+    joint: bool = True  # whether the rule is of one joint: pairs are known, and every order has the same law
+    alone: bool = False  # whether small batches are looked at
+
+    @cached_property
+    def model(self) -> LongSubset:
+        return LongSubset(self.rule)
+
+    @cached_property
+    def law(self) -> np.ndarray | None:
+        """[N, V, N, V] of every two words."""
+        return pair_law(self.rule, self.length).numpy() if self.joint else None
+
+    def start(self, seed: int) -> Infilling:
+        """Prompts of all rows: words of the law, at places that hang on the seed alone."""
+        generator = torch.Generator().manual_seed(row_key(seed, f"prompts of {self.name}") % 2**63)
+        chance = torch.rand(2, self.n, self.length, generator=generator, dtype=torch.float64)
+        rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
+        known = chance[0] < KNOWN
+        known[:, 3] |= ~known[:, : self.length // 2].any(1)
+        end = None if self.joint else self.length - SHORTER * (torch.arange(self.n) % 3)
+        return infilling(drawn(rule, chance[1]), known, self.model.mask, self.model.vocab, end)
+
+    def laws(self, start: Infilling, tokens: Tensor) -> Tensor:
+        """[n, N, V] of the words [n, N] where they stand, given those of lower ranks."""
+        ranks = torch.arange(self.length).expand_as(tokens)
+        p = self.model.laws(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
+        return p.gather(1, ranked(start.order)[..., None].expand_as(p))
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> Drawn:
+        """The target's own n texts, all in one batch."""
+        key, every = row_key(seed, self.name), self.start(seed)
+
+        def of(which: np.ndarray) -> Drawn:
+            start = Infilling(*(x[which] for x in every))
+            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            try:
+                done = record(self.model, start, decoder(self.model, start, noise=noise, **options))
+            except ParityError as error:
+                raise ParityError(f"model {self.name}, {error}") from error
+            return self.said(start, done.tokens, done.step, strict and "k" in options)
+
+        drawn = of(np.arange(self.n))
+        if strict:
+            self.refuse(drawn)
+        if not self.alone:
+            return drawn
+        found, again = apart(lambda rows: of(rows).tokens, drawn.tokens)
+        small = None if again is None else self.said(
+            Infilling(*(x[found.rows] for x in every)), torch.from_numpy(again), None, False
+        )  # fmt: skip
+        return drawn._replace(small=(found, small))
+
+    def said(self, start: Infilling, tokens: Tensor, step: Tensor | None, ordered: bool) -> Drawn:
+        rank = ranked(start.order)
+        given = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
+        laws = self.laws(start, tokens)
+        tokens = torch.where(rank < start.end[:, None], tokens, 0)
+        slot = np.zeros(tokens.shape, int)
+        if step is not None:
+            slot = np.take_along_axis(slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
+        return Drawn(tokens.numpy(), laws.numpy(), given.numpy(), slot, ordered)
+
+    def refuse(self, drawn: Drawn) -> None:
+        """ParityError for a word of probability zero."""
+        zero = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.known
+        if zero.any():
+            row, i = np.argwhere(zero)[0]
+            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
+            raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
+
+    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        place: dict[str, Any] = {"model": self.name, "seed": seed}
+        slot = drawn.slot if drawn.ordered else None
+        rows = score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, drawn.known, **place)
+        if drawn.small is not None:
+            found, own = drawn.small
+            tested = score_rows(layer, own.tokens, own.laws, None, None, own.known, **place) if own else []
+            rows.append(batch_row(layer, found, tested, **place))
+        return rows
+
+
+def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)
+
+
+def near_chain(length: int, far: int, generator: torch.Generator) -> Rule:
+    table = 0.6 * softmax((1, 8), 0.7, generator) + 0.4 * softmax((8, 8), 2.0, generator)
+    out = (torch.arange(8)[:, None] % 3 == 0) & (torch.arange(8) == (torch.arange(8)[:, None] + 3) % 8)
+    table = torch.where(out, 0.0, table)
+    return Strided(table / table.sum(1, keepdim=True), length)
+
+
+def copies(length: int, far: int, generator: torch.Generator) -> Rule:
+    return Strided(0.6 * torch.eye(4, dtype=torch.float64) + 0.4 * softmax((1, 4), 0.7, generator), length, far)
+
+
+def sums(length: int, far: int, generator: torch.Generator) -> Rule:
+    total = torch.tensor([0.8, 0.15, 0.05], dtype=torch.float64)
+    return Parity(softmax((3,), 0.5, generator), total, far, length)
+
+
+def states(length: int, far: int, generator: torch.Generator) -> Rule:
+    step = 0.85 * torch.eye(3, dtype=torch.float64) + 0.15 * softmax((3, 3), 1.0, generator)
+    return Hidden(torch.linalg.matrix_power(step, 2**20)[0], step, softmax((3, 6), 1.3, generator))
+
+
+def sharpened(length: int, far: int, generator: torch.Generator) -> Rule:
+    return Sharpened(Strided(softmax((4, 4), 0.8, generator), length), 1.3)
+
+
+MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Rule], bool]] = {  # and whether a rule has one joint
+    "chain": (near_chain, True), "copy": (copies, True), "parity": (sums, True), "hidden": (states, True),
+    "sharpened": (sharpened, False),
+}  # fmt: skip
+
+
+def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[Target]:
+    """Each is a function of its name, the options' sizes and the seed; about `size` words are filled in on each."""
+    k = longest_place("anysubset", options)[1]
+    length, result = min(LONGEST, max(64, 16 * -(-4 * k // 16))), []
+    for make, (rule_of, joint) in MAKES.items():
+        generator = torch.Generator().manual_seed(row_key(seed, f"text {make}") % 2**63)
+        rule = rule_of(length, min(max(9, 2 * k - 1), length // 4), generator)
+        name = f"{make} {rule.words}x{length}"
+        result.append(Target(name, rule, length, max(100, size // length), joint, make == "chain"))
+    return result

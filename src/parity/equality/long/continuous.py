@@ -1,0 +1,192 @@
+"""Long targets of continuous decoders, a draft model beside each: every number's law given all before it is a mixture.
+
+regimes  three regimes that stay for a while, tokens of one number
+turning  tokens of two numbers, each the one before it turned and with noise
+copy     tokens of one number, each near the one a period before it, which is longer than the window
+
+A number's value of its own distribution function (its PIT) is uniform and independent of all before it (Rosenblatt
+1952): cut into eight parts it is a token of known law, and all tests of tokens apply. log p has its mean and variance
+by quadrature. Methods that look at the steps of a walk draw the same laws in several.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.keys import row_key
+from parity.base.noise import counted_noise
+from parity.decode.continuous import record
+from parity.equality import rows as R
+from parity.equality.long.batches import Apart, apart, batch_row
+from parity.equality.rows import Row
+from parity.equality.scores import score_rows
+from parity.equality.targets import Decoder
+from parity.equality.teacher_forced import slots
+from parity.experiment.options import longest_place
+from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
+from parity.models.continuous.protocol import LOG_2PI, Pair, Start
+from parity.models.continuous.tabular import MixtureLaw
+
+LONGEST = 256
+PARTS = 8  # of a PIT's range
+NODES = 40  # of the quadrature: means of log p right to 1e-4 nats
+CHUNK = 4096  # tokens whose log p is averaged together
+
+
+class Drawn(NamedTuple):
+    numbers: np.ndarray  # [n, L, D]
+    pit: np.ndarray  # [n, L D]
+    score: np.ndarray  # [n, L D] log p less its mean
+    variance: np.ndarray  # [n, L D] of log p
+    slot: np.ndarray  # [n, L D] place of each token in the run of its step
+    ordered: bool  # whether that is known before the token is drawn
+    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+
+
+def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return -0.5 * ((x - mean) / scale) ** 2 - scale.log() - 0.5 * LOG_2PI
+
+
+def told(law: MixtureLaw, x: Tensor) -> Tensor:
+    """Of N tokens x [N, D]: [3, N, D] of each number given those before it its PIT, log p less its mean, and the
+    variance of log p."""
+    nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
+    weights, log, result = weights / weights.sum(), law.log_weights, []
+    for mean, scale, own in zip(law.means.unbind(2), law.scales.unbind(2), x[..., None].unbind(1), strict=True):
+        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] of each component
+        each = log_normal(points[..., None], mean[:, None, None], scale[:, None, None])
+        density = (log[:, None, None] + each).logsumexp(-1)
+        share = log.exp()[..., None] * weights
+        first, second = (share * density).sum((1, 2)), (share * density**2).sum((1, 2))
+        parts = log + log_normal(own, mean, scale)
+        pit = (log.exp() * torch.special.ndtr((own - mean) / scale)).sum(1)
+        result.append(torch.stack([pit, parts.logsumexp(1) - first, second - first**2]))
+        log = parts.log_softmax(1)
+    return torch.stack(result, 2)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A rule, the draft model's, and how many sequences of which length are drawn of it."""
+
+    name: str
+    rule: Rule
+    draft: Rule
+    length: int
+    n: int
+    steps: int = 1  # of the walks that draw it
+    alone: bool = False  # whether small batches are looked at
+
+    @cached_property
+    def law(self) -> np.ndarray:
+        """[L D, PARTS, L D, PARTS] of the parts of any two numbers' PITs."""
+        M = self.length * self.rule.dim
+        two = np.full((M, PARTS, M, PARTS), 1 / PARTS**2)
+        two[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
+        return two
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> Drawn:
+        """The target's own n sequences, all in one batch."""
+        key = row_key(seed, self.name)
+        pair = Pair(LongMixture(self.rule, self.length, self.steps), LongMixture(self.draft, self.length, self.steps))
+
+        def of(which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            start = Start(torch.arange(self.length).expand(len(which), -1))
+            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            try:
+                done = record(pair, start, decoder(pair, start, noise=noise, **options))
+            except ParityError as error:
+                raise ParityError(f"model {self.name}, {error}") from error
+            return done.tokens.numpy(), done.step.numpy().astype(int)
+
+        numbers, step = of(np.arange(self.n))
+        # a run of drafts ends in a correction: whether it reaches a place is known before that is drawn
+        ordered = strict and "gamma" in options and bool(options.get("truncate", True))
+        drawn = self.said(numbers, step, ordered)
+        if not self.alone:
+            return drawn
+        found, again = apart(lambda rows: of(rows)[0], numbers)
+        return drawn._replace(small=(found, None if again is None else self.said(again, None, False)))
+
+    def said(self, numbers: np.ndarray, step: np.ndarray | None, ordered: bool) -> Drawn:
+        x, (n, L, D) = torch.from_numpy(numbers).double(), numbers.shape
+        places = torch.arange(L).expand(n, -1)
+        law, flat = self.rule.after(x, places, places), x.flatten(0, 1)
+        each = torch.cat(
+            [
+                told(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
+                for a in range(0, n * L, CHUNK)
+            ],
+            1,
+        )
+        pit, score, variance = each.reshape(3, n, L * D).numpy()
+        slot = np.zeros((n, L), int) if step is None else slots(step)
+        return Drawn(numbers, pit, score, variance, slot.repeat(D, 1), ordered)
+
+    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        place = {"model": self.name, "seed": seed}
+        rows = self.scored(drawn, layer, self.law, **place)
+        if drawn.small is not None:
+            found, own = drawn.small
+            rows.append(batch_row(layer, found, self.scored(own, layer, None, **place) if own else [], **place))
+        return rows
+
+    def scored(self, drawn: Drawn, layer: str, two: np.ndarray | None, **place: Any) -> list[Row]:
+        tokens = np.clip((drawn.pit * PARTS).astype(int), 0, PARTS - 1)
+        even, slot = np.full((*tokens.shape, PARTS), 1 / PARTS), drawn.slot if drawn.ordered else None
+        rows = score_rows(layer, tokens, even, two, slot, None, (drawn.score, drawn.variance), **place)
+        pooled = drawn.pit.ravel()
+        found, reach = (
+            stats.kstest(pooled, "uniform", method="asymp"),
+            stats.kstwobign.isf(R.ALPHA) / len(pooled) ** 0.5,
+        )
+        values = {"statistic": found.statistic, "effect": found.statistic, "minimum_detectable_effect": float(reach)}
+        return [*rows, R.row(layer, "PIT", len(pooled), p_value=float(found.pvalue), **values, **place)]
+
+
+def regimes(far: int) -> tuple[Rule, Rule]:
+    step = 0.8 * torch.eye(3, dtype=torch.float64) + 0.2 / 3
+    means = torch.tensor([[-1.5], [0.0], [1.2]], dtype=torch.float64)
+    scales = torch.tensor([[0.6], [0.9], [0.5]], dtype=torch.float64)
+    begin = torch.full((3,), 1 / 3, dtype=torch.float64)
+    return Regimes(begin, step, means, scales), Regimes(begin, step, means + 0.15, 1.2 * scales)
+
+
+def rotation(angle: float) -> Tensor:
+    c, s = np.cos(angle), np.sin(angle)
+    return torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+
+
+def turning(far: int) -> tuple[Rule, Rule]:
+    return Turning(0.8, rotation(0.7), 1), Turning(0.65, rotation(0.7), 1)
+
+
+def copies(far: int) -> tuple[Rule, Rule]:
+    one = torch.eye(1, dtype=torch.float64)
+    return Turning(0.8, one, far), Turning(0.65, one, far)
+
+
+MAKES: dict[str, Callable[[int], tuple[Rule, Rule]]] = {"regimes": regimes, "turning": turning, "copy": copies}
+
+
+def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[Target]:
+    """About `size` numbers are drawn on each. `which` "walks": a quarter of that, for each takes a walk, of more steps
+    than the head drafts at once."""
+    far = max((longest_place("continuous", {k: v})[1] for k, v in options.items() if k != "ahead"), default=0)
+    length, result = min(LONGEST, max(64, 16 * -(-2 * far // 16))), []
+    steps = min(32, max(6, 4 + options.get("ahead", 0))) if which == "walks" else 1
+    for make, rules_of in MAKES.items():
+        rule, draft = rules_of(min(max(9, far + 1), length // 4))
+        name = f"{make} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
+        rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))
+        result.append(Target(name, rule, draft, length, rows, steps, make == "regimes"))
+    return result

@@ -1,0 +1,92 @@
+"""Continuous models of any length whose every conditional is known: of a token given those of the first places.
+
+    Regimes   a Markov chain of regimes, in each of which a token is a Gaussian: mixtures by the forward algorithm
+    Turning   a token is the one `stride` before it, turned, shrunk and with noise added: Gaussians at any distance
+
+Both are told the token of a place given the first `known` of them, so also behind places that are not.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from parity.models.continuous.protocol import PathNoise
+from parity.models.continuous.tabular import MixtureLaw, MixtureWalk, walked
+
+
+class Rule(Protocol):
+    dim: int
+
+    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        """Laws of B n tokens, row-major, of `places` [B, n] given the first `known` [B, n] of tokens [B, L, D]."""
+        ...
+
+
+class Regimes:
+    """begin [K], step [K, K]; means, scales [K, D]."""
+
+    def __init__(self, begin: Tensor, step: Tensor, means: Tensor, scales: Tensor):
+        self.begin, self.step, self.means, self.scales, self.dim = begin, step, means, scales, means.shape[1]
+
+    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        B, most = len(tokens), int(known.max())
+        z = (tokens[:, :most, None].double() - self.means) / self.scales  # [B, i, K, D]
+        told = (-0.5 * z * z - self.scales.log()).sum(-1)
+        told = (told - told.amax(-1, keepdim=True)).exp()
+        belief = [self.begin.expand(B, -1)]
+        for seen in told.unbind(1):
+            after = belief[-1] * seen
+            belief.append((after / after.sum(1, keepdim=True)) @ self.step)
+        weights = torch.stack(belief, 1).gather(1, known[..., None].expand(-1, -1, len(self.begin))).flatten(0, 1)
+        ahead = (places - known).flatten()
+        for i in range(int(ahead.max())):
+            weights = torch.where((ahead > i)[:, None], weights @ self.step, weights)
+        shape = (places.numel(), *self.means.shape)
+        return MixtureLaw(weights.log(), self.means.expand(shape), self.scales.expand(shape))
+
+
+class Turning:
+    """x_i = turn x_{i - stride} + noise; turn [D, D] is a rotation times `keep` < 1, the noise such that a token's law
+    is N(0, I) wherever nothing is known."""
+
+    def __init__(self, keep: float, turn: Tensor, stride: int):
+        self.keep, self.turn, self.stride, self.dim = keep, turn, stride, len(turn)
+
+    def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        back = (places - known).div(self.stride, rounding_mode="floor") + 1  # tokens of its own chain, to a known one
+        source = places - back * self.stride
+        at = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
+        powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(back.max()) + 1)])
+        kept = torch.where(source >= 0, self.turn.new_tensor(self.keep) ** back, 0.0)
+        mean = kept[..., None] * (powers[back] @ tokens.double().gather(1, at)[..., None])[..., 0]
+        scale = (1 - kept**2).sqrt()[..., None].expand_as(mean)
+        one = torch.zeros(places.numel(), 1, dtype=mean.dtype)
+        return MixtureLaw(one, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
+
+
+@dataclass
+class LongMixture:
+    """A rule as a `ContinuousModel` in raster order, in float64; its tokens are drawn in `steps`."""
+
+    rule: Rule
+    length: int
+    steps: int = 1
+    raster: bool = True
+
+    def __post_init__(self) -> None:
+        self.dim = self.rule.dim
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        by_place = tokens.gather(1, order[..., None].expand_as(tokens))
+        return self.rule.after(by_place, places, known.expand_as(places))
+
+    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
+        return walked(condition, self.steps, path)
+
+    def chain(self, condition: Any) -> MixtureWalk:
+        return MixtureWalk(condition, self.steps)
+
+    def take(self, rows: Tensor) -> "LongMixture":
+        return self
