@@ -219,8 +219,14 @@ def test_calibration_says_when_it_cannot_tell():
 
 
 @pytest.mark.slow
-def test_sizes_of_all_tests_are_nominal():
+def test_sizes_of_all_tests_are_nominal(monkeypatch):
+    """500 replicates; of the paired tests, which cost most, 200, which tell a size of .15 from the nominal .05."""
+    every = calibration.paired_p
+    monkeypatch.setattr(calibration, "paired_p", lambda replicates, rng: every(200, rng))
     found, p_values = calibration.calibration(replicates=500)
     sizes = {r["test"]: r["verdict"] for r in found if r["layer"] == "calibration"}
-    assert set(sizes.values()) == {"size ok"}, sizes
+    few = {test for test in sizes if test.startswith("paired: ")}
+    assert {sizes[test] for test in set(sizes) - few} == {"size ok"}, sizes
+    assert len(few) == 5 and "size off" not in {sizes[test] for test in few}, sizes
+    assert calibration.size_row("paired: t", [0.01] * 30 + [0.5] * 170, 0)["verdict"] == "size off"
     assert set(p_values) == set(sizes)

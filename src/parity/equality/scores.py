@@ -26,6 +26,7 @@ A test of many tables is their smallest p times their number. A token of probabi
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,17 +123,22 @@ def folded(s: Sums, table: np.ndarray, size: int) -> Tables:
     return Tables(add[0], add[1], add[2] / np.maximum(add[4], 1), add[3])
 
 
-def detectable(t: Tables) -> float:
-    """The smallest total variation per token that the largest table finds with probability POWER at its corrected
-    level, if that much of each law moves from one likely token to another."""
-    best = int(t.weight.argmax())
-    df, level = t.df[best], R.ALPHA / max(1, int((t.df > 0).sum()))
-    limit = stats.chi2.isf(level, df)
+@cache
+def noncentrality(df: float, tables: int) -> float:
+    """Of a chi-square of `df`, what is rejected with probability POWER at the level corrected for so many tables."""
+    limit = stats.chi2.isf(R.ALPHA / tables, df)
 
     def lacking(noncentral: float) -> float:
         return float(stats.ncx2.sf(limit, df, noncentral)) - R.POWER
 
-    return math.sqrt(optimize.brentq(lacking, 1e-6, 1e6) / t.weight[best])
+    return float(optimize.brentq(lacking, 1e-6, 1e6))
+
+
+def detectable(t: Tables) -> float:
+    """The smallest total variation per token that the largest table finds with probability POWER at its corrected
+    level, if that much of each law moves from one likely token to another."""
+    best = int(t.weight.argmax())
+    return math.sqrt(noncentrality(float(t.df[best]), max(1, int((t.df > 0).sum()))) / t.weight[best])
 
 
 def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **place: Any) -> Row:
