@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import copy
 import hashlib
 from dataclasses import asdict
 
@@ -55,3 +56,18 @@ def all_weights(tmp_path, monkeypatch):
     (folder / "SHA256SUMS").write_text("\n".join([*sums, *drafter]) + "\n")
     monkeypatch.setattr(weights, "EMBEDDED", folder)
     return folder, before
+
+
+@pytest.fixture(scope="session")
+def stood_in(tmp_path_factory):
+    """Stand-ins by name, each written once: what a configuration says of it, paths whole."""
+    from parity.stand_ins.__main__ import entry
+
+    folder, known = tmp_path_factory.mktemp("stand_ins"), {}
+
+    def make(name):
+        if name not in known:
+            known[name] = entry(name, folder / name)
+        return copy.deepcopy(known[name])
+
+    return make

@@ -20,7 +20,7 @@ def held(folder):
         name: hashlib.sha256(f.read_bytes()).hexdigest() if f.suffix in (".safetensors", ".bin", ".ckpt") else ""
         for name, f in files.items()
     }
-    return pin.Listed("o/n", COMMIT, told)
+    return pin.Listed("o/n", COMMIT, told, {name: f.stat().st_size for name, f in files.items()})
 
 
 @pytest.fixture

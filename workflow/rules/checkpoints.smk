@@ -2,6 +2,7 @@
 
 REQUIRED INPUTS  the models of every section of the configuration; for embedded ones src/parity/embedded/weights
 OUTPUTS          results/checkpoints/<kind>/<model>-<revision>/manifest.json: where each file is, and its digest
+                 target `plan`: says what the experiment will need, and makes nothing
 
 The only rule that may use the network, and only for `source: hub`. A pinned commit, a digest for every file.
 """
@@ -34,3 +35,19 @@ rule checkpoint:
             --out {output:q} \
             >{log:q} 2>&1
         """
+
+
+localrules:
+    plan,
+
+
+rule plan:
+    params:
+        config=EXPERIMENT.model_dump_json(exclude_unset=True),
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    message:
+        "what {EXPERIMENT.experiment} will need"
+    shell:
+        "python -m parity.models plan --config {params.config:q}"

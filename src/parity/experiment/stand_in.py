@@ -15,7 +15,7 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
 from parity.experiment import sources
-from parity.experiment.declared import modules
+from parity.experiment.declared import function, modules
 from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.weights import largest, places
 
@@ -31,8 +31,9 @@ BANNER = "Stand-ins: tiny random networks in the published formats. No figure he
 
 def made(name: str, where: Path = Path("results/stand_ins")) -> dict[str, Any]:
     """What the configuration says of a stand-in; it is written if it is not there, or was made by other code."""
-    if name not in modules("stand_ins"):
-        raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
+    known = [module for module in modules("stand_ins") if function("stand_ins", module, "write")]
+    if name not in known:
+        raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(known)}")
     folder = where / f"{name}-{sources.digest(f'parity.stand_ins.{name}')}"
     if not (folder / "entry.json").exists():
         command = [sys.executable, "-m", "parity.stand_ins", name, "--out", str(folder)]

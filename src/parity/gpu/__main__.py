@@ -106,6 +106,9 @@ def forwards(name: str, nets: sizes.Discrete, gb_s: float, left: Callable[[], bo
                 size = nets.bytes(batch, nets.config.prefix + L)  # the cache's length is what a static shape reads
                 row = {"network": name, "compiled": nets.fast, "batch": batch, "window": window, "context": context}
                 yield row | {
+                    "kept": 2
+                    * nets.config.layers
+                    * nets.config.dim,  # numbers of the cache a place: which network it is
                     "ms": ms,
                     "GB": size / 1e9,
                     "share of bandwidth": size / 1e6 / ms / gb_s,

@@ -2,6 +2,7 @@
 
 python -m parity.models add llamagen-xl FOLDER
 python -m parity.models add llamagen-xl hub:owner/name --text flan-t5-xl
+python -m parity.models pin workflow/experiments/sjd-table1.yaml
 python -m parity.models --kind discrete --name scenes --spec '{}' --out
 results/checkpoints/discrete/scenes/manifest.json python -m parity.models convert --model mar --target mar_base.pth
 --draft mar_small.pth --kl kl16.ckpt --out weights/mar
@@ -58,7 +59,36 @@ def added() -> None:
     add.write(a.name, add.entry(a.where, a.grid, a.text), a.out or Path(f"{a.name}.yaml"))
 
 
-COMMANDS = {"add": added, "convert": converted}
+def pinned() -> None:
+    """Commits and digests of the networks that an experiment names by repository, kept in pins.yaml."""
+    from parity.experiment import pins
+    from parity.models import pin
+
+    parser = argparse.ArgumentParser(prog="python -m parity.models pin", description=pinned.__doc__)
+    parser.add_argument("experiment", type=Path, help="its file")
+    parser.add_argument("--out", type=Path, default=pins.FILE, help="where they are kept: %(default)s, which runs read")
+    a = parser.parse_args(sys.argv[2:])
+    pin.write(a.experiment, a.out)
+
+
+def planned() -> None:
+    """What an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
+    from parity.experiment import checks
+    from parity.models import pin, plan
+
+    parser = argparse.ArgumentParser(prog="python -m parity.models plan", description=planned.__doc__)
+    parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
+    a = parser.parse_args(sys.argv[2:])
+    config = checks.load(a.config)
+    models = config.image.models.items() if config.image else ()
+    told = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
+    found = plan.needs(config, plan.cells_of(config), {n: size for n, size in told.items() if size is not None})
+    free = plan.free_bytes()
+    print("\n".join(plan.lines(config, found, free) or ["no discrete model in this experiment"]))
+    plan.check(config, found, free)
+
+
+COMMANDS = {"add": added, "convert": converted, "pin": pinned, "plan": planned}
 
 if __name__ == "__main__":
     one_line(COMMANDS.get(" ".join(sys.argv[1:2]), fetched))

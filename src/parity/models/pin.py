@@ -8,6 +8,7 @@ which runs in this folder read from then on: one on another day decodes the same
 
 import copy
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -21,13 +22,16 @@ from parity.base.files import publish
 from parity.experiment import pins
 from parity.models.fetch import download, refused
 
+ELSEWHERE = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)@(?P<commit>[0-9a-f]{40}):(?P<path>.+)")
+
 
 class Listed(NamedTuple):
-    """A repository at a commit: the SHA-256 of its files by path, "" where the hub does not tell it."""
+    """A repository at a commit: the SHA-256 of its files by path, "" where the hub does not tell it; their bytes."""
 
     repo: str
     commit: str
     files: dict[str, str]
+    bytes: dict[str, int]
 
 
 @cache
@@ -39,7 +43,21 @@ def listed(repo: str, branch: str) -> Listed:
         said = HfApi().model_info(repo, revision=branch, files_metadata=True)
     except Exception as error:  # the hub's client raises several families
         raise ParityError(refused(repo, branch, error)) from None
-    return Listed(repo, str(said.sha), {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in said.siblings or []})
+    files = said.siblings or []
+    digests = {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in files}
+    return Listed(repo, str(said.sha), digests, {f.rfilename: f.size or 0 for f in files})
+
+
+def of_weights(held: Listed, path: str) -> list[str]:
+    """A file of a repository, or the weights of a folder in it ("." for all of it); ParityError for neither."""
+    if path in held.files:
+        return [path]
+    inside = [name for name in sorted(held.files) if PurePosixPath(name).parent == PurePosixPath(path)]
+    found = [[name for name in inside if PurePosixPath(name).match(kind)] for kind in KINDS]
+    if weights := next((some for some in found if some), []):
+        return weights
+    holds = ", ".join(sorted(held.files)[:8])
+    raise ParityError(f"{held.repo} at {held.commit[:8]}: no weights at {path!r}; it holds {holds}")
 
 
 def digest(held: Listed, path: str) -> str:
@@ -48,15 +66,8 @@ def digest(held: Listed, path: str) -> str:
     def of_file(name: str) -> str:
         return held.files[name] or hashlib.sha256(download(held.repo, held.commit, name).read_bytes()).hexdigest()
 
-    if path in held.files:
-        return of_file(path)
-    inside = [name for name in sorted(held.files) if PurePosixPath(name).parent == PurePosixPath(path)]
-    found = [[name for name in inside if PurePosixPath(name).match(kind)] for kind in KINDS]
-    weights = next((some for some in found if some), [])
-    if not weights:
-        holds = ", ".join(sorted(held.files)[:8])
-        raise ParityError(f"{held.repo} at {held.commit[:8]}: no weights at {path!r}; it holds {holds}")
-    return of_several({PurePosixPath(name).name: of_file(name) for name in weights})
+    files = of_weights(held, path)
+    return of_file(path) if path in held.files else of_several({PurePosixPath(f).name: of_file(f) for f in files})
 
 
 def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, Any]:
@@ -64,12 +75,22 @@ def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, An
     where, _, path = name.partition(":")
     repo, _, branch = where.partition("@")
     held = ask(repo, branch or "main")
-    return {"commit": held.commit, "sha256": digest(held, path)} | sizes(held, path)
+    return {"commit": held.commit, "sha256": digest(held, path)}
 
 
-def sizes(held: Listed, path: str) -> dict[str, Any]:
-    """{"network": sizes} that the configuration file of a folder tells; {} where there is none."""
-    return {}
+def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
+    """Bytes of a model's files as the hub tells them, those on this machine left out; None where it does not answer."""
+    total = 0
+    try:
+        for path in files.values():
+            other = ELSEWHERE.fullmatch(path)
+            if other is None and Path(path).exists():
+                continue
+            held = listed(*((other["repo"], other["commit"]) if other else (repo, commit)))
+            total += sum(held.bytes[name] for name in of_weights(held, other["path"] if other else path))
+    except ParityError:
+        return None
+    return total
 
 
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
