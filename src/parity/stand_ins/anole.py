@@ -1,7 +1,9 @@
 """Anole's layout in transformers: one folder, the image tokenizer with its decoder in it; no line tokens."""
 
 from pathlib import Path
+from typing import Any
 
+from parity.stand_ins import words as shared
 from parity.stand_ins.chameleon import decoder, network
 from parity.stand_ins.words import save
 
@@ -14,3 +16,8 @@ def write(folder: Path) -> dict[str, Path]:
     image = {f"model.vqmodel.{name}": tensor for name, tensor in decoder(net).items()}
     save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
     return {"model": Path("Anole-7b-v0.1-hf")}
+
+
+def entry(folder: Path) -> dict[str, Any]:
+    """The stand-in, written, as an experiment's model."""
+    return shared.entry(folder, write(folder), "chameleon")

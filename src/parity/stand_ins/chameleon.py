@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
 SAYS = {"family": "chameleon", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
@@ -66,3 +67,8 @@ def write(folder: Path) -> dict[str, Path]:
     image["loss.discriminator.main.0.weight"] = torch.zeros(1, 3, 4, 4)  # of its training, as published
     torch.save({"state_dict": image}, folder / "vqgan.ckpt")
     return {"model": Path("Lumina-mGPT-7B-768"), "vq": Path("vqgan.ckpt")}
+
+
+def entry(folder: Path) -> dict[str, Any]:
+    """The stand-in, written, as an experiment's model."""
+    return shared.entry(folder, write(folder), "chameleon", pixels=128)

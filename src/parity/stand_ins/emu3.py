@@ -1,9 +1,11 @@
 """Emu3-Gen's layout in transformers: one folder, a nested configuration, the vision tokenizer in it."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
 SAYS = {"family": "emu3", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
@@ -36,3 +38,8 @@ def write(folder: Path) -> dict[str, Path]:
     sharpen(net, seed=2)
     save(net, own, net.state_dict())
     return {"model": Path("Emu3-Gen-hf")}
+
+
+def entry(folder: Path) -> dict[str, Any]:
+    """The stand-in, written, as an experiment's model."""
+    return shared.entry(folder, write(folder), "emu3", pixels=48)

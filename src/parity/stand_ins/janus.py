@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
 SAYS = {"family": "janus", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
@@ -47,3 +48,8 @@ def write(folder: Path) -> dict[str, Path]:
     net.generation_config.generation_kwargs = {"boi_token_id": words["<begin_of_image>"]}
     save(net, own, net.state_dict())
     return {"model": Path("Janus-Pro-1B")}
+
+
+def entry(folder: Path) -> dict[str, Any]:
+    """The stand-in, written, as an experiment's model."""
+    return shared.entry(folder, write(folder), "janus")

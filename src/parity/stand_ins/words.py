@@ -1,7 +1,8 @@
 """What stand-ins share: a tokenizer of bytes with the published special names, configuration files, shards."""
 
+import importlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def sharpen(net: nn.Module, seed: int, scale: float = SCALE) -> None:
             else:
                 centre = float(name.endswith("weight"))
                 weight.copy_(centre + 0.2 * scale * torch.randn(weight.shape, generator=generator))
+
+
+def entry(folder: Path, written: Mapping[str, Path], family: str, pixels: int | None = None) -> dict[str, Any]:
+    """What a configuration says of a stand-in of transformers' layout: its sizes read as `parity models add` does."""
+    from parity.base.weights import sha256
+
+    files = {part: folder / path for part, path in written.items()}
+    sizes = importlib.import_module(f"parity.models.discrete.{family}").read_sizes(files["model"], pixels)
+    digests = {part: sha256(path) for part, path in files.items()}
+    named = {part: str(path) for part, path in files.items()}
+    return {"family": family, "source": "files", "files": named, "sha256": digests, "network": sizes}
 
 
 def save(net: Any, folder: Path, state: dict[str, Tensor]) -> None:

@@ -1,0 +1,176 @@
+"""What is wrong with the files of a published family, or with a caption, is one line that says so."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from parity.base.errors import ConfigError, ParityError
+from parity.experiment import weights
+from parity.experiment.schema import ModelSpec
+from parity.models.discrete import chameleon, emu3, janus
+from parity.models.discrete.load import encoder, load
+from tests.families import manifest
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return manifest("chameleon", tmp_path_factory.mktemp("chameleon"))
+
+
+@pytest.fixture
+def said(written, tmp_path):
+    """A copy of Lumina-mGPT's stand-in, to be spoiled: its manifest and its folder."""
+    folder = shutil.copytree(written["files"]["model"], tmp_path / "model")
+    return written | {"files": written["files"] | {"model": str(folder)}}, folder
+
+
+def rewritten(file, change):
+    held = json.loads(file.read_text())
+    change(held)
+    file.write_text(json.dumps(held))
+
+
+def one_line(error, *parts):
+    text = str(error.value)
+    assert "\n" not in text and all(part in text for part in parts), text
+
+
+def test_a_whole_one_loads(said):
+    load(said[0])
+
+
+def spoil_model_type(folder):
+    rewritten(folder / "config.json", lambda c: c.update(model_type="qwen2"))
+
+
+def spoil_size(folder):
+    rewritten(folder / "config.json", lambda c: c.update(num_attention_heads="many"))
+
+
+def spoil_norm(folder):
+    rewritten(folder / "config.json", lambda c: c.update(swin_norm=True))
+
+
+def spoil_layers(folder):
+    rewritten(folder / "config.json", lambda c: c.update(num_hidden_layers=3))
+
+
+def spoil_shard(folder):
+    sorted(folder.glob("*.safetensors"))[1].unlink()
+
+
+def spoil_names(folder):
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace("IMGIMG", "PICPIC"))
+
+
+def spoil_size_tokens(folder):
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace("<reserved08799>", "<eol>"))
+
+
+def spoil_tokenizer(folder):
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+
+
+def lose_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "parts"),
+    [
+        (spoil_model_type, ["'qwen2'", "allowed here: 'chameleon'"]),
+        (spoil_size, ["config.json", "not a configuration of chameleon"]),
+        (spoil_norm, ["swin_norm", "not built"]),
+        (spoil_layers, ["missing layers.2"]),
+        (spoil_shard, ["model-00002-of"]),
+        (spoil_names, ["codes are not", "allowed"]),
+        (spoil_size_tokens, ["'<reserved08799>'", "allowed"]),
+        (spoil_tokenizer, ["tokenizer.json", "not a tokenizer"]),
+        (lose_tokenizer, ["tokenizer.json", "no such file"]),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_spoiled_folder_is_one_line(said, spoil, parts):
+    given, folder = said
+    spoil(folder)
+    with pytest.raises(ParityError) as error:
+        load(given)
+    one_line(error, *parts)
+
+
+def test_a_vq_that_is_none_and_codes_that_do_not_fit(said, tmp_path):
+    given, _ = said
+    torch.save({"state_dict": {"encoder.conv_in.weight": torch.zeros(1)}}, tmp_path / "vqgan.ckpt")
+    with pytest.raises(ParityError) as error:
+        load(given | {"files": given["files"] | {"vq": str(tmp_path / "vqgan.ckpt")}})
+    one_line(error, "vqgan.ckpt", "allowed: Meta's vqgan.ckpt")
+    with pytest.raises(ParityError) as error:
+        load(given | {"network": given["network"] | {"vocab": 8192}})
+    one_line(error, "64 codes", "8192")
+
+
+@pytest.mark.parametrize("caption", ["a <racm3:break> here", "\ud800"])
+def test_captions_that_no_tokenizer_can_hold(said, caption):
+    with pytest.raises(ParityError) as error:
+        encoder(said[0])(["fine", caption])
+    one_line(error, "caption")
+
+
+def test_a_long_caption_is_cut_and_counted(said, capsys):
+    inputs = encoder(said[0])(["word " * 400])
+    assert "1 of 1 are longer than 1024 tokens" in capsys.readouterr().err
+    assert inputs["valid"].all()
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"rows": 47}, ["network.rows = 47", "multiple of 2"]),
+        ({"line": 2}, ["network.line = 2", "at most 1"]),
+        ({"layers": 2}, ["network.layers = 2", "unknown size"]),
+        ({"columns": 0}, ["network.columns = 0", "1 or more"]),
+    ],
+)
+def test_sizes_that_no_picture_has(given, parts):
+    spec = ModelSpec(
+        family="chameleon", source="files", files={"model": "/m"}, sha256={"model": "0" * 64}, network=given
+    )
+    with pytest.raises(ConfigError) as error:
+        weights.check_network("lumina", spec)
+    one_line(error, *parts)
+
+
+def test_a_part_that_a_family_lacks():
+    spec = ModelSpec(
+        family="janus",
+        source="files",
+        files={"model": "/", "text": "/"},
+        sha256=dict.fromkeys(("model", "text"), "0" * 64),
+    )
+    with pytest.raises(ConfigError) as error:
+        weights.check_files("pro", spec)
+    one_line(error, "files.text", "allowed: model")
+
+
+def test_an_embedded_model_of_another_family():
+    with pytest.raises(ConfigError) as error:
+        weights.check_trained("pro", ModelSpec(family="janus"))
+    one_line(error, "'janus'", "no model of it is embedded")
+
+
+def test_places_of_published_pictures():
+    """Rows, tokens in one, and all of them, as published."""
+
+    def of(**given):
+        return weights.places_of(ModelSpec(source="files", **given))
+
+    assert of(family="chameleon") == (48, 49, 48 * 49 + 1)
+    assert of(family="chameleon", network={"rows": 32, "columns": 32, "line": 0}) == (32, 32, 1025)
+    assert of(family="emu3") == (90, 91, 8192)
+    assert of(family="janus") == (24, 24, 576)
+    assert of(family="llamagen") == (16, 16, 256)
+    for family in (chameleon, emu3, janus):
+        sizes = family.FAMILY["network"]
+        assert family.shape({"network": {}})[0] == sizes["columns"] + sizes.get("line", 0)
