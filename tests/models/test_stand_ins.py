@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2Model
 
@@ -22,8 +23,8 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.experiment import checks, weights
 from parity.experiment.cells import cells
-from parity.models import fetch
-from parity.models.__main__ import converted
+from parity.models import add_pair, fetch
+from parity.models.__main__ import added, converted
 from parity.models.continuous import harmon
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
@@ -296,3 +297,39 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
     before = weights.continuous_revision("harmon", one)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
     assert weights.continuous_revision("harmon", one) != before  # other captions are other images
+
+
+@pytest.mark.parametrize("model", CONTINUOUS)
+def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, model):
+    """Nobody types a digest or a size; the settings are the family's own, whose sampler returns the mean."""
+    (tmp_path / "captions.txt").write_text("a pink stop sign\n" * 64, encoding="utf-8")
+    folder = written[model]["kl"].parent
+    flags = ["--captions", str(tmp_path / "captions.txt")] if model == "harmon" else []
+    out = tmp_path / "own.yaml"
+    monkeypatch.setattr(sys, "argv", ["models", "add", f"{model}-h", str(folder), *flags, "--out", str(out)])
+    added()
+    assert "written" in capsys.readouterr().out
+    config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
+    said = config.continuous
+    assert said.weights.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
+                                  written[model].items()}  # fmt: skip
+    assert said.sampling.last == "mean" and said.sampling.clip == 0 and said.sampling.temperature == 1
+    assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
+    spec = {"family": model, **said.model_dump(include={"weights", "captions"})}
+    assert fetch.manifest("continuous", model, spec, tmp_path / "m")["network"]["grid"] == said.weights.network["grid"]
+    with pytest.raises(ParityError, match=r"own.yaml: is there already"):
+        added()
+
+
+def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
+    shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
+    with pytest.raises(ParityError, match="no autoencoder among them"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+    shutil.copy(written["xar"]["target"], tmp_path / "xar.pth")
+    with pytest.raises(ParityError, match="networks of mar and xar; allowed: one"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+    (tmp_path / "mar.pth").unlink()
+    shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
+    assert add_pair.entry(*add_pair.found(str(tmp_path)), None, None)["weights"]["network"] == {"grid": 16, "cell": 8}
+    with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), 8, None)
