@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,11 +22,14 @@ from parity.base.weights import sha256, unpickle
 from parity.decode.continuous import record
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
-from parity.experiment import checks, weights
+from parity.experiment import checks, given, weights
 from parity.experiment.cells import cells
+from parity.experiment.schema import Config
+from parity.experiment.validation import validate
 from parity.models import add_pair, fetch
 from parity.models.__main__ import added, converted
 from parity.models.continuous import harmon
+from parity.models.continuous import mar as mar_family
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
 from parity.models.continuous.protocol import Start, draw_order
@@ -70,8 +74,8 @@ def decoded(config, model, tmp_path):
     """The pictures of two images by two methods, and the loaded pair: what a run's jobs do."""
     value = checks.load(config)
     every = cells(value, [])
-    given = value.continuous.model_dump(include={"weights", "captions"})
-    manifest = fetch.manifest("continuous", model, {"family": model, **given}, tmp_path / "m")
+    said = value.continuous.model_dump(include={"weights", "captions"})
+    manifest = fetch.manifest("continuous", model, {"family": model, **said}, tmp_path / "m")
     loaded, pictures = load(manifest, needs="draft"), []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
         pair = loaded.pair(range(2), every[0].spec["sampling"], True)
@@ -333,3 +337,24 @@ def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     assert add_pair.entry(*add_pair.found(str(tmp_path)), None, None)["weights"]["network"] == {"grid": 16, "cell": 8}
     with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
         add_pair.entry(*add_pair.found(str(tmp_path)), 8, None)
+
+
+def test_the_docs_configuration_says_what_differs(tmp_path):
+    """docs/continuous.md's, given as `--configfile`, stands alone: nothing of config.yaml is left in it without a
+    word, and its sampling is a published sampler's. Laid over config.yaml, as it once was, it would not be."""
+    text = Path("docs/continuous.md").read_text(encoding="utf-8")
+    snippet = text.split("```yaml\n")[1].split("```")[0].replace(": ...", f": {'a' * 64}")
+    file = tmp_path / "own.yaml"
+    file.write_text(snippet, encoding="utf-8")
+    assert given.stands_alone([file], {})
+    section = validate(Config, yaml.safe_load(snippet), "").continuous
+    sampling = section.sampling
+    assert (sampling.temperature, sampling.clip, sampling.last, section.images) == (1.0, 0.0, "mean", 32)
+    assert sampling.model_dump(exclude={"sampler", "eta"}) == mar_family.FAMILY["sampled"][1280] | {
+        "temperature": 1.0, "clip": 0.0,
+    }  # fmt: skip
+    under = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+    given.merge(under, {"continuous": {"sampling": {"steps": 100}}})
+    assert under["continuous"]["sampling"]["clip"] == 4.0  # an overlay keeps what a file does not name
+    (tmp_path / "scale.yaml").write_text("scale: 0.5\n", encoding="utf-8")
+    assert not given.stands_alone([tmp_path / "scale.yaml"], {})
