@@ -22,7 +22,7 @@ from parity.base.weights import sha256, unpickle
 from parity.decode.continuous import record
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
-from parity.experiment import checks, given, weights
+from parity.experiment import checks, given, stand_in, weights
 from parity.experiment.cells import cells
 from parity.experiment.schema import Config
 from parity.experiment.validation import validate
@@ -358,3 +358,22 @@ def test_the_docs_configuration_says_what_differs(tmp_path):
     assert under["continuous"]["sampling"]["clip"] == 4.0  # an overlay keeps what a file does not name
     (tmp_path / "scale.yaml").write_text("scale: 0.5\n", encoding="utf-8")
     assert not given.stands_alone([tmp_path / "scale.yaml"], {})
+
+
+def test_stand_ins_take_the_place_of_repositories(tmp_path):
+    """`stand_in: true` of an experiment on repositories nobody has: the configuration that the tables' files become."""
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return importlib.import_module(f"parity.stand_ins.{name}").entry(folder)
+
+    hub = {"source": "hub", "repo": "o/n", "files": {"target": "a.pth", "draft": "b.pth", "kl": "kl16.ckpt"}}
+    asked = {"models": ["mar"], "weights": hub, "methods": {"mar": [{}, {"iterations": 64}], "cspd": [{"gamma": 32}]}}
+    text = {"model": {"xlnet": "hub:o/n@nlp", "judge": "hub:o/g"}, "methods": {"sequential": [{}]}}
+    raw = stand_in.replaced({"stand_in": True, "continuous": asked, "text": text}, make)
+    config = checks.load(raw)
+    assert config.continuous.methods == {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 16}]}
+    assert config.text.model.tokenizer.endswith("xlnet-base-cased") and len(cells(config, [])) == 6
+    with pytest.raises(ConfigError):  # as it stands, what is nowhere is nothing to run
+        checks.load({"continuous": asked, "text": text})
