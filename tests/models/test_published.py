@@ -27,6 +27,7 @@ from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert, sizes
 from parity.models.continuous.xar import XARConfig, XARNet
+from parity.stand_ins import kl16
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
     "mar_base": (768, 12, 12, 1024, 6, 208),
@@ -98,13 +99,13 @@ def test_kl16_has_the_published_names():
     assert round(4 * sum(p.numel() for p in net.parameters()) / 2**20) == 254  # MiB of the published file
 
 
-SMALL = {  # released widths, everything else small
+SMALL = {  # one head of 64, as wide as the released ones' are
     "mar": lambda blocks: MARNet(
         MARConfig(
-            classes=5, grid=4, width=768, encoder=blocks, decoder=1, heads=12, buffer=2, head_width=32, head_depth=2
+            classes=5, grid=4, width=64, encoder=blocks, decoder=1, heads=1, buffer=2, head_width=32, head_depth=2
         )
     ),
-    "xar": lambda blocks: XARNet(XARConfig(classes=5, grid=16, width=768, encoder=blocks, decoder=1, heads=12)),
+    "xar": lambda blocks: XARNet(XARConfig(classes=5, grid=16, width=64, encoder=blocks, decoder=1, heads=1)),
 }
 
 
@@ -123,11 +124,7 @@ def released(tmp_path_factory):
         else:
             kept = {**state, "mask": torch.ones(2, 2), "rope.freqs": torch.ones(2)}
         torch.save(kept, folder / f"{model}{part}.pth")
-    ours = KL(KLConfig()).state_dict()
-    names = {published: next(iter(published_names({published: torch.empty(0)}))) for published in kl16_names()}
-    torch.save(
-        {"model": {**{p: ours[o] for p, o in names.items()}, "loss.logvar": torch.zeros(1)}}, folder / "kl16.ckpt"
-    )
+    kl16.write(folder)
     return folder, nets
 
 
@@ -157,7 +154,7 @@ def test_released_files_become_an_experiment(released, tmp_path, model, monkeypa
     start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
     tokens = record(pair, start, cspd(pair, start, noise=noise, gamma=2)).tokens
     pixels = loaded.pictures(tokens[:1])  # the released decoder takes seconds a picture
-    side = 16 * nets[model, ""].config.grid
+    side = 2 * nets[model, ""].config.grid
     assert len(tokens) == 2 and pixels.shape == (1, side, side, 3) and pixels.dtype == np.uint8
     assert loaded.class_of(3) == str(21 % 5)
     assert weights.places(model, config.continuous) == pair.target.length

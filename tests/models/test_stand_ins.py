@@ -6,10 +6,12 @@ import os
 import shutil
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2Model
 
@@ -20,11 +22,14 @@ from parity.base.weights import sha256, unpickle
 from parity.decode.continuous import record
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
-from parity.experiment import checks, weights
+from parity.experiment import checks, given, stand_in, weights
 from parity.experiment.cells import cells
-from parity.models import fetch
-from parity.models.__main__ import converted
+from parity.experiment.schema import Config
+from parity.experiment.validation import validate
+from parity.models import add_pair, fetch
+from parity.models.__main__ import added, converted
 from parity.models.continuous import harmon
+from parity.models.continuous import mar as mar_family
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
 from parity.models.continuous.protocol import Start, draw_order
@@ -69,8 +74,8 @@ def decoded(config, model, tmp_path):
     """The pictures of two images by two methods, and the loaded pair: what a run's jobs do."""
     value = checks.load(config)
     every = cells(value, [])
-    given = value.continuous.model_dump(include={"weights", "captions"})
-    manifest = fetch.manifest("continuous", model, {"family": model, **given}, tmp_path / "m")
+    said = value.continuous.model_dump(include={"weights", "captions"})
+    manifest = fetch.manifest("continuous", model, {"family": model, **said}, tmp_path / "m")
     loaded, pictures = load(manifest, needs="draft"), []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
         pair = loaded.pair(range(2), every[0].spec["sampling"], True)
@@ -296,3 +301,79 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
     before = weights.continuous_revision("harmon", one)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
     assert weights.continuous_revision("harmon", one) != before  # other captions are other images
+
+
+@pytest.mark.parametrize("model", CONTINUOUS)
+def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, model):
+    """Nobody types a digest or a size; the settings are the family's own, whose sampler returns the mean."""
+    (tmp_path / "captions.txt").write_text("a pink stop sign\n" * 64, encoding="utf-8")
+    folder = written[model]["kl"].parent
+    flags = ["--captions", str(tmp_path / "captions.txt")] if model == "harmon" else []
+    out = tmp_path / "own.yaml"
+    monkeypatch.setattr(sys, "argv", ["models", "add", f"{model}-h", str(folder), *flags, "--out", str(out)])
+    added()
+    assert "written" in capsys.readouterr().out
+    config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
+    said = config.continuous
+    assert said.weights.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
+                                  written[model].items()}  # fmt: skip
+    assert said.sampling.last == "mean" and said.sampling.clip == 0 and said.sampling.temperature == 1
+    assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
+    spec = {"family": model, **said.model_dump(include={"weights", "captions"})}
+    assert fetch.manifest("continuous", model, spec, tmp_path / "m")["network"]["grid"] == said.weights.network["grid"]
+    with pytest.raises(ParityError, match=r"own.yaml: is there already"):
+        added()
+
+
+def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
+    shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
+    with pytest.raises(ParityError, match="no autoencoder among them"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+    shutil.copy(written["xar"]["target"], tmp_path / "xar.pth")
+    with pytest.raises(ParityError, match="networks of mar and xar; allowed: one"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+    (tmp_path / "mar.pth").unlink()
+    shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
+    assert add_pair.entry(*add_pair.found(str(tmp_path)), None, None)["weights"]["network"] == {"grid": 16, "cell": 8}
+    with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
+        add_pair.entry(*add_pair.found(str(tmp_path)), 8, None)
+
+
+def test_the_docs_configuration_says_what_differs(tmp_path):
+    """docs/continuous.md's, given as `--configfile`, stands alone: nothing of config.yaml is left in it without a
+    word, and its sampling is a published sampler's. Laid over config.yaml, as it once was, it would not be."""
+    text = Path("docs/continuous.md").read_text(encoding="utf-8")
+    snippet = text.split("```yaml\n")[1].split("```")[0].replace(": ...", f": {'a' * 64}")
+    file = tmp_path / "own.yaml"
+    file.write_text(snippet, encoding="utf-8")
+    assert given.stands_alone([file], {})
+    section = validate(Config, yaml.safe_load(snippet), "").continuous
+    sampling = section.sampling
+    assert (sampling.temperature, sampling.clip, sampling.last, section.images) == (1.0, 0.0, "mean", 32)
+    assert sampling.model_dump(exclude={"sampler", "eta"}) == mar_family.FAMILY["sampled"][1280] | {
+        "temperature": 1.0, "clip": 0.0,
+    }  # fmt: skip
+    under = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+    given.merge(under, {"continuous": {"sampling": {"steps": 100}}})
+    assert under["continuous"]["sampling"]["clip"] == 4.0  # an overlay keeps what a file does not name
+    (tmp_path / "scale.yaml").write_text("scale: 0.5\n", encoding="utf-8")
+    assert not given.stands_alone([tmp_path / "scale.yaml"], {})
+
+
+def test_stand_ins_take_the_place_of_repositories(tmp_path):
+    """`stand_in: true` of an experiment on repositories nobody has: the configuration that the tables' files become."""
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return importlib.import_module(f"parity.stand_ins.{name}").entry(folder)
+
+    hub = {"source": "hub", "repo": "o/n", "files": {"target": "a.pth", "draft": "b.pth", "kl": "kl16.ckpt"}}
+    asked = {"models": ["mar"], "weights": hub, "methods": {"mar": [{}, {"iterations": 64}], "cspd": [{"gamma": 32}]}}
+    text = {"model": {"xlnet": "hub:o/n@nlp", "judge": "hub:o/g"}, "methods": {"sequential": [{}]}}
+    raw = stand_in.replaced({"stand_in": True, "continuous": asked, "text": text}, make)
+    config = checks.load(raw)
+    assert config.continuous.methods == {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 16}]}
+    assert config.text.model.tokenizer.endswith("xlnet-base-cased") and len(cells(config, [])) == 6
+    with pytest.raises(ConfigError):  # as it stands, what is nowhere is nothing to run
+        checks.load({"continuous": asked, "text": text})

@@ -44,7 +44,7 @@ class TextModel(Strict):
     def _known(self):
         for part in ("xlnet", "judge"):
             if getattr(self, part).startswith(HUB) and part not in self.sha256:
-                raise ValueError(f"sha256.{part} is needed for {HUB}; `python -m parity.models add` writes it")
+                raise ValueError(f"sha256.{part} is needed for {HUB}; `python -m parity.models pin` finds it")
         return self
 
 

@@ -46,16 +46,21 @@ def converted() -> None:
 
 
 def added() -> None:
-    """A published discrete model as an experiment: files, digests and sizes are read from where it lies."""
-    from parity.models import add
+    """A published model as an experiment: files, digests and sizes are read from where it lies."""
+    from parity.models import add, add_pair
 
     parser = argparse.ArgumentParser(prog="python -m parity.models add", description=added.__doc__)
     parser.add_argument("name", help="of the model in the configuration")
     parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
     parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
     parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
+    parser.add_argument("--tokenizer", type=Path, help="of a continuous model that reads captions")
+    parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
+    if pair := add_pair.entry(*add_pair.found(a.where), a.grid, a.tokenizer):
+        add_pair.write(a.name, pair, a.captions, a.out or Path(f"{a.name}.yaml"))
+        return
     add.write(a.name, add.entry(a.where, a.grid, a.text), a.out or Path(f"{a.name}.yaml"))
 
 

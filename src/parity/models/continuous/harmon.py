@@ -28,6 +28,11 @@ FAMILY = {  # see models.continuous.protocol
     "samplers": ("ddpm", "ddim"),
     "schedules": ("constant",),
     "released": {"grid": 32},
+    "sampled": {
+        768: {"steps": 100, "guidance": 3.0, "guidance_schedule": "constant", "last": "mean"},
+        1280: {"steps": 100, "guidance": 3.0, "guidance_schedule": "constant", "last": "mean"},
+    },
+    "tensors": ("proj_in.0.weight", "mar.diffloss.net.input_proj.weight", "llm.model.embed_tokens.weight"),
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
 

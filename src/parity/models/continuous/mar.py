@@ -26,6 +26,12 @@ FAMILY = {  # see models.continuous.protocol
     "samplers": ("ddpm", "ddim"),
     "schedules": ("linear", "constant"),
     "released": {"grid": 16},
+    "sampled": {  # by width: as the released commands evaluate it
+        768: {"steps": 100, "guidance": 2.9, "guidance_schedule": "linear", "last": "mean"},
+        1024: {"steps": 100, "guidance": 3.0, "guidance_schedule": "linear", "last": "mean"},
+        1280: {"steps": 100, "guidance": 3.2, "guidance_schedule": "linear", "last": "mean"},
+    },
+    "tensors": ("class_emb.weight", "diffloss.net.input_proj.weight"),
     "reads": ("steps", "sampler", "eta", "temperature", "guidance", "guidance_schedule", "clip", "last"),
 }
 

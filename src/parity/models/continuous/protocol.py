@@ -18,6 +18,8 @@ importing it, and has `Config`, a dataclass of sizes, `Network(config)`, and `Mo
         "schedules": schedules of guidance that it has; () for no guidance,
         "reads": sampling settings that its law depends on: another one makes no other cell,
         "released": sizes of its published networks, if there are any: `grid`, and `cell`,
+        "sampled": sampling settings of its published networks by width, as their authors sample them,
+        "tensors": by which its published files are known,
     }
 
 The header's `grid` is tokens a side; where it has `cell`, a place is a cell of so many tokens a side. A family with

@@ -31,6 +31,12 @@ FAMILY = {  # see models.continuous.protocol
     "samplers": ("ddpm",),
     "schedules": ("linear",),
     "released": {"grid": 16, "cell": 8},
+    "sampled": {  # by width: as the released commands evaluate it
+        768: {"steps": 40, "guidance": 2.7, "guidance_schedule": "linear", "last": "mean"},
+        1024: {"steps": 50, "guidance": 2.3, "guidance_schedule": "linear", "last": "mean"},
+        1280: {"steps": 50, "guidance": 2.2, "guidance_schedule": "linear", "last": "mean"},
+    },
+    "tensors": ("class_emb.weight", "pred.weight", "z_proj_ln.weight"),
     "reads": ("steps", "temperature", "guidance", "guidance_schedule", "last"),
 }
 
