@@ -28,7 +28,7 @@ def test_a_column_says_which_network_is_missing():
     [table] = [block for details in others for block in details.body]
     lines = dict(zip(heads(table), table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
-    assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5"
+    assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
 
 
 def test_tables_name_the_protocol_with_its_digest():
