@@ -5,7 +5,8 @@ has a standard error, and beside them
     n, batch, batches, device, dtype          rows, rows decoded at once, batches, and where
     seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3; speedup _q1 and _q3;
         speedup_single, network_share
-    discrete     step_compression_low and _high; reference_n of FID
+    discrete     step_compression_low and _high; reference_n of FID; acceptance_by_slot, JSON
+    published    protocol and the digest of its recipe; <figure>_why of what could not be measured; clip_cut; manifold_n
     anysubset    code_not_run: why unit tests were not run
     continuous   drafted, is_sd, test_seconds, target_network_seconds, target_head_seconds, real_accuracy, reference_n
 What compares a cell with another is the report's. features.npz holds ids and, as far as the cell has them: discrete

@@ -102,7 +102,8 @@ def exported(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, 
 
 def together(images: Iterable[tuple[str, str, np.ndarray]]) -> Iterator[tuple[str, list[np.ndarray]]]:
     """The pictures of each prompt, with its caption."""
-    prompt, caption, held = "", "", []
+    prompt, caption = "", ""
+    held: list[np.ndarray] = []
     for name, said, pixels in images:
         own = name.rsplit("/", 1)[0]
         if own != prompt and held:

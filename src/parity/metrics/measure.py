@@ -72,7 +72,7 @@ def run(a: argparse.Namespace) -> None:
     place |= {"seed": sample.spec["seed"], **sample.told}
     constant = {name: np.full(len(ids), value) for name, value in place.items()}
     records = {"id": ids, **constant, **columns(sample, modules)}
-    values = figures(sample, modules) | ({"protocol": named(a.protocol)} if a.protocol else {})
+    values = figures(sample, modules) | ({"protocol": named(sample.protocol)} if sample.protocol else {})
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
     write_records(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)

@@ -22,7 +22,7 @@ from parity.report.figures import STYLE, Drawing, look_of, plot
 from parity.report.format import ABSENT, Entry, grey, missing, pill, words
 from parity.report.labelling import Named, label_points
 from parity.report.settings import records
-from parity.report.tables import Column, mark, mismatch, show
+from parity.report.tables import Column, mark, mismatch, show, unmeasured
 
 # Of each kind the figure of quality: its column of the records, its column of the summary, its name.
 QUALITY = {
@@ -105,7 +105,7 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
         for c in (name, f"{name}_se")
     ]
     if any(missing(v) for v in values):
-        return ABSENT
+        return unmeasured(row, name)
     value, error, other, its = map(float, values)  # type: ignore[arg-type]
     reach = 1.96 * float(np.hypot(error, its))
     return judged(moved(value - other, reach, int(row["n"])), kind, row, reach)

@@ -67,14 +67,19 @@ def value(name: str, digits: int = 4) -> Maker:
     return lambda row: plain(row.get(name), digits)
 
 
+def unmeasured(row: Row, name: str) -> Entry:
+    """What stands in the place of a figure that there is none of: what its metric lacked, if it said so."""
+    what, _, which = words(row.get(f"{name}_why"), NOT_RUN).partition(": ")
+    return Entry(what, which, "none")
+
+
 def measured(name: str, scale: float = 1.0) -> Maker:
     """A figure with what is known of its error beneath it: its interval, or its standard error."""
 
     def entry(row: Row) -> Entry:
         parts: list[Any] = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
-        if missing(parts[0]) and not missing(row.get(f"{name}_why")):
-            what, _, which = str(row[f"{name}_why"]).partition(": ")
-            return Entry(what, which, "none")
+        if missing(parts[0]):
+            return unmeasured(row, name)
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
         shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
         return form.grey(shown, row.get("kind")) if few.too_few(row, name) else shown

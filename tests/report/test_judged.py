@@ -1,0 +1,51 @@
+"""What tables say of pictures that published networks judge, and of what no network judged."""
+
+import json
+
+from parity.metrics.layouts import FIGURES
+from parity.report import common, discrete
+from parity.report.format import ABSENT
+from parity.report.tables import measured
+
+ROW = {
+    "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
+    "clip_score": 0.3, "clip_score_se": 0.001, "fid_why": "no network: networks.inception",
+    "hps_why": "no network: networks.hps", "protocol": "sjd 04de33dc", "acceptance_by_slot": "[0.9,0.5]",
+    "acceptance_length": 1.85,
+    "tokens_per_second": 9.0,
+}  # fmt: skip
+
+
+def heads(table):
+    return [head for head, _ in table.columns]
+
+
+def test_a_column_says_which_network_is_missing():
+    assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
+    assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
+    assert measured("recall")(ROW) == ABSENT  # nothing was said of it
+    others = list(common.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.IN_TABLES))
+    [table] = [block for details in others for block in details.body]
+    lines = dict(zip(heads(table), table.rows[0], strict=True))
+    assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
+    assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
+
+
+def test_tables_name_the_protocol_with_its_digest():
+    assert discrete.measured_by([ROW, ROW]) == " Measured by protocol sjd 04de33dc."
+    assert discrete.measured_by([{"method": "ar"}]) == ""
+
+
+def test_acceptance_has_a_column_a_slot_and_methods_that_draft_less_have_none():
+    plain = ROW | {"label": "ar", "method": "ar", "acceptance_by_slot": json.dumps([])}
+    [details] = discrete.serving([ROW, plain])
+    [table] = details.body
+    at = heads(table).index("Slot 1")
+    assert [[entry.text for entry in line[at : at + 2]] for line in table.rows] == [["90%", "50%"], ["n/a", "n/a"]]
+    assert "Slot 3" not in heads(table) and not list(discrete.serving([{"method": "ar"}]))
+
+
+def test_no_more_slots_than_there_is_room_for():
+    [details] = discrete.serving([ROW | {"acceptance_by_slot": json.dumps([0.5] * 30)}])
+    shown = [head for head in heads(details.body[0]) if head.startswith("Slot ")]
+    assert shown == [f"Slot {j}" for j in range(1, discrete.SLOTS + 1)]
