@@ -40,7 +40,7 @@ CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of
 PARTS = 8
 TESTS = (
     "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
-    "pairs", "support",
+    "pairs", "batches", "PIT", "support",
 )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def by_context(
 ) -> list[Row]:
     """The tests of tables. asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
     L, V = p.shape[1:]
-    free: np.ndarray = asked.any(0)
+    free = np.asarray(asked.any(0))
     count = int(asked.sum())
     one, square = hot(tokens, V) * asked[..., None], outer(p)
     alone = sums_of(*(x[:, free].sum(0) for x in (one, p, square)))
@@ -324,8 +324,11 @@ def score_rows(
     ]
     if two is not None:
         found.append(by_pairs(layer, tokens, two, asked.any(0), **place))
-    if impossible.any():
-        note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
-        values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
-        found.append(R.row(layer, "support", impossible.size, **values))
-    return found
+    return found + ([support_row(layer, impossible, **place)] if impossible.any() else [])
+
+
+def support_row(layer: str, impossible: np.ndarray, **place: Any) -> Row:
+    """Tokens [n, L] of probability zero reject by themselves."""
+    note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
+    values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
+    return R.row(layer, "support", impossible.size, **values)

@@ -4,6 +4,7 @@ Each is the decoder itself with one thing changed about it: its noise, the laws 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,12 @@ from parity.decoders.discrete.spec import spec
 from parity.decoders.steps import Step
 from parity.equality import rows as R
 from parity.equality.faults import Trial, altered
-from parity.equality.long.discrete import Target, targets
+from parity.equality.long.discrete import targets
 from parity.equality.rows import Row
 from parity.equality.scores import TESTS
 from parity.equality.targets import Decoder
 from parity.models.discrete.protocol import TokenModel
+from parity.models.discrete.sampling import Sampled
 
 WINDOW, GAMMA = 16, 4
 ENOUGH = 30_000  # tokens in which every fault shows
@@ -40,7 +42,8 @@ class Numbered(Noise):
 
 
 class Told:
-    """A model whose laws [B, S, V] are told otherwise: `change` takes them and their places [B, S]."""
+    """A model whose laws [B, S, V] are told otherwise: `change` takes them and their places [B, S]. Guided ones are
+    told so after their guidance."""
 
     def __init__(self, model: TokenModel, change: Callable[[Tensor, Tensor], Tensor]):
         self.model, self.change = model, change
@@ -94,12 +97,66 @@ def with_laws(decoder: Decoder, change: Callable[[Tensor, Tensor], Tensor], last
     return faulty
 
 
+def at_rows(logits: Tensor, places: Tensor, width: int = 16) -> Tensor:
+    return torch.where((places % width == 0)[..., None], flatter(logits, 0.3), logits)
+
+
+def if_ahead(logits: Tensor, places: Tensor) -> Tensor:
+    """Of rows that are ahead of the slowest."""
+    first = places[:, :1]
+    return torch.where((first > first.min())[..., None], flatter(logits, 0.1), logits)
+
+
+def anything(logits: Tensor, places: Tensor) -> Tensor:
+    """One token in a thousand is any token, possible or not."""
+    return (0.999 * logits.softmax(-1) + 0.001 / logits.shape[-1]).log()
+
+
+class Rolled:
+    """Laws told flatter after a pass in which all but `most` of the window's tokens were dropped."""
+
+    def __init__(self, model: TokenModel, most: int):
+        self.model, self.most = model, most
+        self.before: Tensor | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        logits, first = self.model.logits(tokens, positions), positions[:, 0]
+        deep = torch.zeros_like(first) > 0 if self.before is None else first - self.before <= self.most
+        self.before = first
+        return torch.where(deep[:, None, None], flatter(logits, 0.3), logits)
+
+
+def rolled_back(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    return sjd(Rolled(model, 2), start, noise=noise, **options)
+
+
+def in_small(decoder: Decoder, most: int) -> Decoder:
+    """Wrong in batches of `most` rows or fewer."""
+    wrong = with_laws(decoder, partial(from_place, first=0, share=0.3))
+
+    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+        return (wrong if len(start) <= most else decoder)(model, start, noise=noise, **options)
+
+    return faulty
+
+
+def less_guided(model: Any, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    return sjd(Sampled(model.model, replace(model.sampling, guidance=1.6)), start, noise=noise, **options)
+
+
+def more_kept(model: Any, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    return sjd(Sampled(model.model, replace(model.sampling, top_k=6)), start, noise=noise, **options)
+
+
 def twins(noise: Noise) -> Noise:
     """Every second row has the numbers of the one before."""
     return Numbered(noise, lambda index: index, noise.keys[torch.arange(len(noise.keys)) // 2 * 2])
 
 
-W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter")
+W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter", "hash", "guided")
 FLATTER = "law flatter by a tenth beyond token 5"
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
@@ -121,20 +178,34 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         with_laws(sjd, partial(from_place, first=0, share=0.02)), W, "every 50th token uniform", ("order 2",)
     ),
     "ar: twins": (with_noise(ar, twins), {}, "rows share their noise", ("hidden",)),
+    "sjd: row border": (with_laws(sjd, at_rows), W, "first law of every row flatter", ("order 2",)),
+    "sjd: ahead": (with_laws(sjd, if_ahead), W, "laws flatter where rows differ in place", ("chain",)),
+    "sjd: alone": (in_small(sjd, 1), W, "laws flatter when alone in the batch", ("chain",)),
+    "spec: small batch": (in_small(spec, 3), G, "laws flatter in batches of three or fewer", ("chain",)),
+    "sjd: rollback": (rolled_back, W, "laws flatter after a rollback of 14 or more", ("chain",)),
+    "sjd: one in 1000": (with_laws(sjd, anything), W, "a token in 1,000 is any", ("hash",)),
+    "sjd: guidance": (less_guided, W, "guidance 1.6 for 2", ("guided",)),
+    "sjd: top-k": (more_kept, W, "top-k 6 for 5", ("guided",)),
 }  # fmt: skip
+
+
+def found(decoder: Decoder, options: dict[str, Any], every: Sequence[Any], seed: int) -> list[Row]:
+    """Rows of a decoder on long targets as one family; nothing it draws is an error."""
+    rows: list[Row] = []
+    for target in every:
+        drawn = target.draw(decoder, 0, seed, options)._replace(ordered=True)
+        rows += target.rows_of(drawn, "long", seed, 0)
+    R.family(rows)
+    return rows
 
 
 def trials(n: int, seeds: Sequence[int], draws: int = 0, threads: int = 1) -> Iterator[Trial]:
     """Every variant, n tokens a target; its tests are one family."""
+    yield from over(VARIANTS, targets, n)
 
-    def sample(decoder: Decoder, options: dict[str, Any], every: Sequence[Target], seed: int) -> list[Row]:
-        rows: list[Row] = []
-        for target in every:
-            drawn = target.draw(decoder, 0, seed, options)._replace(ordered=True)
-            rows += target.rows_of(drawn, "long", seed, draws)
-        R.family(rows)
-        return rows
 
-    for method, (decoder, options, fault, names) in VARIANTS.items():
-        every = [t for t in targets(options, n) if t.name.rpartition(" ")[0] in names]
-        yield Trial(method, fault, partial(sample, decoder, options, every), n >= ENOUGH, TESTS)
+def over(variants: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]], of: Any, n: int) -> Iterator[Trial]:
+    """Trials of variants on targets `of` their options."""
+    for method, (decoder, options, fault, names) in variants.items():
+        every = [t for t in of(options, n) if t.name.startswith(names)]
+        yield Trial(method, fault, partial(found, decoder, options, every), n >= ENOUGH, TESTS)

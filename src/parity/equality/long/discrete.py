@@ -1,9 +1,12 @@
-"""Long targets of discrete decoders: a chain of order 1 and one of order 2, a hidden-state model, and a counter.
+"""Long targets of discrete decoders: chains, hidden states, a counter, a table under a hash, and guided ones.
 
 chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
 order 2  V = 4, a third of the laws rule a token out
 hidden   V = 8, five states that stay for a while, which no few tokens tell; the last token of a row is forced
 counter  V = 4, the law hangs on the sum of all tokens before, modulo 3: nothing is ever forgotten
+hash     V = 1,024, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere shows.
+         Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is forced
+guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
 """
 
 import math
@@ -20,11 +23,13 @@ from parity.base.errors import ParityError
 from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
+from parity.equality.long.batches import Apart, apart, batch_row
 from parity.equality.rows import Row
-from parity.equality.scores import score_rows
+from parity.equality.scores import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
 from parity.equality.teacher_forced import slots
 from parity.experiment.options import longest_place
+from parity.models.discrete.hashed import Guided, HashedTable
 from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
@@ -35,31 +40,34 @@ class Drawn(NamedTuple):
     laws: np.ndarray  # [n, L, V] of each token given those before it
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
     ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
+    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+
+
+Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, forced
 
 
 @dataclass(frozen=True)
 class Target:
-    """A hidden law, the draft model's, and how many sequences of which length are drawn of it."""
+    """A law of any length, and how many sequences of which length are drawn of it."""
 
     name: str
-    of: Law
-    drafts: Law
+    make: Make
     length: int
     width: int
     forced: Tensor  # [L]
     n: int
-
-    @property
-    def vocab(self) -> int:
-        return self.of.emit.shape[1]
+    of: Law | None  # where pairs are known
+    alone: bool = False  # whether small batches are looked at
 
     def model(self, rows: int) -> TokenModel:
-        return Sampled(HiddenMarkov(self.of, self.length, rows, self.width, self.forced, self.drafts), TokenSampling())
+        return self.make(self.length, rows, self.width, self.forced)
 
     @cached_property
-    def law(self) -> np.ndarray:
+    def law(self) -> np.ndarray | None:
         """[L, V, L, V] of every two tokens, by the forward algorithm."""
-        L, V = self.length, self.vocab
+        if self.of is None:
+            return None
+        L, V = self.length, self.of.emit.shape[1]
         certain = torch.nn.functional.one_hot(self.forced.clamp(min=0), V).double()
         free = (self.forced < 0).tolist()
         emit = [self.of.emit if free[i] else certain[i].expand_as(self.of.emit) for i in range(L)]
@@ -84,23 +92,58 @@ class Target:
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
         """The target's own n decoded sequences, all in one batch: rows are at very different positions in it."""
-        model, start = self.model(self.n), torch.zeros(self.n, dtype=torch.int64)
-        noise = counted_noise(row_key(seed, self.name), range(self.n))
-        try:
-            done = record(model, start, decoder(model, start, noise=noise, **options))
-        except ParityError as error:
-            raise ParityError(f"model {self.name}, {error}") from error
-        laws = self.laws(done.tokens)
-        zero = (laws.gather(-1, done.tokens[..., None])[..., 0] == 0).nonzero()
+        key = row_key(seed, self.name)
+
+        def of(which: np.ndarray) -> tuple[Tensor, Tensor]:
+            model, start = self.model(len(which)), torch.zeros(len(which), dtype=torch.int64)
+            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            try:
+                done = record(model, start, decoder(model, start, noise=noise, **options))
+            except ParityError as error:
+                raise ParityError(f"model {self.name}, {error}") from error
+            return done.tokens, done.step
+
+        tokens, step = of(np.arange(self.n))
+        drawn = self.said(tokens, step, strict)
+        zero = np.argwhere(np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0)
         if strict and len(zero):
-            row, i = zero[0].tolist()
-            what = f"token {int(done.tokens[row, i])} of probability zero was sampled"
+            row, i = zero[0]
+            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
             raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
-        return Drawn(done.tokens.numpy(), laws.numpy(), slots(done.step.numpy().astype(int)), strict)
+        if not self.alone:
+            return drawn
+        found, again = apart(lambda rows: of(rows)[0].numpy(), drawn.tokens)
+        if again is None:
+            return drawn._replace(small=(found, None))
+        none = torch.zeros(again.shape, dtype=torch.int64)
+        return drawn._replace(small=(found, self.said(torch.from_numpy(again), none, False)))
+
+    def said(self, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), slots(step.numpy().astype(int)), ordered)
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        place: dict[str, Any] = {"model": self.name, "seed": seed}
         slot = drawn.slot if drawn.ordered else None
-        return score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, model=self.name, seed=seed)
+        rows = scored(drawn, layer, self.law, slot, **place)
+        if drawn.small is not None:
+            found, own = drawn.small
+            rows.append(batch_row(layer, found, scored(own, layer, None, None, **place) if own else [], **place))
+        return rows
+
+
+def scored(drawn: Drawn, layer: str, two: np.ndarray | None, slot: np.ndarray | None, **place: Any) -> list[Row]:
+    """Rows of the tests; tokens of a large vocabulary are told apart by the eighth of their law alone."""
+    tokens, p = drawn.tokens, drawn.laws
+    if p.shape[2] <= MANY:
+        return score_rows(layer, tokens, p, two, slot, **place)
+    forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
+    scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
+    part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
+    eighths = np.stack([np.where(part == k, p, 0).sum(2) for k in range(PARTS)], 2)
+    own = np.take_along_axis(part, tokens[..., None], 2)[..., 0].astype(int)
+    rows = score_rows(layer, own, eighths, None, slot, forced, scores, **place)
+    impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
+    return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
 
 
 def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
@@ -136,11 +179,39 @@ def counter_laws(generator: torch.Generator) -> tuple[Law, Law]:
     return counter(table), counter(mixed(table))
 
 
+def mixture(of: Law, drafts: Law) -> Make:
+    return lambda length, rows, width, forced: Sampled(
+        HiddenMarkov(of, length, rows, width, forced, drafts), TokenSampling()
+    )
+
+
+def hashed(generator: torch.Generator) -> Make:
+    base, out = softmax((1, MOST), 1.0, generator), torch.rand(TABLES, MOST, generator=generator) < 0.75
+    law = torch.where(out, 0.0, base)
+    drafts = torch.where(out & out.roll(1, 0), 0.0, base)
+    return lambda length, rows, width, forced: Sampled(
+        HashedTable(law.log(), length, rows, width, forced, drafts.log()), TokenSampling()
+    )
+
+
+def guided(generator: torch.Generator) -> Make:
+    pairs = [chain_laws(generator) for _ in range(2)]
+    sampling = TokenSampling(guidance=2.0, top_k=5)
+    return lambda length, rows, width, forced: Sampled(
+        Guided(*(HiddenMarkov(of, length, rows, width, forced, drafts) for of, drafts in pairs)), sampling
+    )
+
+
 MAKES: dict[str, Callable[[torch.Generator], tuple[Law, Law]]] = {
     "chain": chain_laws, "order 2": order_two_laws, "hidden": hidden_laws, "counter": counter_laws,
 }  # fmt: skip
-FORCED = ("hidden",)
+WITHOUT_PAIRS: dict[str, tuple[Callable[[torch.Generator], Make], int, int]] = {  # V, and the share of tokens drawn
+    "hash": (hashed, 1024, 16), "guided": (guided, 8, 2),
+}  # fmt: skip
+FORCED = ("hidden", "hash")
 LONGEST = 256
+MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of more
+MOST, TABLES = 1024, 256
 
 
 def sizes(options: dict[str, Any]) -> tuple[int, int]:
@@ -153,12 +224,21 @@ def sizes(options: dict[str, Any]) -> tuple[int, int]:
 def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[Target]:
     """Each is a function of its name, the options' sizes and the seed."""
     (length, width), result = sizes(options), []
-    for make, laws in MAKES.items():
-        generator = torch.Generator().manual_seed(row_key(seed, make) % 2**63)
-        of, drafts = laws(generator)
+
+    def add(name: str, make: Make, V: int, of: Law | None, share: int) -> None:
         forced = torch.full((length,), -1)
-        if make in FORCED:
-            forced[width - 1 :: width] = of.emit.shape[1] - 1
-        name = f"{make} {of.emit.shape[1]}x{length}"
-        result.append(Target(name, of, drafts, length, width, forced, max(100, size // length)))
+        if name in FORCED:
+            forced[width - 1 :: width] = V - 1
+        rows = max(100, size // length // share)
+        result.append(Target(f"{name} {V}x{length}", make, length, width, forced, rows, of, name == "chain"))
+
+    for name, laws in MAKES.items():
+        of, drafts = laws(seeded(seed, name))
+        add(name, mixture(of, drafts), of.emit.shape[1], of, 1)
+    for name, (make, V, share) in WITHOUT_PAIRS.items():
+        add(name, make(seeded(seed, name)), V, None, share)
     return result
+
+
+def seeded(seed: int, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(row_key(seed, name) % 2**63)

@@ -1,0 +1,154 @@
+"""Faults of any-subset decoding that short texts do not show, each on a long model of text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_ngram import assd_ngram
+from parity.decoders.anysubset.sequential import sequential
+from parity.decoders.steps import Fill
+from parity.equality.faults import Trial
+from parity.equality.faults.anysubset import no_resampling, with_verify
+from parity.equality.faults.long import Numbered, over, twins
+from parity.equality.long.anysubset import targets
+from parity.equality.targets import Decoder
+from parity.models.anysubset.hidden import LongSubset
+from parity.models.anysubset.protocol import Infilling, ranked
+
+Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+LATE, SIGHT = 32, 8  # the rank from which noise is used again; places that a short-sighted decoder sees
+
+
+class Told:
+    """A model whose laws are told otherwise: change(laws [B, S, V], ranks [B, S], begin [B], tokens [B, N])."""
+
+    def __init__(self, model: LongSubset, change: Change):
+        self.model, self.vocab, self.mask, self.change = model, model.vocab, model.mask, change
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        return self.change(self.model.laws(tokens, order, begin, ranks, seen), ranks, begin, tokens)
+
+
+class ShortSighted:
+    """A model that is not told words further away than SIGHT places, or any to the right."""
+
+    def __init__(self, model: LongSubset, right: bool):
+        self.model, self.vocab, self.mask, self.right = model, model.vocab, model.mask, right
+
+    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        N, at = tokens.shape[1], order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
+        away = torch.arange(N) - at[..., None]
+        in_sight = (away.abs() <= SIGHT) if self.right else (away < 0)
+        known = (ranked(order)[:, None] < seen[..., None]) & in_sight
+        line = torch.where(known, tokens[:, None], self.mask)
+        law = self.model.rule.given(line.flatten(0, 1), at.flatten()).unflatten(0, ranks.shape)
+        return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)
+
+
+def flatter(laws: Tensor, share: float) -> Tensor:
+    """A share of the law given to all possible words alike."""
+    can = laws > 0
+    return (1 - share) * laws + share * can / can.sum(-1, keepdim=True).clamp(min=1)
+
+
+def where(laws: Tensor, which: Tensor, share: float) -> Tensor:
+    return torch.where(which[..., None], flatter(laws, share), laws)
+
+
+def last(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
+    return where(laws, ranks == tokens.shape[1] - 1, 0.6)
+
+
+def beyond(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
+    return where(laws, ranks >= LATE, 0.15)
+
+
+def other_prompts(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
+    """Of rows whose prompts are longer than the batch's shortest."""
+    return where(laws, (begin > begin.min())[:, None].expand_as(ranks), 0.1)
+
+
+def everywhere(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
+    return flatter(laws, 0.3)
+
+
+def with_model(decoder: Decoder, make: Callable[[LongSubset], Any]) -> Decoder:
+    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+        return decoder(make(model), start, noise=noise, **options)
+
+    return faulty
+
+
+def with_laws(decoder: Decoder, change: Change) -> Decoder:
+    return with_model(decoder, lambda model: Told(model, change))
+
+
+def in_small(decoder: Decoder, most: int) -> Decoder:
+    wrong = with_laws(decoder, everywhere)
+
+    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+        return (wrong if len(start.tokens) <= most else decoder)(model, start, noise=noise, **options)
+
+    return faulty
+
+
+def with_noise(decoder: Decoder, make: Callable[[Noise, int], Noise]) -> Decoder:
+    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+        return decoder(model, start, noise=make(noise, start.tokens.shape[1]), **options)
+
+    return faulty
+
+
+def reused(noise: Noise, length: int) -> Noise:
+    """A loop that begins at rank LATE or behind has the numbers of one that begins there."""
+    late = LATE * length + LATE
+
+    def other(index: Tensor) -> Tensor:
+        begin, slot = index // length, index % length - index // length
+        return torch.where((begin >= LATE) & (slot >= 0), late + slot, index)
+
+    return Numbered(noise, other)
+
+
+def backwards(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
+    """Missing words from right to left."""
+    place = torch.arange(start.tokens.shape[1])
+    missing = (place >= start.begin[:, None]) & (place < start.end[:, None])
+    turned = start.order.gather(1, torch.where(missing, start.begin[:, None] + start.end[:, None] - 1 - place, place))
+    return sequential(model, start._replace(order=turned), noise=noise)
+
+
+K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened")
+# The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
+VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
+    "sequential": (sequential, {}, "none", EVERY),
+    "assd": (assd, K, "none", EVERY),
+    "assd_ngram": (assd_ngram, K, "none", EVERY),
+    "assd: late reuse": (with_noise(assd, reused), K, f"noise used again from rank {LATE} on", ("chain",)),
+    "assd: last": (with_laws(assd, last), K, "last word's law flatter", ("copy",)),
+    "assd: beyond 32": (with_laws(assd, beyond), K, f"laws flatter from rank {LATE} on", ("hidden",)),
+    "assd: other prompts": (with_laws(assd, other_prompts), K, "laws flatter where prompts differ", ("hidden",)),
+    "assd: alone": (in_small(assd, 1), K, "laws flatter when alone in the batch", ("chain",)),
+    "assd_ngram: small batch": (in_small(assd_ngram, 3), K, "laws flatter in batches of three or fewer", ("chain",)),
+    "assd: short-sighted": (
+        with_model(assd, partial(ShortSighted, right=True)), K, f"words beyond {SIGHT} places unseen", ("copy",)
+    ),
+    "assd: no right": (
+        with_model(assd, partial(ShortSighted, right=False)), K, "words to the right unseen", ("chain",)
+    ),
+    "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
+    "sequential: backwards": (backwards, {}, "from right to left", ("sharpened",)),
+    "sequential: twins": (
+        with_noise(sequential, lambda noise, length: twins(noise)), {}, "rows share their noise", ("hidden",)
+    ),
+}  # fmt: skip
+
+
+def trials(n: int, seeds: Sequence[int], draws: int = 0, threads: int = 1) -> Iterator[Trial]:
+    """Every variant, about n words a target; its tests are one family."""
+    yield from over(VARIANTS, targets, n)
