@@ -20,6 +20,7 @@ if EXPERIMENT.image:
             ),
         log:
             f"logs/inputs/{PROMPT_SET}.log",
+        localrule: True
         conda:
             "../../envs/parity.yaml"
         threads: 1
@@ -54,9 +55,10 @@ rule captions:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
-        device=device,
         code=caption_code,
     message:
         "encode the captions for {wildcards.model}, part {wildcards.k}"
@@ -66,7 +68,7 @@ rule captions:
             --prompts {input.prompts:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
