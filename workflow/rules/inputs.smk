@@ -13,7 +13,7 @@ if EXPERIMENT.image:
 
     rule shard_prompts:
         input:
-            parity_prompts.source(EXPERIMENT.image.prompts),
+            local(parity_prompts.source(EXPERIMENT.image.prompts)),
         output:
             collect(
                 "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))
@@ -77,7 +77,7 @@ rule captions:
 rule task:
     input:
         checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
-        data=task_data,
+        data=lambda w: local(task_data(w)),
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",
     log:
@@ -85,6 +85,7 @@ rule task:
     wildcard_constraints:
         task_kind="[a-z_]+",
         key="[0-9a-f]{8}",
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1

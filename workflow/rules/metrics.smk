@@ -110,13 +110,14 @@ rule compared:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         networks=lambda w, input: listed("networks", input.networks),
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
-        device=device,
         code=code("parity.metrics.__main__", "parity.metrics.compared"),
     message:
         "pictures to compare published models with"
@@ -128,7 +129,7 @@ rule compared:
             --count {params.number} \
             --protocol {params.protocol} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
