@@ -161,7 +161,7 @@ def prompt_spec(wildcards):
 
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
-    return told("parity.base.command", "parity.inputs.captions", *family("discrete", model))
+    return told("parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model))
 
 
 def task_data(wildcards):
