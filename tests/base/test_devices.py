@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.base import devices
+from parity.base import devices, machine
 from parity.base.command import pin_threads
 from parity.base.errors import ParityError
 from parity.decode import loop
@@ -131,3 +131,32 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(capsys):
     assert [run(torch.ones(2)).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
     said = capsys.readouterr().err.splitlines()
     assert sum("compile: looked_at" in line and "it runs as it is" in line for line in said) == 1
+
+
+def test_a_number_of_devices_is_placed_where_the_job_runs(monkeypatch, capsys):
+    """A plan made on a login node says how many; the node says whether it has one."""
+    monkeypatch.setattr(machine, "gpu", lambda: 0)
+    assert [machine.placed(n) for n in ("0", "1", "cpu", "cuda:1")] == ["cpu", "cpu", "cpu", "cuda:1"]
+    assert capsys.readouterr().err.count("this machine has none") == 1
+    monkeypatch.setattr(machine, "gpu", lambda: 1)
+    assert [machine.placed(n) for n in ("0", "1", "4")] == ["cpu", "cuda", "cuda"]
+
+
+def test_devices_of_two_jobs_of_a_cluster_are_numbered_alike_and_are_not_one(tmp_path, monkeypatch):
+    """A cluster that hides others' devices names each job's "0"; jobs within one have the one device after another."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    held = []
+    try:
+        for job in ("17", "18"):
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+            held += [subprocess.Popen(
+                [sys.executable, "-c", HOLDS.replace('"cuda", 2', '"cuda", 1'), str(tmp_path)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )]  # fmt: skip
+            assert held[-1].stdout.readline().strip() == "cuda:0"
+        held += [subprocess.Popen(held[-1].args, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)]
+        assert "all 1 devices are held" in held[-1].stderr.readline()
+    finally:
+        for process in held:
+            process.kill()
+            process.wait()

@@ -18,6 +18,7 @@ rule checkpoint:
         model="[a-z0-9][a-z0-9_.-]*",
         revision="[0-9a-z]{8,9}",
     retries: 2
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1

@@ -35,7 +35,7 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import prompts as parity_prompts
-from parity.experiment import checks, given, layers, options, paths, pins, sources, stand_in, study
+from parity.experiment import checks, given, layers, needs, options, paths, pins, sources, stand_in, study
 from parity.inputs import readers
 
 
@@ -100,6 +100,5 @@ LONG = {
 }
 METHODS = [(kind, method) for kind in KINDS for method in getattr(EXPERIMENT, options.KINDS[kind]).methods]
 OWN_RULES = [(k, m) for k, m in METHODS if (ROOT / f"workflow/methods/{k}_{m}.smk").exists()]  # of these methods alone
-GPU = machine.gpu()
 RESULT = f"results/{EXPERIMENT.experiment}"
 NAME = r"[a-z0-9][a-z0-9_.-]*/[a-z0-9_]+-[0-9a-f]{8}"  # of a cell: <model>/<method>-<key>

@@ -20,6 +20,7 @@ rule specification:
     wildcard_constraints:
         kind="[a-z]+",
         name=NAME,
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -51,13 +52,14 @@ rule decode:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         kind=lambda w: BY_KEY[w.key].kind,
         inputs=lambda w, input: given("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
-        device=device,
         compile=EXPERIMENT.compile,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: told(*decoding_code(BY_KEY[w.key])),
@@ -75,7 +77,7 @@ rule decode:
             --batch {params.batch} \
             --shards {params.shards} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --compile {params.compile} \
             --out {output:q} \
             >{log:q} 2>&1

@@ -33,6 +33,8 @@ rule exact:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    resources:
+        runtime=runtime_of_draws,
     params:
         options=lambda w: canonical(VARIANTS[w.kind, w.key].options),
         claim=lambda w: VARIANTS[w.kind, w.key].claim,
@@ -73,6 +75,8 @@ rule long:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    resources:
+        runtime=runtime_of_draws,
     params:
         options=lambda w: canonical(LONG[w.kind, w.key].options),
         claim=lambda w: LONG[w.kind, w.key].claim,
@@ -107,6 +111,8 @@ rule faults:
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    resources:
+        runtime=runtime_of_draws,
     params:
         code=code("parity.equality.__main__", "parity.equality.faults.{kind}"),
     message:
@@ -153,13 +159,14 @@ rule layer:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
         settings=lambda w: canonical(layers.settings(EXPERIMENT, said(w))),
         files=layer_files,
         laws="",
-        device=device,
         code=layer_code,
     message:
         "test {wildcards.name}, layer {wildcards.layer}"
@@ -171,7 +178,7 @@ rule layer:
             --settings {params.settings:q} \
             {params.files} {params.laws} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output.rows:q} \
             >{log:q} 2>&1
         """

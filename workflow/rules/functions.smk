@@ -18,11 +18,6 @@ def kinds_but(own_rules):
     return f"(?!{places})[a-z]+" if places else "[a-z]+"
 
 
-def device(wildcards, resources):
-    """Where a job with a `gpu` resource runs: `--resources gpu=0` sends it to the CPU."""
-    return "cuda" if resources.gpu else "cpu"
-
-
 def told(*modules):
     """What a parameter says of code: the digest of all that `modules` import, and their names."""
     return " ".join([sources.digest(*modules), *modules])
@@ -96,6 +91,49 @@ def announce(*pages):
         logger.info(text, extra={"result": True})
 
 
+# Resources
+
+
+def gpu(wildcards):
+    """CUDA devices of a job that can use one: on one machine as many as it has, 0 or 1; of another machine one, whatever
+    this one has. The job gets the number that it was given, and decides where it runs; `gpu=0` sends it to the CPU."""
+    return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
+
+
+def found_cell(wildcards):
+    """The cell that a job is about, by its key or by its name; None for a job that is about a model."""
+    if "key" in wildcards.keys() and wildcards.key in BY_KEY:
+        return BY_KEY[wildcards.key]
+    return CELL[wildcards.get("kind", "discrete"), wildcards.name] if "name" in wildcards.keys() else None
+
+
+def memory(wildcards, attempt):
+    """MB of a job that loads a model, and of its pictures, where it reads all of a cell's."""
+    found = found_cell(wildcards)
+    if found:
+        whole = "name" in wildcards.keys() and pictured(found.kind)
+        held = needs.samples(EXPERIMENT, len(PROMPTS), found) * needs.tokens(EXPERIMENT, found) if whole else 0
+        return needs.memory(EXPERIMENT, found.kind, found.spec["model"], held, attempt)
+    if "model" not in wildcards.keys():
+        return needs.memory(EXPERIMENT, "anysubset", "xlnet", 0, attempt)
+    kind = wildcards.get("kind", "discrete")
+    model = wildcards.model if "kind" in wildcards.keys() else wildcards.model.rpartition("-")[0]
+    return needs.memory(EXPERIMENT, kind, model, 0, attempt)
+
+
+def runtime(wildcards, attempt):
+    """Minutes that a job may take before a cluster ends it: one that decodes, or one that looks at what was decoded."""
+    found = found_cell(wildcards)
+    if found and "shard" in wildcards.keys():
+        return needs.minutes(EXPERIMENT, len(PROMPTS), found, attempt)
+    return needs.minutes_beside(EXPERIMENT, len(PROMPTS), found, attempt) if found else 20 * attempt
+
+
+def runtime_of_draws(wildcards, attempt):
+    """Minutes of a test on models whose law is known: by its draws."""
+    return (60 + EQUALITY.n // 10_000) * attempt
+
+
 # Checkpoints
 
 
@@ -123,7 +161,7 @@ def prompt_spec(wildcards):
 
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
-    return told("parity.base.command", "parity.inputs.captions", *family("discrete", model))
+    return told("parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model))
 
 
 def task_data(wildcards):

@@ -13,13 +13,14 @@ if EXPERIMENT.image:
 
     rule shard_prompts:
         input:
-            parity_prompts.source(EXPERIMENT.image.prompts),
+            local(parity_prompts.source(EXPERIMENT.image.prompts)),
         output:
             collect(
                 "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))
             ),
         log:
             f"logs/inputs/{PROMPT_SET}.log",
+        localrule: True
         conda:
             "../../envs/parity.yaml"
         threads: 1
@@ -54,9 +55,10 @@ rule captions:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
-        device=device,
         code=caption_code,
     message:
         "encode the captions for {wildcards.model}, part {wildcards.k}"
@@ -66,7 +68,7 @@ rule captions:
             --prompts {input.prompts:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
@@ -75,7 +77,7 @@ rule captions:
 rule task:
     input:
         checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
-        data=task_data,
+        data=lambda w: local(task_data(w)),
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",
     log:
@@ -83,6 +85,7 @@ rule task:
     wildcard_constraints:
         task_kind="[a-z_]+",
         key="[0-9a-f]{8}",
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1

@@ -27,9 +27,10 @@ rule render:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
-        device=device,
         code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.render", *family(w.kind, w.name.partition("/")[0])
         ),
@@ -42,7 +43,7 @@ rule render:
             --shard {input.shard:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
@@ -65,12 +66,13 @@ rule reference:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         prompts=lambda w, input: given("prompts", input.prompts),
         folder=lambda w: EXPERIMENT.image.reference if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
-        device=device,
         code=lambda w: told(
             "parity.metrics.__main__",
             "parity.metrics.reference",
@@ -88,7 +90,7 @@ rule reference:
             --count {params.number} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
@@ -108,13 +110,14 @@ rule compared:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         networks=lambda w, input: listed("networks", input.networks),
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
-        device=device,
         code=code("parity.metrics.__main__", "parity.metrics.compared"),
     message:
         "pictures to compare published models with"
@@ -126,7 +129,7 @@ rule compared:
             --count {params.number} \
             --protocol {params.protocol} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
@@ -155,7 +158,9 @@ rule measure:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
         shards=lambda w, input: given("shards", input.shards),
@@ -166,7 +171,6 @@ rule measure:
         judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
         networks=lambda w, input: listed("networks", input.networks),
         run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
-        device=device,
         code=metric_code,
     message:
         "measure {wildcards.name}"
@@ -179,7 +183,7 @@ rule measure:
             {params.networks} {params.judged} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output.metrics:q} \
             --features {output.features:q} \
             --records {output.records:q} \
@@ -202,9 +206,10 @@ rule accuracy:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
-        device=device,
         code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
     message:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
@@ -215,7 +220,7 @@ rule accuracy:
             --inputs {input.task:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """
@@ -238,12 +243,13 @@ rule drafted_trees:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        gpu=GPU,
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
         inputs=lambda w, input: given("inputs", input.inputs),
         shards=lambda w, input: given("shards", input.shards),
-        device=device,
         code=lambda w: told(
             "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
         ),
@@ -256,7 +262,7 @@ rule drafted_trees:
             {params.inputs} {params.shards} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
-            --device {params.device} \
+            --device {resources.gpu} \
             --out {output:q} \
             >{log:q} 2>&1
         """

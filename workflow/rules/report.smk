@@ -17,9 +17,9 @@ rule report:
     input:
         measured=measured,
         manifests=[ancient(m) for m in paths.manifests(EXPERIMENT).values()],
-        published=PUBLISHED,
+        published=local(PUBLISHED),
         extra=observed,
-        prompts=parity_prompts.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else [],
+        prompts=local(parity_prompts.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),
     output:
         page("report.html", "page", "Report"),
         page("index.html", "page", "Report"),

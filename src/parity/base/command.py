@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
 from parity.base.files import apart
+from parity.base.machine import placed
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -23,7 +24,7 @@ PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid",
 
 FLAGS: dict[str, dict[str, Any]] = {
     "threads": {"type": int, "default": 1},
-    "device": {"default": "cpu"},
+    "device": {"default": "cpu", "type": placed},
     "batch": {"type": int, "default": 32},
 }
 

@@ -13,6 +13,12 @@ import torch
 from parity.base.errors import ParityError
 
 HELD: list[IO[str]] = []  # locks of this process, until it ends
+ALLOCATED = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "JOB_ID",
+)  # a cluster's job, which others' devices are hidden from
 
 
 def check(device: str, dtype: str) -> None:
@@ -34,16 +40,18 @@ def check(device: str, dtype: str) -> None:
 def own(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
     """The device of this job alone: "cuda" becomes the first of the `count` visible ones that no other job on this
     machine holds, waited for if all are held; another device is itself. Held by a lock on a file in `folder` until the
-    process ends, however it ends."""
+    process ends, however it ends. A cluster may number a job's devices from 0 whatever they are: within its job alone
+    do their names tell them apart."""
     if device != "cuda":
         return device
+    job = next((f"-{os.environ[name]}" for name in ALLOCATED if os.environ.get(name)), "").replace("/", "-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     count = torch.cuda.device_count() if count is None else count
     names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
     folder, said = folder or Path(tempfile.gettempdir()), False
     while True:
         for i, name in enumerate(names):
-            file = (folder / f"parity-{os.getuid()}-cuda-{name.strip()}.lock").open("w")
+            file = (folder / f"parity-{os.getuid()}{job}-cuda-{name.strip()}.lock").open("w")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -55,6 +63,12 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
             print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
             said = True
         time.sleep(pause)
+
+
+def taken(device: str, dtype: str = "float32") -> str:
+    """The device of this job alone, that is there and knows `dtype`."""
+    check(device, dtype)
+    return own(device)
 
 
 def too_large(error: BaseException) -> bool:

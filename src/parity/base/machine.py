@@ -46,8 +46,18 @@ def commit(folder: Path) -> str:
 
 
 def gpu() -> int:
-    """1 if the machine has a CUDA device, else 0: the `gpu` resource that a decoding job asks for."""
+    """1 if the machine has a CUDA device, else 0: the `gpu` resource that a job asks for of the machine it is on."""
     return int(Path("/dev/nvidia0").exists())
+
+
+def placed(device: str) -> str:
+    """What `--device` says, where the job runs. A number is of devices that the job was given, for a plan made on one
+    machine may run on another: 0 is the CPU, more is CUDA where the machine has it."""
+    if not device.isdecimal():
+        return device
+    if int(device) and not gpu():
+        print("a device was given, and this machine has none: computing on its CPU", file=sys.stderr)
+    return "cuda" if int(device) and gpu() else "cpu"
 
 
 def keep_bytecode(beside: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from parity.base.command import arguments, one_line, pin_threads, provenance
-from parity.base.devices import check, own
+from parity.base.devices import taken
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
@@ -46,8 +46,7 @@ def main() -> None:
     if len(open_shards) < len(shards):
         print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
     if open_shards:
-        check(a.device, spec.get("dtype", "float32"))
-        device = own(a.device)
+        device = taken(a.device, spec.get("dtype", "float32"))
         fast = a.compile == "auto" and device.startswith("cuda")
         loaded = loop.load(a.kind, read_json(a.checkpoint), spec, device, fast)
         how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}

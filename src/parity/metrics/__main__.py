@@ -15,6 +15,7 @@ import argparse
 import importlib
 
 from parity.base.command import arguments, one_line, pin_threads
+from parity.base.devices import taken
 from parity.experiment.declared import modules
 
 SHARED = ("checkpoint", "threads", "device")
@@ -58,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
+    a.device = taken(a.device)
     importlib.import_module(f"parity.metrics.{a.command.replace('-', '_')}").run(a)
 
 

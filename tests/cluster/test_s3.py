@@ -1,0 +1,93 @@
+"""Results in object storage: an S3 server on this machine; a second run finds there that nothing is to be done."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from parity.base.forks import NAME
+from parity.decode.records import read_shard
+from tests.workflow.conftest import TINY, copied
+
+ONE = TINY.replace("limit: 4, shards: 2", "limit: 2, shards: 1").replace("    sjd: [{window: 16}]\n", "")
+PLUGINS = {"snakemake_storage_plugin_s3": "--extra cluster", "moto": "--group cluster"}
+
+
+def lacking():
+    for name, flag in PLUGINS.items():
+        try:
+            __import__(name)
+        except ModuleNotFoundError:
+            return f"no {name}: uv run {flag}"
+    return ""
+
+
+@pytest.fixture
+def endpoint():
+    """Its address, while it lives; what it is given it keeps in memory. One bucket, `parity`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        for _ in range(300):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def storage(endpoint):
+    import boto3
+
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    return boto3.client("s3", endpoint_url=endpoint, **keys)
+
+
+def run(project, endpoint, *arguments):
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--until", "decode"]
+    command += ["--configfile", "one.yaml", *arguments]
+    if endpoint:
+        command += ["--default-storage-provider", "s3", "--default-storage-prefix", "s3://parity/run"]
+        command += ["--storage-s3-endpoint-url", endpoint, "--storage-s3-region", "us-east-1"]
+        command += ["--storage-s3-access-key", "a", "--storage-s3-secret-key", "b"]
+    environment = {k: v for k, v in os.environ.items() if k != NAME}
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=900, env=environment)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(lacking()), reason=lacking())
+def test_results_in_object_storage_are_those_of_a_folder_and_are_made_once(tmp_path, endpoint):
+    """Nothing of the results stays here; a run from another folder finds them."""
+    client = storage(endpoint)
+    client.create_bucket(Bucket="parity")
+    projects = [copied(tmp_path / name) for name in ("here", "there", "elsewhere")]
+    for project in projects:
+        (project / "one.yaml").write_text(ONE)
+    here, there, elsewhere = projects
+    local, first = run(here, ""), run(there, endpoint)
+    assert local.returncode == 0 and first.returncode == 0, local.stderr + first.stderr[-3000:]
+    assert "decode" in first.stderr and not list((there / "results").rglob("shards/*.npz"))
+    found = {one["Key"] for one in client.list_objects_v2(Bucket="parity")["Contents"]}
+    shards = sorted((here / "results/cells").rglob("shards/*.npz"))
+    assert len(shards) == 2
+    for shard in shards:
+        name = f"run/{shard.relative_to(here)}"
+        assert name in found
+        client.download_file("parity", name, str(tmp_path / "got.npz"))
+        assert np.array_equal(read_shard(tmp_path / "got.npz").tokens, read_shard(shard).tokens)
+    again = run(there, endpoint)
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
+    third = run(elsewhere, endpoint)
+    assert third.returncode == 0 and "Nothing to be done" in third.stdout + third.stderr, third.stderr

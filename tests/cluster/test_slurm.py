@@ -1,0 +1,80 @@
+"""A Slurm of two nodes, on this machine: the tokens of a local run, whatever happens to jobs and nodes on the way."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from parity.base.forks import NAME
+from tests.cluster import one_machine
+from tests.workflow.conftest import copied
+from tests.workflow.test_workflow import tokens
+
+ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
+CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
+CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
+
+
+def lacking():
+    try:
+        import snakemake_executor_plugin_slurm  # noqa: F401
+    except ModuleNotFoundError:
+        return "no executor plugin: uv run --extra cluster"
+    return one_machine.lacking()
+
+
+def begun(project, *arguments):
+    command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", "--until", "decode", *arguments]
+    environment = {k: v for k, v in os.environ.items() if k != NAME} | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
+    log = (project / "run.log").open("a")
+    return subprocess.Popen(command, cwd=project, env=environment, stdout=log, stderr=log)
+
+
+def decoding():
+    """Cluster jobs that decode now, and the node of each."""
+    jobs = [line.split("|") for line in one_machine.called("squeue", "-h", "-t", "R", "-o", "%i|%N|%k").splitlines()]
+    return {job: node for job, node, comment in jobs if "decode" in comment}
+
+
+def wait_for(what, run, seconds=600):
+    """Its first answer that is not empty, while a run lives."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and run.poll() is None:
+        if found := what():
+            return found
+        time.sleep(0.3)
+    raise AssertionError("it did not come to that")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(lacking()), reason=lacking())
+def test_a_cluster_gives_the_tokens_of_one_machine(tmp_path):
+    """One job cancelled, one node drained while its jobs run and given back; then nothing is left to be done."""
+    here, there = copied(tmp_path / "here"), copied(tmp_path / "there")
+    assert begun(here, *ONE_MACHINE).wait(500) == 0, (here / "run.log").read_text()
+    slurm = tmp_path / "slurm"
+    slurm.mkdir()
+    with one_machine.slurm(slurm):
+        run = begun(there, *CLUSTER)
+        try:
+            cancelled = next(iter(wait_for(decoding, run)))
+            one_machine.called("scancel", cancelled)
+            later = wait_for(lambda: {j: n for j, n in decoding().items() if j != cancelled}, run)
+            node = next(iter(later.values()))
+            one_machine.called("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
+            wait_for(lambda: node not in decoding().values(), run)
+            assert one_machine.states()[node] in ("drained", "draining")
+            one_machine.called("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            assert run.wait(1200) == 0, (there / "run.log").read_text()[-5000:]
+        finally:
+            run.kill()
+            run.wait()
+        assert begun(there, *CLUSTER).wait(300) == 0
+    assert "Nothing to be done" in (there / "run.log").read_text()
+    log = next((there / ".snakemake/log").glob("*.log")).read_text()
+    assert f"'{cancelled}'" in log or f"jobid {cancelled}" in log or "CANCELLED" in log
+    ours, theirs = tokens(here), tokens(there)
+    assert len(ours) == 6 and ours.keys() == theirs.keys()
+    assert all((ours[name] == theirs[name]).all() for name in ours)
