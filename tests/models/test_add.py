@@ -131,7 +131,9 @@ def test_a_repository_is_pinned(tmp_path, monkeypatch):
     monkeypatch.setattr(
         hub.HfApi, "model_info", lambda self, repo, revision=None: SimpleNamespace(sha=sha, siblings=siblings)
     )
-    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, file, revision: folder / file)
+    told = SimpleNamespace(will_download=False)
+    get = lambda repo, file, revision, dry_run=False: told if dry_run else folder / file  # noqa: E731
+    monkeypatch.setattr(hub, "hf_hub_download", get)
     said = add.entry("hub:a/b", None, None)
     assert (said["source"], said["repo"], said["revision"]) == ("hub", "a/b", sha)
     assert said["files"] == {"transformer": "t2i_256.pt", "vq": "vq_ds16.pt"}

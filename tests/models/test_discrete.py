@@ -13,7 +13,7 @@ from parity.base.noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
 from parity.decoders.discrete.sjd import sjd
-from parity.models import fetch
+from parity.models import download, fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
@@ -102,15 +102,15 @@ def test_a_download_that_fails_is_tried_again_unless_it_is_refused(monkeypatch, 
 
     asked = []
 
-    def fails(repo, file, revision):
+    def fails(repo, file, revision, dry_run=False):
         asked.append((repo, file, revision))
         kind = getattr(hub.errors, error)
         raise kind.__new__(kind, "no")  # made without the answer of a server
 
     monkeypatch.setattr(hub, "hf_hub_download", fails)
-    monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     with pytest.raises(ParityError, match=f"a/b/c.pt at 0123abcd cannot be had: {error}") as told:
-        fetch.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
+        download.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
     assert asked == [("a/b", "c.pt", "0123abcd" * 5)] * tries and "\n" not in str(told.value)
     assert capsys.readouterr().err.count("failed") == (tries if tries > 1 else 0)
 

@@ -1,6 +1,7 @@
 """Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,8 +119,19 @@ def check_files(model: str, spec: ModelSpec) -> None:
     for part, file in spec.files.items():
         if part not in allowed:
             raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
-        if (spec.source == "files" or part == "text") and not Path(file).exists():
+        if file.startswith(("https://", "http://", "hub:")):
+            check_place(file, f"{where}.{part}")
+        elif (spec.source == "files" or (part == "text" and not file.endswith("/"))) and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
+
+
+def check_place(file: str, where: str) -> None:
+    """ConfigError for a part elsewhere that no address or pinned repository could be."""
+    pinned = re.fullmatch(r"hub:[^/@:\s]+/[^/@:\s]+@[0-9a-f]{40}(:[^:]+)?", file)
+    if not pinned and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
+        raise ConfigError(
+            f"{where} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex commit"
+        )
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:

@@ -91,7 +91,7 @@ def from_hub(repo: str, revision: str | None) -> tuple[str, dict[str, Path]]:
     """The commit of a repository that its revision (else its main branch) is now, and its files of weights, fetched."""
     from huggingface_hub import HfApi
 
-    from parity.models.fetch import download, refused
+    from parity.models.download import download, refused
 
     try:
         said = HfApi().model_info(repo, revision=revision)
