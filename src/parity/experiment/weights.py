@@ -1,6 +1,7 @@
 """Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
 TEXT_PARTS = ("xlnet", "judge")
+TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
     "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files",),
@@ -165,11 +167,21 @@ def check_trained(model: str, spec: ModelSpec) -> None:
         )
 
 
+def released(path: Path) -> dict[str, Any]:
+    """What config.json of a released drafter tells of its target, in the words here: a folder, or a file beside it."""
+    try:
+        said = json.loads(((path if path.is_dir() else path.parent) / "config.json").read_text(encoding="utf-8"))
+        tokens = said.get("block_size") or TOKENS[said["input_type"]]
+        return {"vocab": said["vocab_size"], "grid": round(tokens**0.5), "input_type": said["input_type"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said, wanted = header(file), {key: network(spec)[key] for key in ("vocab", "grid")}
-    if part == "drafter":
+    said, wanted = header(file) or released(file), {key: network(spec)[key] for key in ("vocab", "grid")}
+    if part == "drafter" and "input_type" not in said:
         embedded = spec.source == "embedded"
         wanted["target"] = (
             sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
@@ -199,7 +211,7 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
         )
     if spec.source != "embedded" and not named:
         raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
-    if spec.source != "hub":  # else it is checked when it has been downloaded
+    if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
         check_companion(model, spec, file, part)
 
 

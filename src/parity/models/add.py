@@ -12,26 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import safe_open
 
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import parts, sha256, unpickle
+from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
 
-READ = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+READ = (".safetensors", *PICKLED)
 Shapes = dict[str, tuple[int, ...]]
 
 
-def shapes(file: Path) -> Shapes:
+def shapes_of(file: Path) -> Shapes:
     """Names and shapes of a file's tensors; of a safetensors file its header alone is read."""
-    if file.suffix != ".safetensors":
-        return {name: tuple(tensor.shape) for name, tensor in unpickle(file).items()}
-    try:
-        with safe_open(file, framework="pt") as held:
-            return {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise ParityError(f"{file}: not a safetensors file that can be read: {str(error).splitlines()[0]}") from None
+    return {plain(name): tuple(tensor.shape) for name, tensor in shapes(file).items()}
 
 
 def families() -> Iterator[tuple[str, Any]]:
@@ -48,34 +41,34 @@ def encoders(folder: Path) -> list[Path]:
     return list(t5)
 
 
-def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], Shapes]:
-    """The family, its parts by the names of their files, and the shapes of the transformer's tensors. ParityError that
-    lists what was looked at if none of it is known, or two files are the same part."""
+def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], dict[str, Shapes]]:
+    """The family, its parts by the names of their files, and the shapes of their tensors. ParityError that lists what
+    was looked at if none of it is known, or two files are the same part."""
     taken: dict[str, str] = {}
-    which, network = "", Shapes()
+    which, known = "", dict[str, Shapes]()
     for name, file in files.items():
-        held = shapes(file)
+        held = shapes_of(file)
         for family, module in families():
             for part, tensors in module.TENSORS.items():
                 if not all(t in held for t in tensors):
                     continue
                 if part in taken:
                     raise ParityError(f"{part}: both {taken[part]} and {name}; allowed: one, in a folder of its own")
-                which, taken[part], network = family, name, held if part == "transformer" else network
+                which, taken[part], known[part] = family, name, held
     if "transformer" not in taken:
-        known = ", ".join(family for family, _ in families())
-        raise ParityError(f"no transformer among {', '.join(files) or 'no files'}; allowed: files of {known}")
-    return which, taken, network
+        allowed = ", ".join(family for family, _ in families())
+        raise ParityError(f"no transformer among {', '.join(files) or 'no files'}; allowed: files of {allowed}")
+    return which, taken, known
 
 
-def grid_of(name: str, given: int | None) -> int:
-    """Tokens a side, which no tensor tells: as given, or of the pixels in the file's name (16 a token)."""
+def grid_of(name: str, given: int | None, stride: int) -> int:
+    """Tokens a side, which no tensor tells: as given, or of the pixels in the file's name, `stride` a token."""
     pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
     if given is None and pixels is None:
         raise ParityError(
-            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have 16)"
+            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have {256 // stride})"
         )
-    return given or int(pixels[1]) // 16  # type: ignore[index]
+    return given or int(pixels[1]) // stride  # type: ignore[index]
 
 
 def at_hand(folder: Path) -> dict[str, Path]:
@@ -109,15 +102,18 @@ def entry(where: str, grid: int | None, text: Path | None) -> dict[str, Any]:
         said: dict[str, Any] = {"source": "hub", "repo": repo, "revision": revision}
     else:
         files, said = at_hand(Path(where)), {"source": "files"}
-    family, taken, network = recognised(files)
+    family, taken, known = recognised(files)
     module = importlib.import_module(f"parity.models.discrete.{family}")
-    sizes = module.read_sizes(network, grid_of(taken["transformer"], grid))
+    stride = module.stride(known["vq"]) if "vq" in known else 16
+    sizes = module.read_sizes(known["transformer"], grid_of(taken["transformer"], grid, stride))
     paths = {part: files[name] for part, name in taken.items()}
     if text is None and not where.startswith("hub:"):
         text = next(iter(encoders(Path(where))), None)
     if text is not None:
         parts(text)  # it has weights that can be verified
         taken, paths = {**taken, "text": str(text)}, {**paths, "text": text}
+    if "drafter" in taken and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
+        taken["drafter"], paths["drafter"] = str(Path(taken["drafter"]).parent), paths["drafter"].parent
     digests = {part: sha256(path) for part, path in paths.items()}
     return {"family": family, **said, "files": taken, "sha256": digests, "network": sizes}
 

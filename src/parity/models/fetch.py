@@ -43,11 +43,16 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
             parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
         return said | listed(weights.EMBEDDED, parts, what, MADE)
     files: dict[str, str] = {}
+    module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part, file in spec.files.items():
         repo = spec.repo if spec.source == "hub" and not (part == "text" and Path(file).exists()) else ""
         local = at_hand(file, spec.sha256[part], folder, repo, spec.revision)
         check(local, spec.sha256[part], f"{what}.files.{part}")
-        files[part] = str(converted(local, folder / f"{part}.safetensors"))
+        own = getattr(module, "published", lambda *_: None)(part, local, spec)
+        out = folder / f"{part}.safetensors"
+        if own:
+            save_weights(own[0], out, own[1])
+        files[part] = str(out if own else converted(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
             weights.check_companion(name, spec, Path(files[companion]), companion)
