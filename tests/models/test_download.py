@@ -3,18 +3,23 @@
 import hashlib
 import shutil
 import time
+from pathlib import Path
 
 import huggingface_hub as hub
 import pytest
 from huggingface_hub import constants
 
+from parity.base.digests import of_several
 from parity.base.errors import ParityError
 from parity.base.weights import check, sha256
-from parity.models import download
+from parity.models import add, download, fetch
+from parity.stand_ins import janus
 from tests.models.hub import COMMIT, REPO, Hub
 
 BODY = bytes(range(256)) * 4000  # 1 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
+SHARDS = {"model-1-of-2.safetensors": BODY, "model-2-of-2.safetensors": BODY[::-1]}
+FOLDER = of_several({name: hashlib.sha256(body).hexdigest() for name, body in SHARDS.items()})
 FILES = {
     "w.safetensors": BODY,
     "t5/config.json": b"{}",
@@ -139,7 +144,7 @@ def test_a_folder_comes_with_what_is_read_of_it(server):
     assert sorted(f.name for f in folder.iterdir()) == sorted(
         name.removeprefix("t5/") for name in FILES if name.startswith("t5/") and "." + name[-2:] not in (".in", ".h5")
     )
-    assert sha256(folder) == hashlib.sha256(BODY + BODY[::-1]).hexdigest()
+    assert sha256(folder) == FOLDER
     assert [f.name for f in download.snapshot(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
     assert download.at_hand("t5/", "", folder, REPO, COMMIT) == folder
     assert download.at_hand(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
@@ -152,7 +157,7 @@ def test_a_folder_that_broke_off_is_gone_on_with(server):
     with pytest.raises(ParityError, match="cannot be had"):
         download.snapshot(REPO, COMMIT, "t5/", 1)
     server.break_it("")
-    assert sha256(download.snapshot(REPO, COMMIT, "t5/", 1)) == hashlib.sha256(BODY + BODY[::-1]).hexdigest()
+    assert sha256(download.snapshot(REPO, COMMIT, "t5/", 1)) == FOLDER
 
 
 def test_what_is_not_there_is_one_line(server):
@@ -180,3 +185,19 @@ def test_a_full_disk_is_said_before_anything_is_fetched(server, tmp_path, monkey
     monkeypatch.setattr(hub, "hf_hub_download", full)
     with pytest.raises(ParityError, match="no room on the disk: make room, or set HF_HOME"):
         from_the_hub(server, tmp_path)
+
+
+def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp_path):
+    """Its folder by the commit, every file's digest; another commit, other bytes, half of it: one line each."""
+    folder = tmp_path / "here" / janus.write(tmp_path / "here")["model"]
+    server.files = {f.name: f.read_bytes() for f in folder.iterdir()} | {"README.md": b"x"}
+    said = add.entry(f"hub:{REPO}")
+    assert (said["source"], said["revision"], said["files"], said["family"]) == ("hub", COMMIT, {"model": "."}, "janus")
+    assert said["sha256"] == {"model": sha256(folder)}
+    manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
+    got = Path(manifest["files"]["model"])
+    assert {f.name for f in got.iterdir()} == set(server.files) - {"README.md"}
+    with pytest.raises(ParityError, match=r"image\.models\.m\.files\.model = .*SHA-256 is"):
+        fetch.manifest("discrete", "m", said | {"sha256": {"model": "0" * 64}}, tmp_path / "out")
+    with pytest.raises(ParityError, match="no such revision"):
+        fetch.manifest("discrete", "m", said | {"revision": "f" * 40}, tmp_path / "out")

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -37,8 +37,7 @@ def families() -> Iterator[tuple[str, Any]]:
 
 def encoders(folder: Path) -> list[Path]:
     """Folders of T5 encoders, as transformers saves them."""
-    t5 = (f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8"))
-    return list(t5)
+    return [f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8")]
 
 
 def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], dict[str, Shapes]]:
@@ -80,42 +79,95 @@ def at_hand(folder: Path) -> dict[str, Path]:
     return {str(f): f for f in files if not any(f.is_relative_to(a) for a in aside)}
 
 
-def from_hub(repo: str, revision: str | None) -> tuple[str, dict[str, Path]]:
-    """The commit of a repository that its revision (else its main branch) is now, and its files of weights, fetched."""
+def whole_folder(config: Path) -> tuple[str, Any] | None:
+    """The family of a folder in transformers' layout, by `model_type` in its config.json; None where none declares
+    it."""
+    try:
+        said = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+    for name in weights.families("discrete"):
+        if said and said in weights.family("discrete", name, "family").get("model_types", ()):
+            return name, importlib.import_module(f"parity.models.discrete.{name}")
+    return None
+
+
+def pinned(repo: str, revision: str | None) -> tuple[str, list[str]]:
+    """The commit of a repository that its revision (else its main branch) is now, and the names of its files."""
     from huggingface_hub import HfApi
 
-    from parity.models.download import download, refused
+    from parity.models.download import refused
 
     try:
         said = HfApi().model_info(repo, revision=revision)
     except Exception as error:  # the hub's client raises several families
         raise ParityError(refused(repo, revision or "main", error)) from None
-    names = [f.rfilename for f in said.siblings or [] if Path(f.rfilename).suffix in READ]
-    return str(said.sha), {name: download(repo, str(said.sha), name) for name in names}
+    return str(said.sha), [f.rfilename for f in said.siblings or []]
 
 
-def entry(where: str, grid: int | None, text: Path | None) -> dict[str, Any]:
-    """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`)."""
-    repo, _, wanted = where.removeprefix("hub:").partition("@")
-    if where.startswith("hub:"):
-        revision, files = from_hub(repo, wanted or None)
-        said: dict[str, Any] = {"source": "hub", "repo": repo, "revision": revision}
-    else:
-        files, said = at_hand(Path(where)), {"source": "files"}
+class Found(NamedTuple):
+    """A model that was found: what the configuration says of it, and where its parts are now."""
+
+    said: dict[str, Any]
+    paths: dict[str, Path]
+
+
+def released_files(
+    files: Mapping[str, Path], source: dict[str, Any], grid: int | None, given: Mapping[str, Path]
+) -> Found:
+    """Of a family whose files are known by their tensors; `given` are parts that lie elsewhere."""
     family, taken, known = recognised(files)
     module = importlib.import_module(f"parity.models.discrete.{family}")
     stride = module.stride(known["vq"]) if "vq" in known else 16
     sizes = module.read_sizes(known["transformer"], grid_of(taken["transformer"], grid, stride))
     paths = {part: files[name] for part, name in taken.items()}
-    if text is None and not where.startswith("hub:"):
-        text = next(iter(encoders(Path(where))), None)
-    if text is not None:
-        parts(text)  # it has weights that can be verified
-        taken, paths = {**taken, "text": str(text)}, {**paths, "text": text}
     if "drafter" in taken and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
         taken["drafter"], paths["drafter"] = str(Path(taken["drafter"]).parent), paths["drafter"].parent
-    digests = {part: sha256(path) for part, path in paths.items()}
-    return {"family": family, **said, "files": taken, "sha256": digests, "network": sizes}
+    taken, paths = {**taken, **{k: str(v) for k, v in given.items()}}, {**paths, **given}
+    return Found({"family": family, **source, "files": taken, "network": sizes}, paths)
+
+
+def released_folder(
+    known: tuple[str, Any], folder: Path, source: dict[str, Any], pixels: int | None, given: Mapping[str, Path]
+) -> Found:
+    """Of a family whose files are a folder in transformers' layout."""
+    family, module = known
+    name = source.get("repo", str(folder))
+    told = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(name).name)
+    sizes = module.read_sizes(folder, pixels or (int(told[1]) if told else None))
+    files = {"model": "." if source["source"] == "hub" else str(folder), **{k: str(v) for k, v in given.items()}}
+    return Found({"family": family, **source, "files": files, "network": sizes}, {"model": folder, **given})
+
+
+def entry(
+    where: str, grid: int | None = None, text: Path | None = None, vq: Path | None = None, pixels: int | None = None
+) -> dict[str, Any]:
+    """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`), with a
+    digest of every part. text, vq: parts that lie elsewhere, here on this machine."""
+    from parity.models.download import download, snapshot
+
+    given = {part: path for part, path in (("text", text), ("vq", vq)) if path is not None}
+    for path in given.values():
+        parts(path)  # it has weights that can be verified
+    if where.startswith("hub:"):
+        repo, _, wanted = where.removeprefix("hub:").partition("@")
+        commit, names = pinned(repo, wanted or None)
+        source: dict[str, Any] = {"source": "hub", "repo": repo, "revision": commit}
+        known = whole_folder(download(repo, commit, "config.json")) if "config.json" in names else None
+        if known:
+            found = released_folder(known, snapshot(repo, commit), source, pixels, given)
+        else:
+            read = {name: download(repo, commit, name) for name in names if Path(name).suffix in READ}
+            found = released_files(read, source, grid, given)
+    elif known := whole_folder(Path(where) / "config.json"):
+        found = released_folder(known, Path(where), {"source": "files"}, pixels, given)
+    else:
+        files = at_hand(Path(where))
+        t5 = next(iter(encoders(Path(where))), None)
+        found = released_files(files, {"source": "files"}, grid, ({"text": t5} if t5 else {}) | given)
+    digests = {part: sha256(path) for part, path in found.paths.items()}
+    said = found.said
+    return {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
 
 
 def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
@@ -127,7 +179,11 @@ def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None
     if classes:
         image |= {"prompts": {"file": str(prompts)}, "sampling": {"guidance": 4.0}}
     else:
-        image |= {"prompts": {"max_words": 119}, "sampling": {"guidance": 7.5, "top_k": 1000}}
+        family = weights.family("discrete", said["family"], "family")
+        law = dict(family.get("sampling", {"guidance": 3.0}))  # its authors'
+        if "top_k" in law:
+            law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
+        image |= {"prompts": {"max_words": 119}, "sampling": law}
     experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "image": image}
     checks.load(json.loads(json.dumps(experiment)))
     if out.exists():

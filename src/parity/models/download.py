@@ -26,6 +26,7 @@ BESIDE = (  # what stands beside a folder's weights and is read: configuration a
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 HUB = "hub:"  # before owner/name@commit, or owner/name@commit:path, where a part lies in a repository of its own
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # any other name is a folder's
 SPARE = 1 << 28  # bytes that are left free on a disk
 LARGEST = 1 << 38  # bytes of a file from a plain address
 FINAL = {400, 401, 403, 404, 410, 416}  # answers that the next try gets too
@@ -82,7 +83,7 @@ def snapshot(repo: str, revision: str, part: str = ".", attempts: int = 5) -> Pa
 
 def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str = "") -> Path:
     """A part by what a configuration says of where it is: an address, `hub:owner/name@commit[:path]`, a path in `repo`
-    ("." or "x/" for a folder), or, without one, a path here."""
+    (a folder unless its name ends as one of FILES), or, without one, a path here."""
     if where.startswith(("https://", "http://")):
         return address(where, sha256, folder / "downloads")
     if where.startswith(HUB):
@@ -90,7 +91,7 @@ def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str
         repo, _, revision = named.partition("@")
     elif not repo:
         return Path(where)
-    if where in ("", ".") or where.endswith("/"):
+    if Path(where).suffix not in FILES or where.endswith("/"):
         return snapshot(repo, revision, where)
     return download(repo, revision, where)
 

@@ -19,7 +19,7 @@ from parity.base.digests import KINDS, of_several
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
-from parity.models.fetch import download, refused
+from parity.models.download import download, refused
 
 
 class Listed(NamedTuple):

@@ -35,6 +35,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
         "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
     },
     "divides": {"heads": "dim"},
+    "sampling": {"guidance": 7.5, "top_k": 1000},
     "papers": {"LlamaGen-XL stage 1": {}},
 }  # fmt: skip
 TENSORS = {  # by which a published file is known for what it is
