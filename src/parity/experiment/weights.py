@@ -123,7 +123,9 @@ def check_files(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
         if file.startswith(("https://", "http://", "hub:")):
             check_place(file, f"{where}.{part}")
-        elif (spec.source == "files" or (part == "text" and not file.endswith("/"))) and not Path(file).exists():
+            continue
+        here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
+        if here and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 

@@ -146,7 +146,7 @@ def entry(
     digest of every part. text, vq: parts that lie elsewhere, here on this machine."""
     from parity.models.download import download, snapshot
 
-    given = {part: path for part, path in (("text", text), ("vq", vq)) if path is not None}
+    given = {part: path.resolve() for part, path in (("text", text), ("vq", vq)) if path is not None}
     for path in given.values():
         parts(path)  # it has weights that can be verified
     if where.startswith("hub:"):

@@ -45,7 +45,8 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     files: dict[str, str] = {}
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part, file in spec.files.items():
-        repo = spec.repo if spec.source == "hub" and not (part == "text" and Path(file).exists()) else ""
+        here = Path(file).is_absolute() or (part == "text" and Path(file).exists())
+        repo = spec.repo if spec.source == "hub" and not here else ""
         local = at_hand(file, spec.sha256[part], folder, repo, spec.revision)
         check(local, spec.sha256[part], f"{what}.files.{part}")
         own = getattr(module, "published", lambda *_: None)(part, local, spec)
