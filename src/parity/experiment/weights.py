@@ -1,8 +1,6 @@
 """Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
-import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +11,7 @@ from parity.base.files import digest, header, sums
 from parity.experiment.data import NetworkSpec
 from parity.experiment.declared import PACKAGE, constant, modules
 from parity.experiment.options import needs
+from parity.experiment.places import check_place, released
 from parity.experiment.repositories import HUB, TextModel
 from parity.experiment.schema import ContinuousSection, ModelSpec
 
@@ -20,7 +19,6 @@ ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
 TEXT_PARTS = ("xlnet", "judge")
-TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
     "discrete": ("files", "also", "embedded", "network"),
     "anysubset": ("files",),
@@ -129,15 +127,6 @@ def check_files(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 
-def check_place(file: str, where: str) -> None:
-    """ConfigError for a part elsewhere that no address or pinned repository could be."""
-    pinned = re.fullmatch(r"hub:[^/@:\s]+/[^/@:\s]+@[0-9a-f]{40}(:[^:]+)?", file)
-    if not pinned and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
-        raise ConfigError(
-            f"{where} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex commit"
-        )
-
-
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
     group larger than the codebook."""
@@ -167,16 +156,6 @@ def check_trained(model: str, spec: ModelSpec) -> None:
             f"image.models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
             f" `python -m parity.training {file.removesuffix('.safetensors')}`, or all with `snakemake train_embedded`"
         )
-
-
-def released(path: Path) -> dict[str, Any]:
-    """What config.json of a released drafter tells of its target, in the words here: a folder, or a file beside it."""
-    try:
-        said = json.loads(((path if path.is_dir() else path.parent) / "config.json").read_text(encoding="utf-8"))
-        tokens = said.get("block_size") or TOKENS[said["input_type"]]
-        return {"vocab": said["vocab_size"], "grid": round(tokens**0.5), "input_type": said["input_type"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:

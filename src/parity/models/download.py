@@ -26,7 +26,7 @@ BESIDE = (  # what stands beside a folder's weights and is read: configuration a
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 HUB = "hub:"  # before owner/name@commit, or owner/name@commit:path, where a part lies in a repository of its own
-FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # any other name is a folder's
+FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".json", ".model")  # any other name is a folder's
 SPARE = 1 << 28  # bytes that are left free on a disk
 LARGEST = 1 << 38  # bytes of a file from a plain address
 FINAL = {400, 401, 403, 404, 410, 416}  # answers that the next try gets too
