@@ -1,5 +1,6 @@
 """`parity.models add`: files are known by what is in them, nobody types a digest or a layer count."""
 
+import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -11,13 +12,19 @@ import yaml
 from safetensors.torch import save_file
 
 from parity.base.errors import ConfigError, ParityError
+from parity.base.noise import batch_noise
+from parity.base.weights import sha256
+from parity.decode.discrete import record
+from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
 from parity.experiment.prompts import read_prompts
 from parity.models import add, fetch
 from parity.models.discrete import load as models
+from parity.models.discrete import vq
 from parity.models.discrete.t5 import t5_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from parity.models.discrete.vq import VQ, VQConfig
+from parity.stand_ins import chameleon, janus
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
@@ -131,7 +138,9 @@ def test_a_repository_is_pinned(tmp_path, monkeypatch):
     monkeypatch.setattr(
         hub.HfApi, "model_info", lambda self, repo, revision=None: SimpleNamespace(sha=sha, siblings=siblings)
     )
-    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, file, revision: folder / file)
+    told = SimpleNamespace(will_download=False)
+    get = lambda repo, file, revision, dry_run=False: told if dry_run else folder / file  # noqa: E731
+    monkeypatch.setattr(hub, "hf_hub_download", get)
     said = add.entry("hub:a/b", None, None)
     assert (said["source"], said["repo"], said["revision"]) == ("hub", "a/b", sha)
     assert said["files"] == {"transformer": "t2i_256.pt", "vq": "vq_ds16.pt"}
@@ -164,3 +173,76 @@ def test_what_the_user_typed_is_checked_before_any_job(tmp_path, monkeypatch, ca
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as told:
         checks.load(json.loads(json.dumps(raw)))
     assert "\n" not in str(told.value)
+
+
+TOKENIZERS = {  # as released: VQ-16 of captions and of classes, VQ-8, and a decoder without attention
+    "VQ-16": VQConfig(),
+    "VQ-8": VQConfig(ch_mult=(1, 2, 2, 4)),
+    "4,096 codes": VQConfig(codebook=4096, code_dim=16, res_blocks=1, decoder_attention=False),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizers_sizes_are_read_off_its_shapes(name):
+    with torch.device("meta"):
+        state = VQ(TOKENIZERS[name]).state_dict()
+    assert vq.read_sizes({k: tuple(v.shape) for k, v in state.items()}) == TOKENIZERS[name]
+
+
+@pytest.mark.parametrize("pickled", [True, False])
+def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
+    """VQ-8, trained by torch.compile, a table of rotations in the file; nothing typed but where it lies."""
+    torch.manual_seed(0)
+    (tmp_path / "c").mkdir()
+    config = LlamaGenConfig(**CLASSES, vocab=64, grid=8)
+    net, tokenizer = Transformer(config), VQ(VQConfig(codebook=64, ch=32, ch_mult=(1, 2, 2, 4), z_channels=32))
+    state = {f"_orig_mod.{k}": v for k, v in net.state_dict().items()} | {"freqs_cis": net.table}
+    pixels = {**tokenizer.state_dict(), "quantize.codebook_used": torch.zeros(65536)}
+    if pickled:
+        torch.save({"model": state, "args": argparse.Namespace(lr=1.0)}, tmp_path / "c/c2i_B_256.pt")
+        torch.save({"model": pixels}, tmp_path / "c/vq_ds8_c2i.pt")
+    else:
+        save_file(state, tmp_path / "c/c2i_B_256.safetensors")
+        save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
+    assert add.entry(str(tmp_path / "c"), None, None)["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
+    said = add.entry(str(tmp_path / "c"), 8, None)
+    add.write("c", said, tmp_path / "c.yaml", tell=lambda text: None)
+    raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
+    prompts = read_prompts(checks.load(raw).image.prompts)
+    manifest = fetch.manifest("discrete", "c", raw["image"]["models"]["c"], tmp_path / "out")
+    loaded = models.load(manifest)
+    assert torch.equal(loaded.nets["net"].table, net.table)
+    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(prompts[:2]).items()}
+    model = loaded.model(inputs, {"guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0})
+    start = torch.zeros(2, dtype=torch.int64)
+    done = record(model, start, sjd(model, start, noise=batch_noise(0, prompts[:2]), window=4))
+    pictures = models.painter(manifest).pictures(done.tokens)
+    assert pictures.shape == (2, 64, 64, 3) and models.side(manifest) == 64
+    with torch.inference_mode():
+        assert (vq.to_pixels(tokenizer.eval().decode(done.tokens.long())) == pictures).all()
+
+
+def test_pictures_need_no_transformer(tmp_path):
+    said = add.entry(str(lay(tmp_path / "m", CLASSES)), None, None)
+    manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
+    Path(manifest["files"]["transformer"]).unlink()
+    assert set(models.painter(manifest).nets) == {"vq"}
+    with pytest.raises(ParityError, match="no such file"):
+        models.load(manifest)
+
+
+@pytest.mark.parametrize("stand_in", [janus, chameleon])
+def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
+    files = {part: tmp_path / path for part, path in stand_in.write(tmp_path).items()}
+    said = add.entry(str(files["model"]), vq=files.get("vq"), pixels=96)
+    assert said["family"] == stand_in.__name__.rpartition(".")[2] and set(said["files"]) == set(files)
+    assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
+    add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
+    raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
+    checks.load(raw)
+    loaded = models.load(fetch.manifest("discrete", "m", raw["image"]["models"]["m"], tmp_path / "out"))
+    assert loaded.side == 16 * said["network"].get("rows", 6)
+    config = files["model"] / "config.json"
+    config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))
+    with pytest.raises(ParityError, match="no transformer among"):
+        add.entry(str(files["model"]))

@@ -1,12 +1,21 @@
 """Captions as the published encoder reads them: cleaned, and cut where its tokenizer cuts them."""
 
+import hashlib
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5ForConditionalGeneration
 
+from parity.base.digests import of_several
+from parity.base.errors import ParityError
+from parity.base.weights import sha256
 from parity.embedded.tokenizer import tokenizer
 from parity.models.discrete.cleaning import clean
 from parity.models.discrete.t5 import read_encoder, t5_encoder
+from parity.stand_ins import t5
 
 # what the published cleaning makes of them (run beside it on these and on 60,000 random captions: no difference)
 CLEANED = {
@@ -59,3 +68,45 @@ def test_a_caption_of_too_many_tokens_is_cut_and_counted(folder, capsys):
     assert both["valid"].sum(1).tolist() == [3, 8] and "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
     assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The published layout, as safetensors and as a pickle."""
+    path = tmp_path_factory.mktemp("stand-in")
+    folder = path / t5.write(path)["text"]
+    pickled = Path(shutil.copytree(folder, path / "pickled"))
+    torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    return folder, pickled
+
+
+def test_a_published_folder_is_the_encoder_of_the_whole_model(published):
+    """Against transformers' own encoder of the whole model, pickled or not; its end token is read, its decoder not."""
+    whole = T5ForConditionalGeneration.from_pretrained(published[0]).eval()
+    words = AutoTokenizer.from_pretrained(published[0])("a red circle", return_tensors="pt")
+    with torch.inference_mode():
+        wanted = whole.encoder(**words).last_hidden_state[0]
+    assert words["input_ids"].tolist() == [[3, 4, 5, 1]] and wanted.shape == (4, t5.WIDTH)
+    for folder in published:
+        said = read_encoder(folder, 12)(["a RED circle"])
+        assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6) and said["valid"].sum() == 4
+    name = "pytorch_model.bin"
+    assert sha256(published[1]) == of_several({name: hashlib.sha256((published[1] / name).read_bytes()).hexdigest()})
+
+
+def test_a_folder_that_is_no_encoder_is_one_line(published, tmp_path):
+    bad = Path(shutil.copytree(published[1], tmp_path / "bad"))
+    state = torch.load(bad / "pytorch_model.bin")
+    lacking = {k: v for k, v in state.items() if "encoder.block.1" not in k}
+    for held, words in ((lacking, "half a checkpoint: .* such as encoder.block.1"), ({"x": Path}, "can be read: ")):
+        torch.save(held, bad / "pytorch_model.bin")
+        with pytest.raises(ParityError, match=words) as told:
+            read_encoder(bad, 12)
+        assert "\n" not in str(told.value)
+    (bad / "pytorch_model.bin").write_text("<html>")
+    with pytest.raises(ParityError, match="not a T5 encoder that can be read"):
+        read_encoder(bad, 12)
+    (bad / "pytorch_model.bin").unlink()
+    with pytest.raises(ParityError, match="holds no"):
+        read_encoder(bad, 12)

@@ -13,7 +13,7 @@ from parity.base.noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
 from parity.decoders.discrete.sjd import sjd
-from parity.models import fetch
+from parity.models import download, fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
@@ -84,7 +84,7 @@ def test_published_files_are_verified_and_converted(tmp_path):
     again = Transformer(LlamaGenConfig(**SMALL))
     load_weights(again, Path(manifest["files"]["transformer"]))
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
-    assert manifest["network"] == SMALL and models.side(manifest) == 4 * 16
+    assert manifest["network"] == SMALL
     with pytest.raises(ParityError, match=r"image\.models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
         fetch.manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
     with pytest.raises(ParityError, match="no such file"):
@@ -102,15 +102,15 @@ def test_a_download_that_fails_is_tried_again_unless_it_is_refused(monkeypatch, 
 
     asked = []
 
-    def fails(repo, file, revision):
+    def fails(repo, file, revision, dry_run=False):
         asked.append((repo, file, revision))
         kind = getattr(hub.errors, error)
         raise kind.__new__(kind, "no")  # made without the answer of a server
 
     monkeypatch.setattr(hub, "hf_hub_download", fails)
-    monkeypatch.setattr(fetch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     with pytest.raises(ParityError, match=f"a/b/c.pt at 0123abcd cannot be had: {error}") as told:
-        fetch.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
+        download.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
     assert asked == [("a/b", "c.pt", "0123abcd" * 5)] * tries and "\n" not in str(told.value)
     assert capsys.readouterr().err.count("failed") == (tries if tries > 1 else 0)
 
@@ -118,11 +118,12 @@ def test_a_download_that_fails_is_tried_again_unless_it_is_refused(monkeypatch, 
 def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
     _, spec = published(tmp_path, vq=str(all_weights[0] / "vq.safetensors"))
     manifest = fetch.manifest("discrete", "m", spec, tmp_path / "out")
-    with pytest.raises(ParityError, match="the tokenizer has 16384 codes, the transformer 64"):
+    assert models.side(manifest) == 4 * 4  # the tokenizer's stride
+    with pytest.raises(ParityError, match="the tokenizer has 1024 codes, the transformer 64"):
         models.load(manifest)
-    wrong = manifest | {"network": SMALL | {"vocab": 16384}}
-    with pytest.raises(ParityError, match=r"vq\.safetensors: does not fit VQ: missing"):
-        models.load(wrong)
+    other = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
+    with pytest.raises(ParityError, match=r"transformer\.safetensors: not an image tokenizer of LlamaGen: 'quantize"):
+        models.load(other)
 
 
 def test_a_tokenizer_of_pictures_reads_what_it_wrote(all_weights):

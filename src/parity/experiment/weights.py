@@ -11,6 +11,7 @@ from parity.base.files import digest, header, sums
 from parity.experiment.data import NetworkSpec
 from parity.experiment.declared import PACKAGE, constant, modules
 from parity.experiment.options import needs
+from parity.experiment.places import check_place, released
 from parity.experiment.repositories import HUB, TextModel
 from parity.experiment.schema import ContinuousSection, ModelSpec
 
@@ -118,7 +119,11 @@ def check_files(model: str, spec: ModelSpec) -> None:
     for part, file in spec.files.items():
         if part not in allowed:
             raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
-        if (spec.source == "files" or part == "text") and not Path(file).exists():
+        if file.startswith(("https://", "http://", "hub:")):
+            check_place(file, f"{where}.{part}")
+            continue
+        here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
+        if here and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 
@@ -156,8 +161,8 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said, wanted = header(file), {key: network(spec)[key] for key in ("vocab", "grid")}
-    if part == "drafter":
+    said, wanted = header(file) or released(file), {key: network(spec)[key] for key in ("vocab", "grid")}
+    if part == "drafter" and "input_type" not in said:
         embedded = spec.source == "embedded"
         wanted["target"] = (
             sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
@@ -187,7 +192,7 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
         )
     if spec.source != "embedded" and not named:
         raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
-    if spec.source != "hub":  # else it is checked when it has been downloaded
+    if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
         check_companion(model, spec, file, part)
 
 

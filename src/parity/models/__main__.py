@@ -53,6 +53,8 @@ def added() -> None:
     parser.add_argument("name", help="of the model in the configuration")
     parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
     parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
+    parser.add_argument("--pixels", type=int, help="of a picture's side, for a folder whose name does not tell them")
+    parser.add_argument("--vq", type=Path, help="the image tokenizer, if it is not in the model's folder")
     parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
     parser.add_argument("--tokenizer", type=Path, help="of a continuous model that reads captions")
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
@@ -61,7 +63,7 @@ def added() -> None:
     if pair := add_pair.entry(*add_pair.found(a.where), a.grid, a.tokenizer):
         add_pair.write(a.name, pair, a.captions, a.out or Path(f"{a.name}.yaml"))
         return
-    add.write(a.name, add.entry(a.where, a.grid, a.text), a.out or Path(f"{a.name}.yaml"))
+    add.write(a.name, add.entry(a.where, a.grid, a.text, a.vq, a.pixels), a.out or Path(f"{a.name}.yaml"))
 
 
 def pinned() -> None:

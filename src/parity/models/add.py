@@ -9,29 +9,22 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
-from safetensors import safe_open
 
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import parts, sha256, unpickle
+from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
 
-READ = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+READ = (".safetensors", *PICKLED)
 Shapes = dict[str, tuple[int, ...]]
 
 
-def shapes(file: Path) -> Shapes:
+def shapes_of(file: Path) -> Shapes:
     """Names and shapes of a file's tensors; of a safetensors file its header alone is read."""
-    if file.suffix != ".safetensors":
-        return {name: tuple(tensor.shape) for name, tensor in unpickle(file).items()}
-    try:
-        with safe_open(file, framework="pt") as held:
-            return {name: tuple(held.get_slice(name).get_shape()) for name in held.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise ParityError(f"{file}: not a safetensors file that can be read: {str(error).splitlines()[0]}") from None
+    return {plain(name): tuple(tensor.shape) for name, tensor in shapes(file).items()}
 
 
 def families() -> Iterator[tuple[str, Any]]:
@@ -44,38 +37,37 @@ def families() -> Iterator[tuple[str, Any]]:
 
 def encoders(folder: Path) -> list[Path]:
     """Folders of T5 encoders, as transformers saves them."""
-    t5 = (f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8"))
-    return list(t5)
+    return [f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8")]
 
 
-def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], Shapes]:
-    """The family, its parts by the names of their files, and the shapes of the transformer's tensors. ParityError that
-    lists what was looked at if none of it is known, or two files are the same part."""
+def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], dict[str, Shapes]]:
+    """The family, its parts by the names of their files, and the shapes of their tensors. ParityError that lists what
+    was looked at if none of it is known, or two files are the same part."""
     taken: dict[str, str] = {}
-    which, network = "", Shapes()
+    which, known = "", dict[str, Shapes]()
     for name, file in files.items():
-        held = shapes(file)
+        held = shapes_of(file)
         for family, module in families():
             for part, tensors in module.TENSORS.items():
                 if not all(t in held for t in tensors):
                     continue
                 if part in taken:
                     raise ParityError(f"{part}: both {taken[part]} and {name}; allowed: one, in a folder of its own")
-                which, taken[part], network = family, name, held if part == "transformer" else network
+                which, taken[part], known[part] = family, name, held
     if "transformer" not in taken:
-        known = ", ".join(family for family, _ in families())
-        raise ParityError(f"no transformer among {', '.join(files) or 'no files'}; allowed: files of {known}")
-    return which, taken, network
+        allowed = ", ".join(family for family, _ in families())
+        raise ParityError(f"no transformer among {', '.join(files) or 'no files'}; allowed: files of {allowed}")
+    return which, taken, known
 
 
-def grid_of(name: str, given: int | None) -> int:
-    """Tokens a side, which no tensor tells: as given, or of the pixels in the file's name (16 a token)."""
+def grid_of(name: str, given: int | None, stride: int) -> int:
+    """Tokens a side, which no tensor tells: as given, or of the pixels in the file's name, `stride` a token."""
     pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
     if given is None and pixels is None:
         raise ParityError(
-            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have 16)"
+            f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have {256 // stride})"
         )
-    return given or int(pixels[1]) // 16  # type: ignore[index]
+    return given or int(pixels[1]) // stride  # type: ignore[index]
 
 
 def at_hand(folder: Path) -> dict[str, Path]:
@@ -87,39 +79,95 @@ def at_hand(folder: Path) -> dict[str, Path]:
     return {str(f): f for f in files if not any(f.is_relative_to(a) for a in aside)}
 
 
-def from_hub(repo: str, revision: str | None) -> tuple[str, dict[str, Path]]:
-    """The commit of a repository that its revision (else its main branch) is now, and its files of weights, fetched."""
+def whole_folder(config: Path) -> tuple[str, Any] | None:
+    """The family of a folder in transformers' layout, by `model_type` in its config.json; None where none declares
+    it."""
+    try:
+        said = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+    for name in weights.families("discrete"):
+        if said and said in weights.family("discrete", name, "family").get("model_types", ()):
+            return name, importlib.import_module(f"parity.models.discrete.{name}")
+    return None
+
+
+def pinned(repo: str, revision: str | None) -> tuple[str, list[str]]:
+    """The commit of a repository that its revision (else its main branch) is now, and the names of its files."""
     from huggingface_hub import HfApi
 
-    from parity.models.fetch import download, refused
+    from parity.models.download import refused
 
     try:
         said = HfApi().model_info(repo, revision=revision)
     except Exception as error:  # the hub's client raises several families
         raise ParityError(refused(repo, revision or "main", error)) from None
-    names = [f.rfilename for f in said.siblings or [] if Path(f.rfilename).suffix in READ]
-    return str(said.sha), {name: download(repo, str(said.sha), name) for name in names}
+    return str(said.sha), [f.rfilename for f in said.siblings or []]
 
 
-def entry(where: str, grid: int | None, text: Path | None) -> dict[str, Any]:
-    """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`)."""
-    repo, _, wanted = where.removeprefix("hub:").partition("@")
-    if where.startswith("hub:"):
-        revision, files = from_hub(repo, wanted or None)
-        said: dict[str, Any] = {"source": "hub", "repo": repo, "revision": revision}
-    else:
-        files, said = at_hand(Path(where)), {"source": "files"}
-    family, taken, network = recognised(files)
+class Found(NamedTuple):
+    """A model that was found: what the configuration says of it, and where its parts are now."""
+
+    said: dict[str, Any]
+    paths: dict[str, Path]
+
+
+def released_files(
+    files: Mapping[str, Path], source: dict[str, Any], grid: int | None, given: Mapping[str, Path]
+) -> Found:
+    """Of a family whose files are known by their tensors; `given` are parts that lie elsewhere."""
+    family, taken, known = recognised(files)
     module = importlib.import_module(f"parity.models.discrete.{family}")
-    sizes = module.read_sizes(network, grid_of(taken["transformer"], grid))
+    stride = module.stride(known["vq"]) if "vq" in known else 16
+    sizes = module.read_sizes(known["transformer"], grid_of(taken["transformer"], grid, stride))
     paths = {part: files[name] for part, name in taken.items()}
-    if text is None and not where.startswith("hub:"):
-        text = next(iter(encoders(Path(where))), None)
-    if text is not None:
-        parts(text)  # it has weights that can be verified
-        taken, paths = {**taken, "text": str(text)}, {**paths, "text": text}
-    digests = {part: sha256(path) for part, path in paths.items()}
-    return {"family": family, **said, "files": taken, "sha256": digests, "network": sizes}
+    if "drafter" in taken and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
+        taken["drafter"], paths["drafter"] = str(Path(taken["drafter"]).parent), paths["drafter"].parent
+    taken, paths = {**taken, **{k: str(v) for k, v in given.items()}}, {**paths, **given}
+    return Found({"family": family, **source, "files": taken, "network": sizes}, paths)
+
+
+def released_folder(
+    known: tuple[str, Any], folder: Path, source: dict[str, Any], pixels: int | None, given: Mapping[str, Path]
+) -> Found:
+    """Of a family whose files are a folder in transformers' layout."""
+    family, module = known
+    name = source.get("repo", str(folder))
+    told = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(name).name)
+    sizes = module.read_sizes(folder, pixels or (int(told[1]) if told else None))
+    files = {"model": "." if source["source"] == "hub" else str(folder), **{k: str(v) for k, v in given.items()}}
+    return Found({"family": family, **source, "files": files, "network": sizes}, {"model": folder, **given})
+
+
+def entry(
+    where: str, grid: int | None = None, text: Path | None = None, vq: Path | None = None, pixels: int | None = None
+) -> dict[str, Any]:
+    """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`), with a
+    digest of every part. text, vq: parts that lie elsewhere, here on this machine."""
+    from parity.models.download import download, snapshot
+
+    given = {part: path.resolve() for part, path in (("text", text), ("vq", vq)) if path is not None}
+    for path in given.values():
+        parts(path)  # it has weights that can be verified
+    if where.startswith("hub:"):
+        repo, _, wanted = where.removeprefix("hub:").partition("@")
+        commit, names = pinned(repo, wanted or None)
+        source: dict[str, Any] = {"source": "hub", "repo": repo, "revision": commit}
+        known = whole_folder(download(repo, commit, "config.json")) if "config.json" in names else None
+        if known:
+            found = released_folder(known, snapshot(repo, commit), source, pixels, given)
+        else:
+            read = {name: download(repo, commit, name) for name in names if Path(name).suffix in READ}
+            found = released_files(read, source, grid, given)
+    elif known := whole_folder(Path(where) / "config.json"):
+        found = released_folder(known, Path(where), {"source": "files"}, pixels, given)
+    else:
+        files = at_hand(Path(where))
+        t5 = next(iter(encoders(Path(where))), None)
+        found = released_files(files, {"source": "files"}, grid, ({"text": t5} if t5 else {}) | given)
+    digests = {part: sha256(path) for part, path in found.paths.items()}
+    said = found.said
+    return {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
 
 
 def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
@@ -131,7 +179,11 @@ def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None
     if classes:
         image |= {"prompts": {"file": str(prompts)}, "sampling": {"guidance": 4.0}}
     else:
-        image |= {"prompts": {"max_words": 119}, "sampling": {"guidance": 7.5, "top_k": 1000}}
+        family = weights.family("discrete", said["family"], "family")
+        law = dict(family.get("sampling", {"guidance": 3.0}))  # its authors'
+        if "top_k" in law:
+            law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
+        image |= {"prompts": {"max_words": 119}, "sampling": law}
     experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "image": image}
     checks.load(json.loads(json.dumps(experiment)))
     if out.exists():

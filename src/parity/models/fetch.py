@@ -7,28 +7,21 @@ here.
 """
 
 import importlib
-import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
-from parity.base import digests
 from parity.base.errors import ParityError
-from parity.base.files import header, publish, sums
-from parity.base.weights import check, listed, sha256, unpickle
+from parity.base.files import header, sums
+from parity.base.weights import PICKLED, check, listed, plain, save_weights, sha256, shapes, tensors, unpickle
 from parity.experiment import checks, weights
 from parity.experiment.data import NetworkSpec
 from parity.experiment.repositories import HUB, TextModel, WeightsSpec, repository
 from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.validation import validate
+from parity.models.download import at_hand, download
 
-BESIDE = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*.model")
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 MADE = "run `snakemake train_embedded`"
 
 
@@ -50,10 +43,17 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
             parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
         return said | listed(weights.EMBEDDED, parts, what, MADE)
     files: dict[str, str] = {}
+    module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part, file in spec.files.items():
-        local = download(spec.repo, spec.revision, file) if spec.source == "hub" and part != "text" else Path(file)
+        here = Path(file).is_absolute() or (part == "text" and Path(file).exists())
+        repo = spec.repo if spec.source == "hub" and not here else ""
+        local = at_hand(file, spec.sha256[part], folder, repo, spec.revision)
         check(local, spec.sha256[part], f"{what}.files.{part}")
-        files[part] = str(converted(local, folder / f"{part}.safetensors"))
+        own = getattr(module, "published", lambda *_: None)(part, local, spec)
+        out = folder / f"{part}.safetensors"
+        if own:
+            save_weights(own[0], out, own[1])
+        files[part] = str(out if own else converted(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
             weights.check_companion(name, spec, Path(files[companion]), companion)
@@ -82,30 +82,6 @@ def anysubset(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     totals = {part: known.get(part) or sha256(Path(files[part])) for part in weights.TEXT_PARTS}
     check_words(files)
     return {"family": "xlnet", "source": source, "files": files, "sha256": totals}
-
-
-def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str = "") -> Path:
-    """A part by what a configuration says of where it is: `hub:owner/name@commit[:path]`, a path in `repo` ("." for its
-    folder), or, without one, a path here."""
-    if where.startswith(HUB):
-        named, _, where = where.removeprefix(HUB).partition(":")
-        repo, revision = repository(named)
-    elif not repo:
-        return Path(where)
-    if where not in ("", "."):
-        return download(repo, revision, where)
-    from huggingface_hub import HfApi
-
-    try:
-        every = [f.rfilename for f in HfApi().model_info(repo, revision=revision).siblings or []]
-    except Exception as error:  # the hub's client raises several families
-        raise ParityError(refused(repo, revision[:8], error)) from None
-    kinds = [[f for f in every if fnmatch(f, pattern)] for pattern in digests.KINDS]
-    wanted = next(filter(None, kinds), []) + [f for f in every if any(fnmatch(f, p) for p in BESIDE)]
-    found = [download(repo, revision, f) for f in wanted if "/" not in f]
-    if not found:
-        raise ParityError(f"{repo}: holds no {' or '.join(digests.KINDS)}; allowed: another repository or commit")
-    return found[0].parent
 
 
 def tokenizer_folder(where: str) -> Path:
@@ -141,7 +117,7 @@ def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     what = f"networks.{name}"
     spec = validate(NetworkSpec, given, what)
     assert isinstance(spec, NetworkSpec)
-    local = download(spec.repo, spec.revision, spec.file) if spec.repo else Path(spec.file)
+    local = at_hand(spec.file, spec.sha256, folder, spec.repo, spec.revision)
     check(local, spec.sha256, f"{what}.file")
     if name != "inception":  # whose library reads the pickle
         local = converted(local, folder / "weights.safetensors")
@@ -181,45 +157,9 @@ BY_KIND: dict[str, Callable[[str, Any, Path], dict[str, Any]]] = {
 
 
 def converted(file: Path, out: Path) -> Path:
-    """A pickled file's tensors as safetensors in `out`; any other file as it is."""
-    if file.suffix not in PICKLED:
+    """A pickled file's tensors as safetensors in `out`, under plain names; any other file, or a folder, as it is."""
+    if file.is_dir() or (file.suffix not in PICKLED and all(plain(name) == name for name in shapes(file))):
         return file
-    publish(out, save({k: v.contiguous() for k, v in unpickle(file).items()}))
+    state = unpickle(file) if file.suffix in PICKLED else {plain(k): v for k, v in tensors(file, dtype=None)}
+    save_weights(state, out)
     return out
-
-
-def download(repo: str, revision: str, file: str, attempts: int = 5) -> Path:
-    """One file of a pinned commit, gone on with where it broke off; network errors and 5xx are tried again, the last
-    one is shown with its cause."""
-    from huggingface_hub import errors, hf_hub_download
-
-    final = (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
-    cause: Exception | None = None
-    for attempt in range(attempts):
-        try:
-            return Path(hf_hub_download(repo, file, revision=revision))
-        except Exception as error:  # the hub's client raises several families here; most of them mean "not now"
-            cause = error
-            if isinstance(error, (*final, errors.EntryNotFoundError, errors.HFValidationError)):
-                break
-            told = error.__cause__ or error
-            print(f"{repo}/{file}: try {attempt + 1} of {attempts} failed: {told}", file=sys.stderr, flush=True)
-            time.sleep(2**attempt)
-    assert cause is not None
-    raise ParityError(refused(f"{repo}/{file}", revision[:8], cause))
-
-
-def refused(what: str, revision: str, error: Exception) -> str:
-    """Why the hub did not give something, in one line that says what to do where that is known."""
-    from huggingface_hub import errors
-
-    hint = {
-        errors.GatedRepoError: "accept its terms on its page, then set HF_TOKEN to a token of that account",
-        errors.RepositoryNotFoundError: "no such repository, or a private one: set HF_TOKEN",
-        errors.RevisionNotFoundError: "no such revision",
-        errors.EntryNotFoundError: "no such file in it",
-        errors.HFValidationError: "a repository is owner/name",
-    }
-    said = next((f"; {text}" for kind, text in hint.items() if isinstance(error, kind)), "")
-    cause = str(getattr(error, "__cause__", None) or error).strip().splitlines()
-    return f"models: {what} at {revision} cannot be had: {type(error).__name__}: {cause[0] if cause else ''}{said}"

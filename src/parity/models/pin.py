@@ -20,7 +20,7 @@ from parity.base.digests import KINDS, of_several
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
-from parity.models.fetch import download, refused
+from parity.models.download import download, refused
 
 ELSEWHERE = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)@(?P<commit>[0-9a-f]{40}):(?P<path>.+)")
 

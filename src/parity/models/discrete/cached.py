@@ -67,8 +67,11 @@ class Cached:
         self.last, self.shift = prefix[:, -1], shift
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
         self.features: Tensor | None = None
+        # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
+        self.told = prefix[:, :-1]
         if self.prefix > 1:
-            self._forward(prefix[:, :-1], torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1))
+            before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
+            self.told = self._forward(prefix[:, :-1], before)
 
     def _places(self, slots: Tensor) -> Tensor | None:
         """Places in the rotary table of slots [G, S]; None where they are the same."""

@@ -30,6 +30,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "network": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
     "multiples": {"rows": 2, "columns": 2},  # a size token counts 32 pixels
     "at_most": {"line": 1, "end": 1},
+    "sampling": {"guidance": 3.0, "top_k": 2000},
     "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
     "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
 }

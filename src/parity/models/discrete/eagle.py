@@ -1,8 +1,15 @@
 """EAGLE's drafter for LlamaGen: one layer that continues the target's features (Li et al. 2024, sec. 4.1)."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from parity.base.errors import ParityError
+from parity.base.weights import tensors
 from parity.models.discrete.cached import Cached, at_rows, close_up, staying
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
@@ -20,23 +27,69 @@ class FeatureDrafter(nn.Module):
     ) -> Tensor:
         return self.norm(self.layer(self.fc(torch.cat([embeddings, features], -1)), table, mask, remember))
 
+    def sees(self, target: Cached) -> tuple[Tensor, Tensor]:
+        """Embeddings [V, dim] of tokens, the target's own, and features [R, 0, dim] of the caption: none."""
+        return target.embeddings, target.told[:, :0]
+
+
+class CaptionedDrafter(nn.Module):
+    """The same as released for LlamaGen (LANTERN, Jang et al. 2024, and VVS): its own embeddings of tokens, a bias, no
+    norm before attention and none at the end; and it reads the caption first, a place for each of its positions but the
+    last, where token 0 stands for words.
+
+    The released code masks no padding of the caption there.
+    """
+
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.tokens, self.fc, self.layer = nn.Embedding(c.vocab, c.dim), nn.Linear(2 * c.dim, c.dim), Block(c)
+        self.layer.register_module("attention_norm", nn.Identity())
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None
+    ) -> Tensor:
+        return self.layer(self.fc(torch.cat([embeddings, features], -1)), table, mask, remember)
+
+    def sees(self, target: Cached) -> tuple[Tensor, Tensor]:
+        """Embeddings [V, dim] of tokens, its own, and features [R, prefix - 1, dim] of the caption."""
+        return self.tokens.weight, target.told
+
 
 class EagleDrafter:
     """A `protocol.Drafter` of a batch that is being decoded; it makes the target keep its features by position.
 
-    The drafter sees the picture alone: what it knows of the caption is in the features.
+    Ours sees the picture alone: what it knows of the caption is in the features. A released one has `before` slots for
+    the caption before those of the picture.
     """
 
-    def __init__(self, net: FeatureDrafter, target: Cached):
+    def __init__(self, net: FeatureDrafter | CaptionedDrafter, target: Cached):
         c, rows = target.net.config, len(target.last)
         self.net, self.target = net, target
+        self.embeddings, told = net.sees(target)
+        self.before = told.shape[1]
         # at position + 1; the target writes them
         self.features = target.features = target.last.new_zeros(rows, target.length + 1, c.dim)
-        shape = (rows, target.length, c.heads, c.dim // c.heads)
+        shape = (rows, self.before + target.length, c.heads, c.dim // c.heads)
         self.keys, self.values = target.last.new_zeros(shape), target.last.new_zeros(shape)
-        self.table = target.net.table[c.prefix :]
+        self.table = target.net.table[c.prefix - self.before :]
         # rows whose pictures are not done: keys and values hold these alone
         self.going = torch.arange(rows, device=target.last.device)
+
+        if self.before:
+            self._read(told)
+
+    @torch.inference_mode()
+    def _read(self, told: Tensor) -> None:
+        """The caption's features [R, before, dim] into the cache."""
+        n = self.before
+        mask = torch.ones(n, n, dtype=torch.bool, device=told.device).tril()[None, None]
+
+        def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys[:, :n], self.values[:, :n] = k, v
+            return k, v
+
+        placeholders = self.embeddings[:1].expand(len(told), n, -1)
+        self.net(placeholders, told, self.table[None, :n].to(told.dtype), mask, remember)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
@@ -47,15 +100,16 @@ class EagleDrafter:
         tokens, positions, sources = tokens[self.going], positions[self.going], sources[self.going]
         self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
-        mask = (torch.arange(self.target.length, device=positions.device) <= positions[..., None])[:, None]
+        slots = positions + self.before
+        mask = (torch.arange(self.keys.shape[1], device=positions.device) <= slots[..., None])[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            self.keys[self.rows, positions], self.values[self.rows, positions] = k, v
+            self.keys[self.rows, slots], self.values[self.rows, slots] = k, v
             return self.keys, self.values
 
-        table = self.table[positions].to(features.dtype)
-        output = self.net(self.target.embeddings[tokens], features, table, mask, remember)
-        self.last = positions[:, -1:]
+        table = self.table[slots].to(features.dtype)
+        output = self.net(self.embeddings[tokens], features, table, mask, remember)
+        self.last = slots[:, -1:]
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
         self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
         self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
@@ -66,10 +120,10 @@ class EagleDrafter:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
         B, S = tokens.shape
         tokens, parents, positions = (x[self.going] for x in (tokens, parents, positions))
-        at = positions.clamp(max=self.target.length - 1)
+        at = positions.clamp(max=self.target.length - 1) + self.before
         self.shown.append(parents)
         above = ancestors(torch.cat(self.shown, 1))[:, -S:]
-        written = (torch.arange(self.target.length, device=at.device) <= self.last)[:, None].expand(-1, S, -1)
+        written = (torch.arange(self.keys.shape[1], device=at.device) <= self.last)[:, None].expand(-1, S, -1)
         mask = torch.cat([written, above], -1)[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,6 +132,42 @@ class EagleDrafter:
             return torch.cat([self.keys, keys], 1), torch.cat([self.values, values], 1)
 
         features = self.predicted[self.rows, parents + 1]
-        output = self.net(self.target.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
+        output = self.net(self.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
         self.predicted = torch.cat([self.predicted, output], 1)
         return at_rows(self.target.net.output(output), self.going, B)
+
+
+NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
+    "embed_tokens.weight": "tokens.weight",
+    "fc.weight": "fc.weight",
+    "fc.bias": "fc.bias",
+    "layers.0.self_attn.o_proj.weight": "layer.attention.wo.weight",
+    "layers.0.mlp.gate_proj.weight": "layer.feed_forward.w1.weight",
+    "layers.0.mlp.up_proj.weight": "layer.feed_forward.w3.weight",
+    "layers.0.mlp.down_proj.weight": "layer.feed_forward.w2.weight",
+    "layers.0.post_attention_layernorm.weight": "layer.ffn_norm.weight",
+}
+MERGED = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
+
+
+def released(file: Path, said: Mapping[str, Any], target: LlamaGenConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A released drafter's tensors under the names here, and its sizes, for a target; ParityError where they do not
+    fit. said: its config.json."""
+    held = dict(tensors(file, dtype=None))
+    odd = sorted(name for name in set(held) ^ {*NAMES, *MERGED} if "rotary_emb" not in name)
+    if odd:
+        what = "lacks" if odd[0] not in held else "has"
+        raise ParityError(f"{file}: not a drafter of one layer as released for LlamaGen: {what} {odd[0]}")
+    dim = held["fc.weight"].shape[0]
+    c = LlamaGenConfig(**asdict(target) | {"layers": 1, "eps": float(said.get("rms_norm_eps", 1e-6))})
+    sizes = {
+        "width": (dim, target.dim),
+        "codes": (held["embed_tokens.weight"].shape[0], target.vocab),
+        "heads": (int(said.get("num_attention_heads", target.heads)), target.heads),
+        "hidden width": (held["layers.0.mlp.gate_proj.weight"].shape[0], c.hidden),
+    }
+    for what, (own, wanted) in sizes.items():
+        if own != wanted:
+            raise ParityError(f"{file}: a drafter of another target: {what} {own}; allowed: {wanted}, as the target's")
+    state = {name: held[theirs] for theirs, name in NAMES.items()}
+    return state | {"layer.attention.wqkv.weight": torch.cat([held[name] for name in MERGED])}, asdict(c)

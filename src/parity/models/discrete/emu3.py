@@ -27,6 +27,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "model_types": ("emu3",),
     "network": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},  # 720 pixels
     "at_most": {"line": 1, "end": 2},
+    "sampling": {"guidance": 3.0, "top_k": 2048},
     "papers": {"Emu3-Gen": {}},
     "sizes": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},
 }

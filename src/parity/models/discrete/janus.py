@@ -26,6 +26,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "embedded": {},
     "model_types": ("janus",),
     "network": {"vocab": 16384, "rows": 24, "columns": 24},
+    "sampling": {"guidance": 5.0},
     "papers": {"Janus-Pro": {}},
     "sizes": {"vocab": 16384, "rows": 24, "columns": 24},
 }

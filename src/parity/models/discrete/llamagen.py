@@ -4,6 +4,7 @@ Source: the released `t2i_XL_stage{1,2}_*.pt`, `vq_ds16_t2i.pt` and Flan-T5-XL's
 with other sizes, which the headers of its files say.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured
-from parity.base.weights import loaded
+from parity.base.weights import loaded, shapes
+from parity.experiment.schema import ModelSpec
 from parity.models.compiling import compiled
 from parity.models.discrete import vq
 from parity.models.discrete.cached import Cached, LlamaGen, a_pass
-from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.eagle import CaptionedDrafter, EagleDrafter, FeatureDrafter, released
 from parity.models.discrete.t5 import Encoder, read_encoder
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
-from parity.models.discrete.vq import VQConfig
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("transformer", "vq", "text"),
@@ -34,28 +35,29 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
         "classes": 0, "multiple_of": 256, "rope_base": 10000.0, "eps": 1e-5,
     },
     "divides": {"heads": "dim"},
+    "sampling": {"guidance": 7.5, "top_k": 1000},
     "papers": {"LlamaGen-XL stage 1": {}},
 }  # fmt: skip
 TENSORS = {  # by which a published file is known for what it is
     "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
     "vq": ("quantize.embedding.weight", "post_quant_conv.weight"),
+    "drafter": ("layers.0.self_attn.q_proj.weight", "fc.weight", "embed_tokens.weight"),
 }
 COMPUTED = ("freqs_cis",)  # in some files, and computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
 
 
-def sizes(manifest: Mapping[str, Any]) -> tuple[LlamaGenConfig, VQConfig]:
-    """Of the transformer and the image tokenizer that a manifest names."""
+def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
+    """Of the transformer that a manifest names."""
     if manifest["source"] != "embedded":
-        return LlamaGenConfig(**manifest["network"]), VQConfig()
-    files = manifest["files"]
-    return configured(LlamaGenConfig, Path(files["transformer"])), configured(VQConfig, Path(files["vq"]))
+        return LlamaGenConfig(**manifest["network"])
+    return configured(LlamaGenConfig, Path(manifest["files"]["transformer"]))
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its side."""
-    config, tokenizer = sizes(manifest)
-    return config.grid, config.grid * tokenizer.stride
+    grid = sizes(manifest).grid
+    return grid, grid * vq.config_of(Path(manifest["files"]["vq"])).stride
 
 
 def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
@@ -77,10 +79,15 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, in
     return {key: value for key, value in said.items() if value != FAMILY["sizes"][key]}
 
 
+def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Pixels a token, each way, by the shapes of a published tokenizer's tensors."""
+    return vq.read_sizes(shapes).stride
+
+
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
     """One network: "net", "vq", "drafter" or "draft"; ParityError for files that do not fit together."""
     files = {part: Path(file) for part, file in manifest["files"].items()}
-    config, tokenizer = sizes(manifest)
+    config, tokenizer = sizes(manifest), vq.config_of(files["vq"])
     if tokenizer.codebook != config.vocab:
         raise ParityError(
             f"models: the tokenizer has {tokenizer.codebook} codes, the transformer {config.vocab};"
@@ -91,8 +98,20 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     if part == "net":
         return loaded(partial(Transformer, config), files["transformer"], COMPUTED, device, dtype)
     extra = configured(LlamaGenConfig, files[part], ignored=("target",))
-    build: Callable[[], nn.Module] = partial(FeatureDrafter if part == "drafter" else Transformer, extra)
+    drafter = CaptionedDrafter if part == "drafter" and "fc.bias" in shapes(files[part]) else FeatureDrafter
+    build: Callable[[], nn.Module] = partial(drafter if part == "drafter" else Transformer, extra)
     return loaded(build, files[part], (), device, dtype)
+
+
+def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
+    of EAGLE-1 and LANTERN, a folder with config.json or its file of weights."""
+    if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
+        return None
+    file = (path if path.is_dir() else path.parent) / "config.json"
+    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    state, sizes = released(path, said, LlamaGenConfig(**spec.network))  # type: ignore[arg-type]
+    return state, sizes | {"target": spec.sha256["transformer"]}  # which nothing of it tells
 
 
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
@@ -132,6 +151,6 @@ def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch; a class-conditional model's are numbers of classes."""
-    if classes := sizes(manifest)[0].classes:
+    if classes := sizes(manifest).classes:
         return partial(labels, classes=classes)
-    return read_encoder(Path(manifest["files"]["text"]), sizes(manifest)[0].prefix, device)
+    return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)

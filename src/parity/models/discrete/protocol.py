@@ -10,6 +10,7 @@ importing it, and says by these functions how its manifest (`parity.models.fetch
             rows and columns of codes, line and end, tokens that the grammar forces behind a row and behind the last,
         "sizes": those that a configuration may give, with their defaults; "divides", "at_most", "multiples" of them,
         "model_types": what `model_type` in config.json is, of a family whose files are transformers' folders,
+        "sampling": the law its authors draw from, for `parity models add`,
         "papers": names that papers' tables give a published model of the family, to its sizes that are no default,
     }
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded

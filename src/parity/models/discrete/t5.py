@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from parity.base.weights import load_weights
+from parity.base.errors import ParityError
+from parity.base.weights import load_weights, parts
 from parity.embedded.tokenizer import VOCAB, encode
 from parity.models.discrete.cleaning import clean
 
@@ -33,6 +34,23 @@ def left_pad(embeddings: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     order = (torch.arange(T, device=valid.device)[None] + valid.sum(1, keepdim=True)) % T
     embeddings = (embeddings * valid[..., None]).gather(1, order[..., None].expand_as(embeddings))
     return embeddings, valid.gather(1, order)
+
+
+def published_encoder(path: Path) -> "T5EncoderModel":
+    """The encoder in a folder of transformers' layout, in float32; of pickled files tensors alone are read.
+    ParityError for half a folder, and for one that is none."""
+    from transformers import T5EncoderModel
+
+    parts(path)
+    read: Any = T5EncoderModel.from_pretrained
+    try:
+        net, said = read(path, local_files_only=True, weights_only=True, dtype=torch.float32, output_loading_info=True)
+    except Exception as error:  # transformers raises what the files make it
+        cause = next(iter(str(error).strip().splitlines()), "")[:200]
+        raise ParityError(f"{path}: not a T5 encoder that can be read: {type(error).__name__}: {cause}") from None
+    if missing := sorted(said["missing_keys"]):
+        raise ParityError(f"{path}: half a checkpoint: {len(missing)} tensors are missing, such as {missing[0]}")
+    return net
 
 
 def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
@@ -61,9 +79,7 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     """
     tokenizer: Callable[[list[str]], Any]
     if path.is_dir():
-        from transformers import T5EncoderModel
-
-        net, tokenizer = T5EncoderModel.from_pretrained(path, local_files_only=True), published_tokenizer(path, length)
+        net, tokenizer = published_encoder(path), published_tokenizer(path, length)
     else:
         net, tokenizer = t5_encoder(), partial(encode, max_length=length)
         load_weights(net, path)

@@ -4,7 +4,7 @@ Source: Sun et al. 2024 (LlamaGen), sec. 3.1; the parameter names are those of t
 The embedded tokenizer is the same module with fewer channels and two down-samplings in place of four.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import configured
-from parity.base.weights import loaded
+from parity.base.files import configured, header
+from parity.base.weights import loaded, shapes
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,39 @@ def side_of(tokens: int) -> int:
     return side
 
 
+def read_sizes(said: Mapping[str, tuple[int, ...]]) -> VQConfig:
+    """Of a published tokenizer, from the shapes of its tensors. ParityError for shapes that are no such tokenizer's."""
+    try:
+        codebook, code_dim = said["quantize.embedding.weight"]
+        ch, levels = said["encoder.conv_in.weight"][0], count(said, "encoder.conv_blocks.")
+        widths = [said[f"encoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in range(levels)]
+        return VQConfig(
+            codebook, code_dim, ch, tuple(w // ch for w in widths), count(said, "encoder.conv_blocks.0.res."),
+            said["post_quant_conv.weight"][0],
+            decoder_attention=any(name.startswith("decoder.conv_blocks.0.attn.") for name in said),
+        )  # fmt: skip
+    except (KeyError, ValueError) as error:
+        raise ParityError(f"not an image tokenizer of LlamaGen: {error}") from None
+
+
+def count(names: Iterable[str], prefix: str) -> int:
+    """How many numbers follow a prefix in names."""
+    return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})
+
+
+def config_of(file: Path) -> VQConfig:
+    """A tokenizer's sizes: of its header where it has one, else of its tensors."""
+    if header(file):
+        return configured(VQConfig, file)
+    try:
+        return read_sizes({name: tuple(tensor.shape) for name, tensor in shapes(file).items()})
+    except ParityError as error:
+        raise error if str(file) in str(error) else ParityError(f"{file}: {error}") from None
+
+
 def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
-    """A tokenizer in float32 from its file, of the sizes given, or of its header's; ParityError unless they fit."""
-    return loaded(partial(VQ, config or configured(VQConfig, file)), file, ("quantize.codebook_used",), device)
+    """A tokenizer in float32 from its file, of the sizes given, or the file's own; ParityError unless they fit."""
+    return loaded(partial(VQ, config or config_of(file)), file, ("quantize.codebook_used",), device)
 
 
 def to_pixels(pictures: Tensor) -> np.ndarray:
