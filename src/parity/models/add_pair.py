@@ -21,6 +21,7 @@ from parity.base.weights import sha256
 from parity.experiment import checks
 from parity.models import add
 from parity.models.continuous.published import RELEASED, tokenizer_file
+from parity.models.download import download
 
 KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # which a VQ tokenizer has too, and more
 CODES = "quantize.embedding.weight"
@@ -78,8 +79,9 @@ def found(where: str) -> tuple[dict[str, Path], dict[str, str]]:
     if not where.startswith("hub:"):
         return add.at_hand(Path(where)), {"source": "files"}
     repo, _, wanted = where.removeprefix("hub:").partition("@")
-    revision, files = add.from_hub(repo, wanted or None)
-    return files, {"source": "hub", "repo": repo, "revision": revision}
+    commit, names = add.pinned(repo, wanted or None)
+    files = {name: download(repo, commit, name) for name in names if Path(name).suffix in add.READ}
+    return files, {"source": "hub", "repo": repo, "revision": commit}
 
 
 def joined(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, dict[str, tuple[int, ...]]]]:
@@ -90,7 +92,7 @@ def joined(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, dict[s
         shard = re.fullmatch(r"(.*?)model-\d+-of-\d+\.safetensors", name)
         key = (shard[1] or ".") if shard else name
         paths[key] = file.parent if shard else file
-        held.setdefault(key, {}).update(add.shapes(file))
+        held.setdefault(key, {}).update(add.shapes_of(file))
     return paths, held
 
 
