@@ -343,3 +343,17 @@ def test_time_on_a_gpu_is_shown_where_it_was_measured_the_faster_of_two_ways(tmp
     assert front.predicted(file) == {}
     file.write_text(json.dumps({"measured": True, "decoders": rows}))
     assert front.predicted(file) == {"sjd": "1.50 s an image of LlamaGen-XL", "ar": "2.00 s an image of LlamaGen-XL"}
+
+
+def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkeypatch):
+    whole = type(gathered.files).features
+    monkeypatch.setattr(
+        type(gathered.files),
+        "features",
+        lambda self, cell: {k: v for k, v in whole(self, cell).items() if k != "cosine"},
+    )
+    words, grid, *views = pictures.blocks(gathered)
+    assert grid.rows and all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
+    assert views and np.isnan(grid.data["worst_difference"]).all()
+    told = json.loads(gzip.decompress(base64.b64decode(views[0].data)))
+    assert all(value is None for column in told["columns"] for value in column["cosine"])

@@ -21,16 +21,15 @@ ACROSS = 8  # pictures in a row of a sheet
 
 
 def columns_of(g: Gathered) -> tuple[list[thumbnails.Column], list[str], dict[str, Shard]]:
-    """The same prompts, cell by cell, those of cells whose pictures have a cosine with their captions; the captions;
-    and the shards."""
+    """The same prompts, cell by cell; the captions; and the shards. Pictures that no network judged have no cosine."""
     columns, captions, shards = [], [], {}
     for label, cell in g.cells(KIND).items():
         features = g.files.features(cell)
-        if "cosine" in features:
-            base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
-            pixels, cosine = g.files.pixels(cell, COMPETE), features["cosine"][:COMPETE]
-            columns.append(thumbnails.Column(label, pixels, cosine, base, model, method))
-            captions, shards[label] = features["captions"].tolist()[:COMPETE], g.files.shard(cell)
+        base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
+        pixels, captions = g.files.pixels(cell, COMPETE), features["captions"].tolist()[:COMPETE]
+        cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
+        columns.append(thumbnails.Column(label, pixels, cosine, base, model, method))
+        shards[label] = g.files.shard(cell)
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
         raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
@@ -47,8 +46,8 @@ def blocks(g: Gathered) -> list[Any]:
     ranking |= {c.label: c.cosine[order] for c in columns}
     rows = []
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(thumbnails.thumbnail(c.pixels[i], 96), c.label, f"{c.cosine[i]:.3f}") for c in columns]
-        rows.append((captions[i], f"{w:+.3f}", row))
+        row = [(thumbnails.thumbnail(c.pixels[i], 96), c.label, figure(c.cosine[i], ".3f")) for c in columns]
+        rows.append((captions[i], figure(w, "+.3f"), row))
     grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
     every = len(next(iter(shards.values())).step)
     among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
@@ -103,8 +102,13 @@ def as_windows(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
     return True
 
 
-def rounded(values: np.ndarray) -> list[float]:
-    return [round(float(v), 4) for v in values]
+def rounded(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(v) else round(float(v), 4) for v in values]
+
+
+def figure(value: float, form: str) -> str:
+    """A number as it is shown, "" for none."""
+    return "" if np.isnan(value) else format(value, form)
 
 
 def alike(g: Gathered) -> list[str]:
@@ -116,10 +120,7 @@ def alike(g: Gathered) -> list[str]:
     return [SAME.format(", ".join(labels)) for labels in same]
 
 
-SAME = (
-    "Identical figures are no mistake: {} drew the same tokens for every prompt. They run under the same noise, and"
-    " each returns exactly what plain decoding returns under it."
-)
+SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
 ABOUT = "{shown} of {all} prompts; under each picture its CLIP cosine with the prompt. Pictures are compressed."
 LEFT = " The others are left out here for room: figures/pictures.csv and the cells' folders have them."
 REPLAY = (

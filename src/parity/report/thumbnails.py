@@ -73,6 +73,6 @@ def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     """
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
-    worst = np.min([c.cosine - base[c.model].cosine for c in others], 0)
+    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in others], 0)  # of those that have a cosine
     order = np.argsort(worst, kind="stable")
     return order, worst[order]

@@ -149,6 +149,7 @@ views.tests = (box, data) => {
   draw();
 };
 
+const figure = (value) => (value === null ? "" : value.toFixed(3));
 // --- pictures: {side, across, captions, sheets, columns: [{label, method, sheet, cosine, passes, ...}]}
 
 function cut(canvas, sheet, data, row) {
@@ -192,12 +193,12 @@ function browse(box, data, sheets) {
     const order = [...all].sort((a, b) => key[a] - key[b]);
     body.replaceChildren(...order.slice(first, first + shown).map((row) => {
       const caption = make("span", { textContent: data.captions[row] });
-      const line = make("tr", {}, make("th", { scope: "row" }, caption, make("small", { textContent: key[row].toFixed(3) })));
+      const line = make("tr", {}, make("th", { scope: "row" }, caption, make("small", { textContent: figure(key[row]) })));
       data.columns.forEach((c, k) => {
         const picture = make("canvas", { width: data.side, height: data.side, role: "img" });
         picture.setAttribute("aria-label", `${c.label}: ${data.captions[row]}`);
         cut(picture, sheets[c.sheet], data, row);
-        const cell = make("td", { "data-h": c.label }, picture, make("small", { textContent: c.cosine[row].toFixed(3) }));
+        const cell = make("td", { "data-h": c.label }, picture, make("small", { textContent: figure(c.cosine[row]) }));
         cell.hidden = heads[k].hidden;
         cell.dataset.method = c.method;
         line.append(cell);
