@@ -352,7 +352,7 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
         "features",
         lambda self, cell: {k: v for k, v in whole(self, cell).items() if k != "cosine"},
     )
-    words, grid, *views = pictures.blocks(gathered)
+    _, grid, *views = pictures.blocks(gathered)
     assert grid.rows and all(note == "" and cosine == "" for _, note, row in grid.rows for _, _, cosine in row)
     assert views and np.isnan(grid.data["worst_difference"]).all()
     told = json.loads(gzip.decompress(base64.b64decode(views[0].data)))
