@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         each.add_argument("--protocol", default="", help="how pictures of published models are measured")
     measure.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
     export = commands.add_parser("export")
-    arguments(export, "cell", "prompts?", "out?", "results?", "threads")
+    arguments(export, "cell", "prompts?", "out?", "results?", "threads", "device")
     export.add_argument("--layout", choices=("geneval", "dpg", "t2i_compbench"), required=True)
     export.add_argument("--format", default="auto", help="of the prompt file, as image.prompts.format")
     command("accuracy", "inputs", "out").add_argument("--task-kind", choices=("last_word", "choice"), required=True)
