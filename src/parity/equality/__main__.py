@@ -24,7 +24,7 @@ from parity.base.files import write_json
 from parity.base.named import leaf
 
 KINDS = ("discrete", "anysubset", "continuous")
-PLANTED = (*KINDS, "long")  # modules of parity.equality.faults
+PLANTED = (*KINDS, "long", "longanysubset", "longcontinuous")  # modules of parity.equality.faults
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: in
     z = np.array([whole.sum() / count / error])
     values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
     found = [normal(layer, "likelihood", count, z, str, **values)]
-    found.append(spread(layer, whole / np.sqrt(expected), **place))
+    found.append(spread(layer, whole, expected, **place))
     both, squares, lags = score.T @ score, (score**2).T @ variance, range(1, L)
     products = np.array([np.trace(both, d) for d in lags])
     errors = np.sqrt([np.trace(squares, d) for d in lags])
@@ -243,13 +243,15 @@ def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: in
     return [*found, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
 
 
-def spread(layer: str, z: np.ndarray, **place: Any) -> Row:
-    """Whether sums [n] of mean nought and variance one have that variance: chi-square of n degrees of freedom."""
-    n, total = len(z), float((z**2).sum())
-    p = 2 * min(special.chdtrc(n, total), special.chdtr(n, total))
-    values = {"statistic": total, "effect": abs(total / n - 1), "p_value": min(1.0, float(p))}
-    values["minimum_detectable_effect"] = detectable_z(math.sqrt(2 / n))
-    return R.row(layer, "likelihood spread", n, **values, **place)
+def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) -> Row:
+    """Whether sums [n] of mean nought have the variances `expected` [n], which hang on what was drawn: the square less
+    its variance has mean nought whatever they are, its own spread is the sample's."""
+    off = whole**2 - expected
+    error = math.sqrt((off**2).sum()) / expected.sum()
+    values = {"effect": abs(off.sum() / expected.sum()), "minimum_detectable_effect": detectable_z(error)}
+    return normal(
+        layer, "likelihood spread", len(whole), np.array([off.sum() / expected.sum() / error]), str, **values, **place
+    )
 
 
 def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:

@@ -105,7 +105,7 @@ class EqualitySpec(Strict):
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per planted fault of any-subset decoders")
     long: int = Field(
         65_536, ge=0, le=10**9,
-        description="tokens per discrete decoder and long model, at its own options; 0 leaves the long layer out",
+        description="tokens per decoder and long model, at its own options; 0 leaves the long layer out",
     )  # fmt: skip
     pathwise: int = Field(
         2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain decoding"

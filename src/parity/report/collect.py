@@ -201,8 +201,9 @@ def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
     """Rows that test the tests, and p-values of true null hypotheses."""
     rows, null = [], []
     for name, path in paths.self_tests(files.settings, files.only).items():
-        said, kind = files.json(path), name.partition("-")[2]
-        rows += [{"kind": "discrete" if kind == "long" else kind, "self_test": True, **row} for row in said["rows"]]
+        said, about = files.json(path), name.partition("-")[2]
+        kind = "discrete" if about == "long" else about.removeprefix("long")
+        rows += [{"kind": kind, "self_test": True, **row} for row in said["rows"]]
         null += [{"test": test, "p_value": p} for test, ps in said.get("p_values", {}).items() for p in ps]
     return rows, pd.DataFrame(null, columns=["test", "p_value"])
 

@@ -115,14 +115,6 @@ def reused(noise: Noise, length: int) -> Noise:
     return Numbered(noise, other)
 
 
-def backwards(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-    """Missing words from right to left."""
-    place = torch.arange(start.tokens.shape[1])
-    missing = (place >= start.begin[:, None]) & (place < start.end[:, None])
-    turned = start.order.gather(1, torch.where(missing, start.begin[:, None] + start.end[:, None] - 1 - place, place))
-    return sequential(model, start._replace(order=turned), noise=noise)
-
-
 K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened")
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
@@ -142,7 +134,6 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         with_model(assd, partial(ShortSighted, right=False)), K, "words to the right unseen", ("chain",)
     ),
     "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
-    "sequential: backwards": (backwards, {}, "from right to left", ("sharpened",)),
     "sequential: twins": (
         with_noise(sequential, lambda noise, length: twins(noise)), {}, "rows share their noise", ("hidden",)
     ),

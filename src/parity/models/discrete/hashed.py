@@ -25,6 +25,7 @@ class HashedTable:
         self.memory = torch.full((length + 1, rows), -1)  # what was fed, position -1 first; -1 at a hole
         self.state = torch.ones(length + 1, rows, dtype=torch.int64)
         self.rows = torch.arange(rows)
+        self.reached = 0  # states up to here are of what was fed
 
     @cached_property
     def draft(self) -> "HashedTable":
@@ -44,7 +45,9 @@ class HashedTable:
         """See TokenModel."""
         where = positions + 1
         self.memory[where, self.rows[:, None]] = tokens
-        for i in range(max(0, int(positions.min())), int(positions.max()) + 1):
+        first, last = max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1
+        self.reached = last
+        for i in range(first, last):
             self.state[i + 1] = self.read(self.state[i], self.memory[i + 1])
         return self.table[self.state[where, self.rows[:, None]] % len(self.table)]
 

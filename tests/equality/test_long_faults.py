@@ -1,0 +1,42 @@
+"""Faults that show late, far, or in small batches alone, of every kind: found on both seeds at half of the default
+size."""
+
+import pytest
+
+from parity.equality.faults import long as discrete
+from parity.equality.faults import longanysubset, longcontinuous, planted
+
+QUICK = [
+    (discrete, "spec: small batch", "batches"),
+    (longanysubset, "assd: alone", "batches"),
+    (longanysubset, "sequential: twins", "rows"),
+    (longcontinuous, "mar: small batch", "batches"),
+    (longcontinuous, "mar: late reuse", "slots"),
+]
+
+
+def found(module, method, seeds):
+    trials = (t for t in module.trials(32_768, seeds) if t.method == method)
+    return planted(trials, seeds)
+
+
+@pytest.mark.parametrize(("module", "method", "test"), QUICK, ids=[q[1] for q in QUICK])
+def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, test):
+    rows = found(module, method, [0])
+    assert {r["as_required"] for r in rows} == {True}
+    assert [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
+
+
+def test_every_kind_plants_faults_beside_correct_decoders():
+    for module in (discrete, longanysubset, longcontinuous):
+        faults = [v[2] for v in module.VARIANTS.values()]
+        assert faults.count("none") >= 2 and len(set(faults) - {"none"}) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "method"),
+    [(m, name) for m in (discrete, longanysubset, longcontinuous) for name in m.VARIANTS],
+)
+def test_every_fault_is_found_and_every_correct_decoder_is_not(module, method):
+    assert {r["as_required"] for r in found(module, method, [0, 1])} == {True}
