@@ -12,6 +12,7 @@ import pytest
 from parity.base.forks import NAME
 from parity.decode.records import read_shard
 from tests.workflow.conftest import TINY, copied
+from tests.workflow.test_workflow import executed
 
 ONE = TINY.replace("limit: 4, shards: 2", "limit: 2, shards: 1").replace("    sjd: [{window: 16}]\n", "")
 PLUGINS = {"snakemake_storage_plugin_s3": "--extra cluster", "moto": "--group cluster"}
@@ -88,6 +89,6 @@ def test_results_in_object_storage_are_those_of_a_folder_and_are_made_once(tmp_p
         client.download_file("parity", name, str(tmp_path / "got.npz"))
         assert np.array_equal(read_shard(tmp_path / "got.npz").tokens, read_shard(shard).tokens)
     again = run(there, endpoint)
-    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
+    assert executed(again) == 0, again.stderr
     third = run(elsewhere, endpoint)
-    assert third.returncode == 0 and "Nothing to be done" in third.stdout + third.stderr, third.stderr
+    assert executed(third) == 0, third.stderr

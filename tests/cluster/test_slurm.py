@@ -72,9 +72,9 @@ def test_a_cluster_gives_the_tokens_of_one_machine(tmp_path):
             run.kill()
             run.wait()
         assert begun(there, *CLUSTER).wait(300) == 0
-    assert "Nothing to be done" in (there / "run.log").read_text()
-    log = next((there / ".snakemake/log").glob("*.log")).read_text()
-    assert f"'{cancelled}'" in log or f"jobid {cancelled}" in log or "CANCELLED" in log
+    told = (there / "run.log").read_text()
+    assert told.splitlines()[-1].startswith("0 jobs"), told[-5000:]
+    assert any("CANCELLED" in log.read_text() for log in (there / ".snakemake/log").glob("*.log"))
     ours, theirs = tokens(here), tokens(there)
     assert len(ours) == 6 and ours.keys() == theirs.keys()
     assert all((ours[name] == theirs[name]).all() for name in ours)

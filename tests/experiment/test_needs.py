@@ -3,6 +3,7 @@
 import yaml
 
 from parity.experiment import cells, checks, needs
+from parity.experiment.prompts import read_prompts
 from tests.workflow.conftest import EVERY, TINY
 
 
@@ -14,7 +15,7 @@ def config(text, **image):
 
 def test_every_cell_asks_for_memory_and_minutes():
     given = config(EVERY)
-    prompts = checks.read_prompts(given.image.prompts)
+    prompts = read_prompts(given.image.prompts)
     for cell in cells.cells(given, prompts):
         one, two = (needs.memory(given, cell.kind, cell.spec["model"], 0, attempt) for attempt in (1, 2))
         assert needs.BASE < one < 2 * needs.BASE and abs(two - 2 * one) <= 1

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell
+from parity.experiment.repositories import HUB
 from parity.experiment.schema import Config
 
 BASE = 3000  # MB: torch, transformers and the metrics' networks
@@ -27,18 +28,23 @@ def megabytes(path: Path) -> float:
     return sum(file.stat().st_size for file in files) / 1e6
 
 
+def held(said: object, embedded: Path) -> float:
+    """Megabytes of weights as a configuration names them: a folder or file here, published files, or embedded ones."""
+    if getattr(said, "source", said) == "hub" or str(said).startswith(HUB):
+        return UNKNOWN
+    if isinstance(said, str):
+        return megabytes(Path(said) if said else embedded)
+    return sum(megabytes(Path(file)) for file in getattr(said, "files", {}).values()) or megabytes(embedded)
+
+
 def weights_mb(config: Config, kind: str, model: str) -> float:
     """Megabytes of a model's weights; of a repository's as much as a model of 7 billion parameters has in half."""
+    embedded = weights.ROOT / kind
     if kind == "anysubset" and config.text is not None:
-        named = [config.text.model.xlnet, config.text.model.judge]
-        return sum(megabytes(Path(name) if name else weights.ROOT / kind) for name in named)
+        return held(config.text.model.xlnet, embedded) + held(config.text.model.judge, embedded)
     if kind == "discrete" and config.image is not None:
-        spec = config.image.models[model]
-        if spec.source == "hub":
-            return UNKNOWN
-        return sum(map(megabytes, map(Path, spec.files.values()))) if spec.files else megabytes(weights.EMBEDDED)
-    folder = weights.continuous_folder(config.continuous) if config.continuous is not None else weights.ROOT / kind
-    return megabytes(Path(folder))
+        return held(config.image.models[model], embedded)
+    return held(config.continuous.weights if config.continuous is not None else "", embedded)
 
 
 def tokens(config: Config, cell: Cell) -> int:
