@@ -16,6 +16,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
 from parity.experiment import sources
 from parity.experiment.declared import function, modules
+from parity.experiment.options import options
 from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.weights import largest, places
 
@@ -80,7 +81,7 @@ def image(section: dict[str, Any], make: Make) -> None:
     if made_here:
         section["models"] = {**models, **made_here}
         limits = [largest(ModelSpec(**entry)) for entry in made_here.values()]
-        cut(section, {key: min(limit[key] for limit in limits) for key in limits[0]})
+        cut("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
 
 
 def classes(spec: Any) -> bool:
@@ -114,11 +115,11 @@ def continuous(section: dict[str, Any], make: Make) -> None:
         few = min(places(model, given) for model in section.get("models", ["mar"]))
         if section.get("captions"):
             section["captions"] = prompts(section["captions"], False)
-        cut(section, dict.fromkeys(("iterations", "gamma"), few))
+        cut("continuous", section, dict.fromkeys(("iterations", "gamma"), few))
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 
 
-def cut(section: dict[str, Any], most: Mapping[str, int]) -> None:
+def cut(kind: str, section: dict[str, Any], most: Mapping[str, int]) -> None:
     """Options of methods, in a figure's conditions too, no larger than the model has places or tokens; variants that
     have become the same are one."""
 
@@ -128,7 +129,10 @@ def cut(section: dict[str, Any], most: Mapping[str, int]) -> None:
         return min(value, most[key]) if key in most and isinstance(value, int) else value
 
     for method, variants in (section.get("methods") or {}).items():
-        small = [{key: least(key, value) for key, value in variant.items()} for variant in variants]
+        small = []
+        for variant in variants:
+            own = {**options(kind, method, variant), **variant}  # a default may be too large as well
+            small.append(variant | {key: most[key] for key in most if own.get(key, 0) > most[key]})
         section["methods"][method] = list({canonical(variant): variant for variant in small}.values())
     for figure in section.get("study") or []:
         figure["where"] = {key: least(key, value) for key, value in (figure.get("where") or {}).items()}
