@@ -43,11 +43,11 @@ localrules:
 
 
 rule plan:
-    params:
-        config=EXPERIMENT.model_dump_json(exclude_unset=True),
     conda:
         "../../envs/parity.yaml"
     threads: 1
+    params:
+        config=EXPERIMENT.model_dump_json(exclude_unset=True),
     message:
         "what {EXPERIMENT.experiment} will need"
     shell:

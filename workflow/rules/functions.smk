@@ -146,7 +146,9 @@ def model_spec(wildcards):
     if wildcards.kind == "anysubset":
         return canonical({"xlnet": "", "judge": "", **EXPERIMENT.text.model.model_dump(exclude_unset=True)})
     section = EXPERIMENT.continuous
-    said = section.model_dump(include={"weights"}) | ({"captions": section.captions.model_dump()} if section.captions else {})
+    said = section.model_dump(include={"weights"}) | (
+        {"captions": section.captions.model_dump()} if section.captions else {}
+    )
     return canonical({"family": wildcards.model, **said})
 
 
