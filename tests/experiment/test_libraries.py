@@ -18,7 +18,11 @@ DEAR = {
 }  # fmt: skip
 DECODERS = [f"parity.decoders.{kind}.{name}" for kind in KINDS for name in methods(kind)]
 LOADING = [f"parity.models.{kind}.load" for kind in KINDS]
-FAMILIES = ["parity.models.discrete.llamagen", "parity.models.anysubset.xlnet", "parity.models.continuous.mar"]
+FAMILIES = [
+    *(f"parity.models.discrete.{name}" for name in ("llamagen", "chameleon", "emu3", "janus")),
+    "parity.models.anysubset.xlnet",
+    "parity.models.continuous.mar",
+]
 METRICS = sorted({f"parity.metrics.{name}" for kind in KINDS for name in study.metrics(kind)})
 SAMPLES = [f"parity.metrics.samples.{kind}" for kind in KINDS]
 LAYERS = [

@@ -182,4 +182,5 @@ def test_greedy_windows_are_plain_decoding(family, decode):
     greedy = TokenSampling(guidance=3.0, top_k=1)
     plain = decoded(family.model(), ar, range(3), greedy)
     done = decoded(family.model(), decode, range(3), greedy, window=16)
-    assert torch.equal(done.tokens, plain.tokens) and done.passes <= plain.passes
+    assert torch.equal(done.tokens, plain.tokens)
+    assert done.passes <= plain.passes + 1  # the end that the grammar forces may be a window of its own
