@@ -145,7 +145,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 @contextmanager
 def loading() -> Iterator[Elsewhere]:
     """The device, for jobs that load their networks themselves, onto the device whose name they are given."""
-    to, load_file = torch.nn.Module.to, weights.load_file
+    to, tensors, read = torch.nn.Module.to, weights.tensors, weights.read_weights
 
     def there(device: Any) -> bool:
         return isinstance(device, str | torch.device) and torch.device(device).type == DEVICE.type
@@ -156,11 +156,14 @@ def loading() -> Iterator[Elsewhere]:
             net = to(net, *(x for x in given if not there(x)), **named)
             return device.put(net) if any(map(there, given)) else net
 
-        torch.nn.Module.to = moved
-        weights.load_file = lambda file, device_name="cpu", **named: (
-            device.put(load_file(file)) if there(named.get("device", device_name)) else load_file(file, **named)
-        )
+        def here(path: Any, where: Any = "cpu", *given: Any, **named: Any) -> Any:
+            return tensors(path, "cpu" if there(where) else where, *given, **named)
+
+        def held(path: Any, where: Any = "cpu", *given: Any, **named: Any) -> Any:
+            return device.put(read(path, where, *given, **named)) if there(where) else read(path, where, *given, **named)
+
+        torch.nn.Module.to, weights.tensors, weights.read_weights = moved, here, held
         try:
             yield device
         finally:
-            torch.nn.Module.to, weights.load_file = to, load_file
+            torch.nn.Module.to, weights.tensors, weights.read_weights = to, tensors, read
