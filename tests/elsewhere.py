@@ -160,7 +160,9 @@ def loading() -> Iterator[Elsewhere]:
             return tensors(path, "cpu" if there(where) else where, *given, **named)
 
         def held(path: Any, where: Any = "cpu", *given: Any, **named: Any) -> Any:
-            return device.put(read(path, where, *given, **named)) if there(where) else read(path, where, *given, **named)
+            return (
+                device.put(read(path, where, *given, **named)) if there(where) else read(path, where, *given, **named)
+            )
 
         torch.nn.Module.to, weights.tensors, weights.read_weights = moved, here, held
         try:
