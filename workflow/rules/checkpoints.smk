@@ -38,11 +38,8 @@ rule checkpoint:
         """
 
 
-localrules:
-    plan,
-
-
 rule plan:
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1

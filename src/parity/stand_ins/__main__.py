@@ -2,8 +2,8 @@
 
 python -m parity.stand_ins chameleon --out results/stand_ins/chameleon
 
-entry.json in the folder, written last, is what the configuration says of the model: of discrete ones and of networks
-that judge {"files": {part: path}, "sha256": {part: digest}} and the module's SAYS; of others what their `entry` says.
+entry.json in the folder, written last, is what the configuration says of it: what the module's `entry` reads from the
+files, or {"files": {part: path}, "sha256": {part: digest}}.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from parity.experiment.declared import modules
 
 
 def entry(name: str, folder: Path) -> dict[str, Any]:
-    """Files of a stand-in, written to `folder`, with their digests, and what else its module says of it."""
+    """What a configuration says of a stand-in, written to `folder`."""
     module = importlib.import_module(f"parity.stand_ins.{name}")
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(module, "entry"):
         return module.entry(folder)
     files = {part: folder / path for part, path in module.write(folder).items()}
     said = {"files": {part: str(path) for part, path in files.items()}}
-    return said | {"sha256": {part: sha256(path) for part, path in files.items()}} | getattr(module, "SAYS", {})
+    return said | {"sha256": {part: sha256(path) for part, path in files.items()}}
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ from parity.stand_ins import words as shared
 from parity.stand_ins.chameleon import decoder, network
 from parity.stand_ins.words import save
 
-SAYS = {"family": "chameleon", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6, "line": 0}}
-
 
 def write(folder: Path) -> dict[str, Path]:
     """`model` is the folder."""

@@ -9,7 +9,6 @@ import torch
 from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
-SAYS = {"family": "chameleon", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
 CODES, SIDE = 64, 6  # codes of the image tokenizer; of a side of its own pictures
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
 GRID = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # the line token, then sizes in 32 pixels

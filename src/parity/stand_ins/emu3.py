@@ -8,7 +8,6 @@ import torch
 from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
-SAYS = {"family": "emu3", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
 CODES = 64
 WORDS = [
     "<|endoftext|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>", "<|image token|>",

@@ -9,7 +9,6 @@ import torch
 from parity.stand_ins import words as shared
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
-SAYS = {"family": "janus", "source": "files", "network": {"vocab": 64, "rows": 6, "columns": 6}}
 CODES, SIDE = 64, 6
 WORDS = [
     "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<|User|>", "<|Assistant|>",
