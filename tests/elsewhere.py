@@ -21,7 +21,7 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from parity.base import weights
+from parity.base import devices, weights
 
 backend_registration._setup_privateuseone_for_python_backend()  # torch asks for a guard of every device it is named
 DEVICE = torch.device("privateuseone:0")
@@ -145,7 +145,7 @@ def elsewhere() -> Iterator[Elsewhere]:
 @contextmanager
 def loading() -> Iterator[Elsewhere]:
     """The device, for jobs that load their networks themselves, onto the device whose name they are given."""
-    to, tensors, read = torch.nn.Module.to, weights.tensors, weights.read_weights
+    to, tensors = torch.nn.Module.to, weights.tensors
 
     def there(device: Any) -> bool:
         return isinstance(device, str | torch.device) and torch.device(device).type == DEVICE.type
@@ -157,15 +157,13 @@ def loading() -> Iterator[Elsewhere]:
             return device.put(net) if any(map(there, given)) else net
 
         def here(path: Any, where: Any = "cpu", *given: Any, **named: Any) -> Any:
-            return tensors(path, "cpu" if there(where) else where, *given, **named)
+            for name, tensor in tensors(path, "cpu" if there(where) else where, *given, **named):
+                yield name, device.put(tensor) if there(where) else tensor
 
-        def held(path: Any, where: Any = "cpu", *given: Any, **named: Any) -> Any:
-            return (
-                device.put(read(path, where, *given, **named)) if there(where) else read(path, where, *given, **named)
-            )
-
-        torch.nn.Module.to, weights.tensors, weights.read_weights = moved, here, held
+        torch.nn.Module.to, weights.tensors = moved, here
+        checked, devices.check = devices.check, lambda device, dtype: None if there(device) else checked(device, dtype)
         try:
             yield device
         finally:
-            torch.nn.Module.to, weights.tensors, weights.read_weights = to, tensors, read
+            torch.nn.Module.to, weights.tensors = to, tensors
+            devices.check = checked

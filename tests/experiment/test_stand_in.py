@@ -9,13 +9,20 @@ ENTRY = {
     "sha256": dict.fromkeys(("transformer", "vq", "text"), "a" * 64),
     "network": {"vocab": 64, "dim": 64, "layers": 1, "heads": 1, "grid": 4, "prefix": 8, "caption_dim": 32},
 }  # fmt: skip
+SUM = {"model": "a" * 64}
 RAW = {
     "experiment": "table",
     "stand_in": True,
     "image": {
         "models": {
             "xl": {"source": "hub", "repo": "o/n", "files": {"transformer": "t.pt", "drafter": "hub:o/d:."}},
-            "other": {"family": "chameleon", "stand_in": "anole", "source": "files", "files": {"model": "/m"}},
+            "other": {
+                "family": "chameleon",
+                "stand_in": "anole",
+                "source": "files",
+                "files": {"model": "/m"},
+                "sha256": SUM,
+            },
             "scenes": {"source": "embedded"},
         },
         "prompts": {"file": "data/captions.json", "caption": "sjd", "limit": 5000, "shards": 50},

@@ -14,6 +14,7 @@ class Line:
             first; `spare` columns take what is drawn past the end
     at      [B] first open position; before: that of the last pass
     step    passes made
+    end     behind the last position whose token is drawn
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
@@ -21,10 +22,13 @@ class Line:
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
         self.at = self.before = torch.zeros_like(start)
+        self.end = model.length  # or where the grammar forces all that follows, which costs no pass
+        if getattr(model, "grammar", True):
+            self.end = 1 + int((model.forced < 0).nonzero().max())
 
     def left(self) -> int:
-        """Open positions of the row that has the most; 0 when all are done."""
-        return max(self.model.length - int(self.at.min()), 0)
+        """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done."""
+        return max(self.end - int(self.at.min()), 0)
 
     def last(self) -> Tensor:
         """[B, 1] the last final token."""

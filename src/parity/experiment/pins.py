@@ -21,6 +21,7 @@ FILE = Path("pins.yaml")
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
 # a repository without a commit: hub:owner/name[@branch][:path]
 OPEN = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)(?P<branch>@(?![0-9a-f]{40}(:|$))[^:\s]+)?(:(?P<path>.+))?")
+MAPPINGS = ("files", "sha256", "network")  # keys of a model, or of a pair, that hold more keys
 Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
 
 
@@ -81,7 +82,9 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     several = [*(models.values() if isinstance(models, dict) else ())]
     several += [continuous.get("weights")] if isinstance(continuous, dict) else []
     for spec in several:
-        if isinstance(spec, dict) and spec.get("source") == "hub" and spec.get("repo") and not spec.get("revision"):
+        if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in MAPPINGS):
+            continue  # the schema refuses it
+        if spec.get("source") == "hub" and spec.get("repo") and not spec.get("revision"):
             of_parts(spec, pin)
     if isinstance(text, dict) and isinstance(text.get("model"), dict):
         of_folders(text["model"], pin)

@@ -14,10 +14,11 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
-from parity.experiment import sources
+from parity.experiment import pins, sources
 from parity.experiment.declared import function, modules
 from parity.experiment.options import options
-from parity.experiment.schema import ContinuousSection, ModelSpec
+from parity.experiment.schema import Config, ContinuousSection, ModelSpec
+from parity.experiment.validation import validate
 from parity.experiment.weights import largest, places
 
 Make = Callable[[str], dict[str, Any]]  # the name of a stand-in to what the configuration says of it, once it is there
@@ -49,6 +50,7 @@ def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)
+    validate(Config, pins.filled(copy.deepcopy(raw), lambda name: pins.NONE), "")
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     judges = raw.get("networks") or {}

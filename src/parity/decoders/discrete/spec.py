@@ -88,8 +88,8 @@ def spec(
         last = line.last()[:, 0]
         p = model.logits(torch.stack([last, *drafts], 1), (where - 1).clamp(max=model.length - 1)).softmax(-1)
         draft, q = torch.stack([*drafts, last], 1), torch.stack([*laws, p[:, -1]], 1)
-        # No draft stands in the last slot, nor at the image's last position where the window was not shrunk to it.
-        bonus = (torch.arange(W, device=start.device) == gamma) | (where >= model.length - 1)
+        # No draft stands in the last slot, nor at the last position that is drawn where the window was shrunk to it.
+        bonus = (torch.arange(W, device=start.device) == gamma) | (where >= line.end - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)
         yield line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))
