@@ -33,12 +33,13 @@ RAW = {
 }
 
 
+DRAFTER = {"files": {"drafter": "d"}, "sha256": {"drafter": "b" * 64}}
+
+
 def made(asked):
-    def make(name):
-        asked.append(name)
-        return copy.deepcopy(ENTRY) if name != "eagle_drafter" else {
-            "files": {"drafter": "d"}, "sha256": {"drafter": "b" * 64}
-        }  # fmt: skip
+    def make(names):
+        asked.extend(names)
+        return {name: copy.deepcopy(ENTRY if name != "eagle_drafter" else DRAFTER) for name in names}
 
     return make
 

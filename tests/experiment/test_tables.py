@@ -73,7 +73,7 @@ def test_it_plans_on_stand_ins_without_its_data(file, stood_in, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     raw = yaml.safe_load(file.read_text())
-    config, found = planned({**raw, "stand_in": True}, stood_in)
+    config, found = planned({**raw, "stand_in": True}, lambda names: {name: stood_in(name) for name in names})
     assert config.stand_in and config.experiment == f"{file.stem}-stand_in"
     assert found or config.text
     if config.image:

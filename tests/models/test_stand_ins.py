@@ -363,10 +363,10 @@ def test_the_docs_configuration_says_what_differs(tmp_path):
 def test_stand_ins_take_the_place_of_repositories(tmp_path):
     """`stand_in: true` of an experiment on repositories nobody has: the configuration that the tables' files become."""
 
-    def make(name):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        return importlib.import_module(f"parity.stand_ins.{name}").entry(folder)
+    def make(names):
+        for name in names:
+            (tmp_path / name).mkdir()
+        return {name: importlib.import_module(f"parity.stand_ins.{name}").entry(tmp_path / name) for name in names}
 
     hub = {"source": "hub", "repo": "o/n", "files": {"target": "a.pth", "draft": "b.pth", "kl": "kl16.ckpt"}}
     asked = {"models": ["mar"], "weights": hub, "methods": {"mar": [{}, {"iterations": 64}], "cspd": [{"gamma": 32}]}}

@@ -8,7 +8,7 @@ them; options that count places or tokens are cut to what the small networks hav
 import copy
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from parity.experiment.schema import Config, ContinuousSection, ModelSpec
 from parity.experiment.validation import validate
 from parity.experiment.weights import largest, places
 
-Make = Callable[[str], dict[str, Any]]  # the name of a stand-in to what the configuration says of it, once it is there
+Entries = Mapping[str, dict[str, Any]]  # what the configuration says of stand-ins that are there, by name
+Make = Callable[[Sequence[str]], Entries]
 PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
 FEW = 2  # prompts, texts or images
 EQUALITY = {
@@ -31,18 +32,42 @@ EQUALITY = {
 BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
 
 
-def made(name: str, where: Path = Path("results/stand_ins")) -> dict[str, Any]:
-    """What the configuration says of a stand-in; it is written if it is not there, or was made by other code."""
+def made(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
+    """What the configuration says of stand-ins, by name; those that are not there, or were made by other code, are
+    written, by one process."""
     known = [module for module in modules("stand_ins") if function("stand_ins", module, "write")]
-    if name not in known:
-        raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(known)}")
-    folder = where / f"{name}-{sources.digest(f'parity.stand_ins.{name}')}"
-    if not (folder / "entry.json").exists():
-        command = [sys.executable, "-m", "parity.stand_ins", name, "--out", str(folder)]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(known)}")
+    folders = {name: where / f"{name}-{sources.digest(f'parity.stand_ins.{name}')}" for name in names}
+    if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:
+        command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
-            raise ConfigError(f"stand_in: {name} cannot be written: {done.stderr.strip().splitlines()[-1:]}")
-    return read_json(folder / "entry.json")
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise ConfigError(f"stand_in: {', '.join(missing)} cannot be written: {said}")
+    return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
+
+
+def needed(raw: Mapping[str, Any]) -> list[str]:
+    """Names of the stand-ins that a configuration takes, each once."""
+    image, text, continuous = (raw.get(section) or {} for section in ("image", "text", "continuous"))
+    names = list(raw.get("networks") or {})
+    for spec in published(image).values():
+        names += [stands_for(spec), *(["eagle_drafter"] if "drafter" in (spec.get("files") or {}) else [])]
+    names += ["xlnet", "gpt2"] if any((text.get("model") or {}).values()) else []
+    names += continuous.get("models", ["mar"])[:1] if continuous.get("weights") else []
+    return list(dict.fromkeys(names))
+
+
+def published(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Models of the section image that are not embedded."""
+    models = section.get("models") or {}
+    return {name: spec for name, spec in models.items() if spec.get("source", "embedded") != "embedded"}
+
+
+def stands_for(spec: Mapping[str, Any]) -> str:
+    return spec.get("stand_in") or spec.get("family", "llamagen")
 
 
 def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
@@ -51,13 +76,13 @@ def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
         return raw
     raw = copy.deepcopy(raw)
     validate(Config, pins.filled(copy.deepcopy(raw), lambda name: pins.NONE), "")
+    entries = make(needed(raw))
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
-    judges = raw.get("networks") or {}
-    raw["networks"] = {name: judge(make(name), name) for name in judges if isinstance(judges, dict)}
+    raw["networks"] = {name: judge(entries[name], name) for name in raw.get("networks") or {}}
     for section, of in (("image", image), ("text", text), ("continuous", continuous)):
         if isinstance(raw.get(section), dict):
-            of(raw[section], make)
+            of(raw[section], entries)
     return raw
 
 
@@ -66,23 +91,19 @@ def judge(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"file": entry["files"][name], "sha256": entry["sha256"][name]}
 
 
-def image(section: dict[str, Any], make: Make) -> None:
-    models = section.get("models") or {}
-    made_here = {}
-    for name, spec in models.items():
-        if not isinstance(spec, dict) or spec.get("source", "embedded") == "embedded":
-            continue
-        entry = make(spec.get("stand_in") or spec.get("family", "llamagen"))
+def image(section: dict[str, Any], entries: Entries) -> None:
+    own = {}
+    for name, spec in published(section).items():
+        own[name] = entry = copy.deepcopy(entries[stands_for(spec)])
         if "drafter" in (spec.get("files") or {}):
-            drafter = make("eagle_drafter")
-            entry = entry | {key: {**entry[key], "drafter": drafter[key]["drafter"]} for key in ("files", "sha256")}
-        made_here[name] = entry
-    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, made_here.values())))
+            for key in ("files", "sha256"):
+                entry[key] |= {"drafter": entries["eagle_drafter"][key]["drafter"]}
+    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, own.values())))
     section.pop("reference", None)
     section["batch"] = FEW
-    if made_here:
-        section["models"] = {**models, **made_here}
-        limits = [largest(ModelSpec(**entry)) for entry in made_here.values()]
+    if own:
+        section["models"] = {**section["models"], **own}
+        limits = [largest(ModelSpec(**entry)) for entry in own.values()]
         cut("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
 
 
@@ -99,9 +120,9 @@ def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
     return {"file": CLASSES if numbers else PROMPTS, **few}
 
 
-def text(section: dict[str, Any], make: Make) -> None:
+def text(section: dict[str, Any], entries: Entries) -> None:
     if any((section.get("model") or {}).values()):
-        section["model"] = {**make("xlnet"), **make("gpt2")}
+        section["model"] = {**entries["xlnet"], **entries["gpt2"]}
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW
@@ -110,9 +131,9 @@ def text(section: dict[str, Any], make: Make) -> None:
     section["batch"] = FEW
 
 
-def continuous(section: dict[str, Any], make: Make) -> None:
+def continuous(section: dict[str, Any], entries: Entries) -> None:
     if section.get("weights"):
-        section |= make(section.get("models", ["mar"])[0])
+        section |= entries[section.get("models", ["mar"])[0]]
         given = ContinuousSection(weights=section["weights"], methods={})
         few = min(places(model, given) for model in section.get("models", ["mar"]))
         if section.get("captions"):

@@ -1,6 +1,6 @@
 """Write a stand-in as a user would get the released files, and what a configuration says of it.
 
-python -m parity.stand_ins chameleon --out results/stand_ins/chameleon
+python -m parity.stand_ins chameleon clip --out results/stand_ins/chameleon results/stand_ins/clip
 
 entry.json in the folder, written last, is what the configuration says of it: what the module's `entry` reads from the
 files, or {"files": {part: path}, "sha256": {part: digest}}.
@@ -31,12 +31,15 @@ def entry(name: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name")
-    arguments(parser, "out")
+    parser.add_argument("names", nargs="+")
+    arguments(parser, "out+")
     a = parser.parse_args()
-    if a.name not in modules("stand_ins"):
-        raise ParityError(f"{a.name}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
-    write_json(a.out / "entry.json", entry(a.name, a.out))
+    if len(a.out) != len(a.names):
+        raise ParityError(f"--out: {len(a.out)} folders; allowed: {len(a.names)}, one a name")
+    for name, folder in zip(a.names, a.out, strict=True):
+        if name not in modules("stand_ins"):
+            raise ParityError(f"{name}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
+        write_json(folder / "entry.json", entry(name, folder))
 
 
 if __name__ == "__main__":
