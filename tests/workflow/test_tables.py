@@ -6,7 +6,7 @@ import pytest
 
 from tests.workflow.conftest import runner
 
-LESS = "image={methods: {jacobi: null}, models: {lumina: null}}"  # half of the table: the other takes as long again
+LESS = "image={methods: {jacobi: null, sjd: [{window: 16}]}, models: {lumina: null}}"  # the rest takes as long again
 
 
 @pytest.mark.slow
