@@ -40,6 +40,8 @@ rule checkpoint:
 
 rule plan:
     localrule: True
+    log:
+        f"logs/{EXPERIMENT.experiment}/plan.log",
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -48,4 +50,4 @@ rule plan:
     message:
         "what {EXPERIMENT.experiment} will need"
     shell:
-        "python -m parity.models plan --config {params.config:q}"
+        "python -m parity.models plan --config {params.config:q} | tee {log:q}"
