@@ -39,9 +39,9 @@ rule checkpoint:
 
 
 rule plan:
-    localrule: True
     log:
         f"logs/{EXPERIMENT.experiment}/plan.log",
+    localrule: True
     conda:
         "../../envs/parity.yaml"
     threads: 1
