@@ -66,3 +66,12 @@ def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monk
     assert set(pins.read(out)) == {"o/x:.", "o/j:."} and len(asked) == 2
     pin.write(experiment, out, tell=lambda text: None)
     assert out.read_text() == first and len(asked) == 2
+
+
+def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(pin, "listed", lambda repo, commit: held(repository))
+    elsewhere = f"hub:x/y@{COMMIT}:vq.ckpt"
+    assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
+    assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("model-1.safetensorsmodel-2.safetensors")
+    assert pin.weigh("o/n", COMMIT, {"model": ".", "text": "note.txt"}) == pin.weigh("o/n", COMMIT, {"model": "."})

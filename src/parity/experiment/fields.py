@@ -1,5 +1,6 @@
 """What keys of a configuration may hold: names, digests, paths."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -22,6 +23,9 @@ def a_path(text: str) -> str:
     return text
 
 
+HUB = "hub:"  # before owner/name@commit[:path], what lies in a repository of its own
+OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"
+PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))?")
 File = Annotated[str, AfterValidator(a_path)]
 
 

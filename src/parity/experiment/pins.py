@@ -16,11 +16,12 @@ from typing import Any
 import yaml
 
 from parity.base.errors import ConfigError
+from parity.experiment.fields import HUB, OWNER
 
 FILE = Path("pins.yaml")
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
 # a repository without a commit: hub:owner/name[@branch][:path]
-OPEN = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)(?P<branch>@(?![0-9a-f]{40}(:|$))[^:\s]+)?(:(?P<path>.+))?")
+OPEN = re.compile(rf"{HUB}{OWNER}(?P<branch>@(?![0-9a-f]{{40}}(:|$))[^:\s]+)?(:(?P<path>.+))?")
 MAPPINGS = ("files", "sha256", "network")  # keys of a model, or of a pair, that hold more keys
 Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ConfigError
+from parity.experiment.fields import PINNED
 
 TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 
 
 def check_place(file: str, where: str) -> None:
     """ConfigError for a part elsewhere that no address or pinned repository could be."""
-    pinned = re.fullmatch(r"hub:[^/@:\s]+/[^/@:\s]+@[0-9a-f]{40}(:[^:]+)?", file)
-    if not pinned and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
+    if not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
         raise ConfigError(
             f"{where} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex commit"
         )

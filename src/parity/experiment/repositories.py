@@ -1,20 +1,17 @@
 """Published models that are more than one file of weights: text models, and pairs of continuous ones. What a
 configuration says of where they lie."""
 
-import re
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from parity.experiment.fields import File, Hex64, Strict
-
-HUB = "hub:"
-PINNED = re.compile(r"hub:[^/@\s]+/[^/@\s]+@[0-9a-f]{40}")
+from parity.experiment.fields import HUB, PINNED, File, Hex64, Strict
 
 
 def pinned(value: str) -> str:
     """A folder, or a repository at a commit."""
-    if value.startswith(HUB) and not PINNED.fullmatch(value):
+    found = PINNED.fullmatch(value)
+    if value.startswith(HUB) and (found is None or found["path"]):
         raise ValueError("allowed: a folder, or hub:owner/name@ and the 40-hex commit; a branch would move")
     return value
 
@@ -71,7 +68,8 @@ class WeightsSpec(Strict):
         if "target" not in self.files:
             raise ValueError(f"files = {sorted(self.files)}: needs target")
         for name, file in self.files.items():
-            if file.startswith(HUB) and not re.fullmatch(rf"{PINNED.pattern}:.+", file):
+            found = PINNED.fullmatch(file)
+            if file.startswith(HUB) and (found is None or not found["path"]):
                 raise ValueError(f"files.{name} = {file!r}: allowed: hub:owner/name@ and the 40-hex commit, then :path")
         for key, value in self.network.items():
             if not 1 <= value <= 256:

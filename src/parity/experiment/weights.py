@@ -10,9 +10,10 @@ from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
 from parity.experiment.data import NetworkSpec
 from parity.experiment.declared import PACKAGE, constant, modules
+from parity.experiment.fields import HUB
 from parity.experiment.options import needs
 from parity.experiment.places import check_place, released
-from parity.experiment.repositories import HUB, TextModel
+from parity.experiment.repositories import TextModel
 from parity.experiment.schema import ContinuousSection, ModelSpec
 
 ROOT = PACKAGE / "embedded/weights"

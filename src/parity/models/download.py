@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 
 from parity.base.digests import INDICES, KINDS, check, parts
 from parity.base.errors import ParityError
+from parity.experiment.fields import PINNED
 
 T = TypeVar("T")
 BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
-HUB = "hub:"  # before owner/name@commit, or owner/name@commit:path, where a part lies in a repository of its own
 FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".json", ".model")  # any other name is a folder's
 SPARE = 1 << 28  # bytes that are left free on a disk
 LARGEST = 1 << 38  # bytes of a file from a plain address
@@ -86,9 +86,8 @@ def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str
     (a folder unless its name ends as one of FILES), or, without one, a path here."""
     if where.startswith(("https://", "http://")):
         return address(where, sha256, folder / "downloads")
-    if where.startswith(HUB):
-        named, _, where = where.removeprefix(HUB).partition(":")
-        repo, _, revision = named.partition("@")
+    if other := PINNED.fullmatch(where):
+        repo, revision, where = other["repo"], other["commit"], other["path"] or ""
     elif not repo:
         return Path(where)
     if Path(where).suffix not in FILES or where.endswith("/"):

@@ -17,7 +17,8 @@ from parity.base.files import header, sums
 from parity.base.weights import PICKLED, check, listed, plain, save_weights, sha256, shapes, tensors, unpickle
 from parity.experiment import checks, weights
 from parity.experiment.data import NetworkSpec
-from parity.experiment.repositories import HUB, TextModel, WeightsSpec, repository
+from parity.experiment.fields import HUB
+from parity.experiment.repositories import TextModel, WeightsSpec, repository
 from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.validation import validate
 from parity.models.download import at_hand, download

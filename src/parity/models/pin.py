@@ -8,7 +8,6 @@ which runs in this folder read from then on: one on another day decodes the same
 
 import copy
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -20,9 +19,8 @@ from parity.base.digests import KINDS, of_several
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
+from parity.experiment.fields import PINNED
 from parity.models.download import download, refused
-
-ELSEWHERE = re.compile(r"hub:(?P<repo>[^/@:\s]+/[^/@:\s]+)@(?P<commit>[0-9a-f]{40}):(?P<path>.+)")
 
 
 class Listed(NamedTuple):
@@ -79,15 +77,16 @@ def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, An
 
 
 def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
-    """Bytes of a model's files as the hub tells them, those on this machine left out; None where it does not answer."""
+    """Bytes of a model's files as the hub tells them, a text encoder on this machine left out; None where it does not
+    answer."""
     total = 0
     try:
-        for path in files.values():
-            other = ELSEWHERE.fullmatch(path)
-            if other is None and Path(path).exists():
+        for part, path in files.items():
+            other = PINNED.fullmatch(path)
+            if other is None and part == "text" and Path(path).exists():
                 continue
             held = listed(*((other["repo"], other["commit"]) if other else (repo, commit)))
-            total += sum(held.bytes[name] for name in of_weights(held, other["path"] if other else path))
+            total += sum(held.bytes[name] for name in of_weights(held, (other["path"] or ".") if other else path))
     except ParityError:
         return None
     return total
