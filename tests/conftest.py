@@ -11,14 +11,30 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from parity.base.machine import cores
+
 torch.set_num_threads(1)
 
 # Files whose few tests take minutes. Begun last, one of them would leave the other worker with nothing to do.
 LONG = [
-    *(f"tests/workflow/test_{name}.py" for name in ("stale", "workflow", "five_steps", "one_place", "elsewhere")),
-    *(f"tests/{name}.py" for name in ("training/test_recipes", "equality/test_statistics", "equality/test_long")),
+    *(f"tests/workflow/test_{name}.py" for name in ("stale", "workflow", "tables", "five_steps", "one_place")),
+    *(
+        f"tests/{name}.py"
+        for name in (
+            "workflow/test_elsewhere",
+            "training/test_recipes",
+            "equality/test_statistics",
+            "equality/test_long",
+        )
+    ),
     *(f"tests/{name}.py" for name in ("report/test_page", "certify/test_transformers", "models/test_published")),
 ]
+
+
+@pytest.hookimpl(optionalhook=True)  # tests run without xdist, too
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores, as many tests wait for processes that they start; each takes up to 2 GB."""
+    return min(8, cores() + 1)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,11 +1,12 @@
 """What commands share: flags, and errors that are one line where a user can mend them."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
-from parity.base.command import arguments, one_line, progress
+from parity.base.command import arguments, cost, one_line, pin_threads, progress
 from parity.base.errors import ConfigError, ParityError
 
 
@@ -51,3 +52,14 @@ def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
     assert list(progress(range(40), 40, "cells")) == list(range(40))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10 and lines[0] == "cells: 4 of 40" and lines[-1] == "cells: 40 of 40"
+
+
+def test_threads_are_those_of_the_machine_also_where_a_process_has_no_affinity(monkeypatch):
+    """As on macOS, which counts memory in bytes."""
+    linux = float(cost().split()[-2])
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr("sys.platform", "darwin")
+    pin_threads(1)
+    with pytest.raises(ParityError, match=f"allowed: 1 to {os.cpu_count()}"):
+        pin_threads(10_000)
+    assert float(cost().split()[-2]) <= linux / 500

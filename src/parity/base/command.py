@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
 from parity.base.files import apart
-from parity.base.machine import placed
+from parity.base.machine import cores, placed
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -68,16 +68,16 @@ def one_line(main: Callable[[], None]) -> None:
 def cost() -> str:
     """CPU-seconds and peak memory of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return f"cost: {used.ru_utime + used.ru_stime:.2f} CPU-seconds, {used.ru_maxrss // 1024} MiB"
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kibibytes
+    return f"cost: {used.ru_utime + used.ru_stime:.2f} CPU-seconds, {used.ru_maxrss // unit} MiB"
 
 
 def pin_threads(threads: int) -> None:
     """As many threads as the rule was given: jobs run side by side, and torch on too many is a hundred times slower."""
     import torch
 
-    cores = len(os.sched_getaffinity(0))
-    if threads > cores:
-        raise ParityError(f"--threads {threads}: this machine has {cores} cores; allowed: 1 to {cores}")
+    if threads > (most := cores()):
+        raise ParityError(f"--threads {threads}: this machine has {most} cores; allowed: 1 to {most}")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
     torch.set_num_threads(threads)

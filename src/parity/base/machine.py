@@ -29,6 +29,11 @@ def processor() -> str:
     return model or platform.processor() or platform.machine()
 
 
+def cores() -> int:
+    """That this process may use; macOS has no such bounds, so there all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def commit(folder: Path) -> str:
     """The commit of the repository that tracks a folder, and whether files of it were changed since."""
 

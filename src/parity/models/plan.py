@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from parity.base.digests import parts
 from parity.base.errors import ParityError
 from parity.experiment import cells as C
@@ -165,5 +167,4 @@ def free_bytes() -> int:
 
     if torch.cuda.is_available():
         return torch.cuda.mem_get_info()[0]
-    told = Path("/proc/meminfo").read_text()
-    return 1024 * int(next(line.split()[1] for line in told.splitlines() if line.startswith("MemAvailable")))
+    return psutil.virtual_memory().available
