@@ -17,18 +17,13 @@ torch.set_num_threads(1)
 
 # Files whose few tests take minutes. Begun last, one of them would leave the other worker with nothing to do.
 LONG = [
-    *(f"tests/workflow/test_{name}.py" for name in ("stale", "workflow", "tables", "five_steps", "one_place")),
-    *(
-        f"tests/{name}.py"
-        for name in (
-            "workflow/test_elsewhere",
-            "training/test_recipes",
-            "equality/test_statistics",
-            "equality/test_long",
-        )
-    ),
-    *(f"tests/{name}.py" for name in ("report/test_page", "certify/test_transformers", "models/test_published")),
-]
+    f"tests/{name}.py"
+    for name in (
+        "workflow/test_stale", "workflow/test_workflow", "workflow/test_tables", "workflow/test_five_steps",
+        "workflow/test_one_place", "workflow/test_elsewhere", "training/test_recipes", "equality/test_statistics",
+        "equality/test_long", "report/test_page", "certify/test_transformers", "models/test_published",
+    )
+]  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)  # tests run without xdist, too
