@@ -172,7 +172,7 @@ def self_tests(config: Config, only: Sequence[str] = ()) -> dict[str, str]:
     e, some = config.equality, [kind for kind in kinds(config) if kind in (only or kinds(config))]
     sizes = {"discrete": e.mutants, "anysubset": e.anyorder, "continuous": e.continuous}
     named = {f"faults-{kind}": sizes[kind] for kind in some}
-    if e.long:
-        named |= {"faults-long" + (kind if kind != "discrete" else ""): e.long for kind in some}
+    if e.long and e.long_mutants:
+        named |= {"faults-long" + (kind if kind != "discrete" else ""): e.long_mutants for kind in some}
     named["calibration"] = e.calibration
     return {name: f"results/equality/{name}-{n}.json" for name, n in named.items()}

@@ -107,6 +107,10 @@ class EqualitySpec(Strict):
         65_536, ge=0, le=10**9,
         description="tokens per decoder and long model, at its own options; 0 leaves the long layer out",
     )  # fmt: skip
+    long_mutants: int = Field(
+        65_536, ge=0, le=10**9,
+        description="tokens per planted fault and long model; 0, or no long layer, leaves these faults out",
+    )  # fmt: skip
     pathwise: int = Field(
         2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain decoding"
     )
