@@ -162,8 +162,12 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said, wanted = header(file) or released(file), {key: network(spec)[key] for key in ("vocab", "grid")}
-    if part == "drafter" and "input_type" not in said:
+    said = header(file) or released(file)
+    if "model_types" in family("discrete", spec.family, "family"):
+        wanted = released(Path(spec.files["model"]))
+    else:
+        wanted = {key: network(spec)[key] for key in ("vocab", "grid")}
+    if part == "drafter" and "grid" in wanted and "input_type" not in said:
         embedded = spec.source == "embedded"
         wanted["target"] = (
             sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
