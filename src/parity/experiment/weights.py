@@ -88,9 +88,7 @@ def check_network(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{key} = {value}: unknown size; allowed: {', '.join(known)}")
         whole = isinstance(known[key], int)
         if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
-            raise ConfigError(
-                f"{where}.{key} = {value}: allowed: {'a whole number' if whole else 'a number'}, 0 to 1e9"
-            )
+            raise ConfigError(f"{where}.{key} = {value}: allowed: {'a whole' if whole else 'a'} number, 0 to 1e9")
     sizes = {**known, **spec.network}
     for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if sizes.get(key, least) < least:
@@ -162,11 +160,8 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said = header(file) or released(file)
-    if "model_types" in family("discrete", spec.family, "family"):
-        wanted = released(Path(spec.files["model"]))
-    else:
-        wanted = {key: network(spec)[key] for key in ("vocab", "grid")}
+    said, at = header(file) or released(file), network(spec)
+    wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
     if part == "drafter" and "grid" in wanted and "input_type" not in said:
         embedded = spec.source == "embedded"
         wanted["target"] = (

@@ -34,7 +34,7 @@ def write(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODES, hidde
         "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": held, "vq_config": image,
     }  # fmt: skip
     (out / "config.json").write_text(json.dumps(said, indent=2), encoding="utf-8")
-    layer = {f"self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
+    layer: dict[str, tuple[int, ...]] = {f"self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
     layer |= {f"self_attn.{part}_norm.{kind}": (heads, dim // heads) for part in "qk" for kind in ("weight", "bias")}
     layer |= {f"mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
     layer |= {"mlp.down_proj.weight": (dim, hidden)}

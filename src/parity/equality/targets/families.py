@@ -154,7 +154,7 @@ def widened(one: Cached, rows: int) -> Cached:
             if (x := getattr(drafter, name)) is not None:
                 setattr(drafter, name, x.repeat_interleave(rows, 0))
         drafter.features = many.features = one.features.repeat_interleave(rows, 0)
-        drafter.target, drafter.going = many, many.going
+        drafter.target, drafter.going = many, many.going.clone()  # rows leave each in place
     return many
 
 

@@ -96,7 +96,9 @@ class EagleDrafter:
         """ids [R, P]: see `Layer.sees`."""
         seen, rows, at = net.sees(target, ids), len(target.last), target.last
         self.net, self.target = net, target
-        self.embeddings, self.table, self.shift = seen.embeddings, seen.table, seen.shift
+        self.embeddings, self.table = seen.embeddings, seen.table
+        # its own: rows that are done leave it in place, as they leave the target's
+        self.shift = None if seen.shift is None else seen.shift.clone()
         self.before = seen.told.shape[1]
         # at position + 1; the target writes them
         self.features = target.features = at.new_zeros(rows, target.length + 1, at.shape[-1])
