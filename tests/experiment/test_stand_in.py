@@ -33,13 +33,16 @@ RAW = {
 }
 
 
-DRAFTER = {"files": {"drafter": "d"}, "sha256": {"drafter": "b" * 64}}
+DRAFTERS = {
+    name: {"files": {"drafter": name}, "sha256": {"drafter": digit * 64}}
+    for name, digit in (("eagle_drafter", "b"), ("anole_drafter", "c"))
+}
 
 
 def made(asked):
     def make(names):
         asked.extend(names)
-        return {name: copy.deepcopy(ENTRY if name != "eagle_drafter" else DRAFTER) for name in names}
+        return {name: copy.deepcopy(DRAFTERS.get(name, ENTRY)) for name in names}
 
     return make
 
@@ -50,9 +53,18 @@ def test_published_models_give_way_and_the_embedded_one_stays():
     models = raw["image"]["models"]
     assert asked == ["llamagen", "eagle_drafter", "anole"]
     assert models["scenes"] == {"source": "embedded"} and models["other"] == ENTRY
-    assert models["xl"]["files"]["drafter"] == "d" and models["xl"]["sha256"]["drafter"] == "b" * 64
+    assert models["xl"]["files"]["drafter"] == "eagle_drafter" and models["xl"]["sha256"]["drafter"] == "b" * 64
     assert raw["experiment"] == "table-stand_in" and "reference" not in raw["image"]
     assert RAW["image"]["prompts"]["limit"] == 5000, "what was given is left as it was"
+
+
+def test_a_drafter_of_anole_gives_way_to_one_of_its_own_kind():
+    asked, raw = [], copy.deepcopy(RAW)
+    other = raw["image"]["models"]["other"]
+    other["files"]["drafter"], other["sha256"] = "/d", SUM | {"drafter": "d" * 64}
+    models = stand_in.replaced(raw, made(asked))["image"]["models"]
+    assert asked == ["llamagen", "eagle_drafter", "anole", "anole_drafter"]
+    assert models["other"]["sha256"]["drafter"] == "c" * 64 and models["xl"]["sha256"]["drafter"] == "b" * 64
 
 
 def test_options_are_cut_to_what_the_small_networks_have_and_no_variant_is_twice():

@@ -234,7 +234,7 @@ def test_pictures_need_no_transformer(tmp_path):
 @pytest.mark.parametrize("stand_in", [janus, chameleon])
 def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
     files = {part: tmp_path / path for part, path in stand_in.write(tmp_path).items()}
-    said = add.entry(str(files["model"]), vq=files.get("vq"), pixels=96)
+    said = add.entry(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
     assert said["family"] == stand_in.__name__.rpartition(".")[2] and set(said["files"]) == set(files)
     assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
     add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)

@@ -8,6 +8,12 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.experiment.fields import PINNED
 
+WORDS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+)  # of config.json, a drafter's and its target's
 TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 
 
@@ -20,9 +26,12 @@ def check_place(file: str, where: str) -> None:
 
 
 def released(path: Path) -> dict[str, Any]:
-    """What config.json of a released drafter tells of its target, in the words here: a folder, or a file beside it."""
+    """What config.json of a released drafter tells of its target, in the words here, or, where both are folders of
+    transformers' layout, in WORDS: a folder, or a file beside it."""
     try:
         said = json.loads(((path if path.is_dir() else path.parent) / "config.json").read_text(encoding="utf-8"))
+        if "input_type" not in said:
+            return {word: said[word] for word in WORDS}
         tokens = said.get("block_size") or TOKENS[said["input_type"]]
         return {"vocab": said["vocab_size"], "grid": round(tokens**0.5), "input_type": said["input_type"]}
     except (OSError, ValueError, KeyError, TypeError):

@@ -54,7 +54,7 @@ def needed(raw: Mapping[str, Any]) -> list[str]:
     image, text, continuous = (raw.get(section) or {} for section in ("image", "text", "continuous"))
     names = list(raw.get("networks") or {})
     for spec in published(image).values():
-        names += [stands_for(spec), *(["eagle_drafter"] if "drafter" in (spec.get("files") or {}) else [])]
+        names += [stands_for(spec), *([drafter_for(spec)] if "drafter" in (spec.get("files") or {}) else [])]
     names += ["xlnet", "gpt2"] if any((text.get("model") or {}).values()) else []
     names += continuous.get("models", ["mar"])[:1] if continuous.get("weights") else []
     return list(dict.fromkeys(names))
@@ -68,6 +68,10 @@ def published(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def stands_for(spec: Mapping[str, Any]) -> str:
     return spec.get("stand_in") or spec.get("family", "llamagen")
+
+
+def drafter_for(spec: Mapping[str, Any]) -> str:
+    return {"anole": "anole_drafter"}.get(stands_for(spec), "eagle_drafter")
 
 
 def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
@@ -97,7 +101,7 @@ def image(section: dict[str, Any], entries: Entries) -> None:
         own[name] = entry = copy.deepcopy(entries[stands_for(spec)])
         if "drafter" in (spec.get("files") or {}):
             for key in ("files", "sha256"):
-                entry[key] |= {"drafter": entries["eagle_drafter"][key]["drafter"]}
+                entry[key] |= {"drafter": entries[drafter_for(spec)][key]["drafter"]}
     section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, own.values())))
     section.pop("reference", None)
     section["batch"] = FEW

@@ -88,9 +88,7 @@ def check_network(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{key} = {value}: unknown size; allowed: {', '.join(known)}")
         whole = isinstance(known[key], int)
         if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
-            raise ConfigError(
-                f"{where}.{key} = {value}: allowed: {'a whole number' if whole else 'a number'}, 0 to 1e9"
-            )
+            raise ConfigError(f"{where}.{key} = {value}: allowed: {'a whole' if whole else 'a'} number, 0 to 1e9")
     sizes = {**known, **spec.network}
     for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if sizes.get(key, least) < least:
@@ -162,8 +160,9 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said, wanted = header(file) or released(file), {key: network(spec)[key] for key in ("vocab", "grid")}
-    if part == "drafter" and "input_type" not in said:
+    said, at = header(file) or released(file), network(spec)
+    wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
+    if part == "drafter" and "grid" in wanted and "input_type" not in said:
         embedded = spec.source == "embedded"
         wanted["target"] = (
             sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")

@@ -56,6 +56,7 @@ def added() -> None:
     parser.add_argument("--pixels", type=int, help="of a picture's side, for a folder whose name does not tell them")
     parser.add_argument("--vq", type=Path, help="the image tokenizer, if it is not in the model's folder")
     parser.add_argument("--text", type=Path, help="folder of the text encoder, if it is not in the model's folder")
+    parser.add_argument("--drafter", type=Path, help="folder of a released drafter, if it is not in the model's folder")
     parser.add_argument("--tokenizer", type=Path, help="of a continuous model that reads captions")
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
@@ -63,7 +64,8 @@ def added() -> None:
     if pair := add_pair.entry(*add_pair.found(a.where), a.grid, a.tokenizer):
         add_pair.write(a.name, pair, a.captions, a.out or Path(f"{a.name}.yaml"))
         return
-    add.write(a.name, add.entry(a.where, a.grid, a.text, a.vq, a.pixels), a.out or Path(f"{a.name}.yaml"))
+    given = {part: path for part in ("text", "vq", "drafter") if (path := getattr(a, part)) is not None}
+    add.write(a.name, add.entry(a.where, a.grid, given, a.pixels), a.out or Path(f"{a.name}.yaml"))
 
 
 def pinned() -> None:

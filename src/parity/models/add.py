@@ -140,13 +140,13 @@ def released_folder(
 
 
 def entry(
-    where: str, grid: int | None = None, text: Path | None = None, vq: Path | None = None, pixels: int | None = None
+    where: str, grid: int | None = None, elsewhere: Mapping[str, Path] | None = None, pixels: int | None = None
 ) -> dict[str, Any]:
     """What the configuration says of the model in a folder, or in a repository (`hub:owner/name`, `@revision`), with a
-    digest of every part. text, vq: parts that lie elsewhere, here on this machine."""
+    digest of every part. elsewhere: parts that do not lie there, but on this machine."""
     from parity.models.download import download, snapshot
 
-    given = {part: path.resolve() for part, path in (("text", text), ("vq", vq)) if path is not None}
+    given = {part: path.resolve() for part, path in (elsewhere or {}).items()}
     for path in given.values():
         parts(path)  # it has weights that can be verified
     if where.startswith("hub:"):

@@ -57,7 +57,7 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
         files[part] = str(out if own else converted(local, out))
     for companion in weights.COMPANIONS:
         if companion in files:
-            weights.check_companion(name, spec, Path(files[companion]), companion)
+            weights.check_companion(name, spec.model_copy(update={"files": files}), Path(files[companion]), companion)
     return said | {"files": files, "sha256": dict(spec.sha256)}
 
 

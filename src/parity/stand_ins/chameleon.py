@@ -15,20 +15,25 @@ GRID = [f"<reserved{8799 + n:05d}>" for n in range(17)]  # the line token, then 
 LETTERS = "ABCDEFGHIJ"
 
 
-def names() -> list[str]:
+def words(codes: int = CODES) -> int:
+    """Tokens of the vocabulary: the named ones, the codes, the bytes."""
+    return len(WORDS) + len(GRID) + codes + 256
+
+
+def names(codes: int) -> list[str]:
     """Names of the codes, in an order of the vocabulary that is not the tokenizer's own, as in the published file."""
-    found = ["IMGIMG" + "".join(LETTERS[int(d)] for d in str(code)) + "Z" for code in range(CODES)]
+    found = ["IMGIMG" + "".join(LETTERS[int(d)] for d in str(code)) + "Z" for code in range(codes)]
     random.Random(1).shuffle(found)
     return found
 
 
-def network(folder: Path, architecture: str) -> Any:
+def network(folder: Path, architecture: str, codes: int, side: int) -> Any:
     """transformers' own model of tiny sizes, its configuration and tokenizer written."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-    words = write_tokenizer(folder, [*WORDS, *GRID], names())
+    words = write_tokenizer(folder, [*WORDS, *GRID], names(codes))
     vq = {
-        "embed_dim": 8, "num_embeddings": CODES, "latent_channels": 32, "resolution": 16 * SIDE, "base_channels": 32,
+        "embed_dim": 8, "num_embeddings": codes, "latent_channels": 32, "resolution": 16 * side, "base_channels": 32,
         "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1,
     }  # fmt: skip
     config = ChameleonConfig(
@@ -57,9 +62,9 @@ def decoder(net: Any) -> dict[str, torch.Tensor]:
     return made.state_dict()
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:
     """Lumina-mGPT: `model` is a folder whose files hold no image tokenizer, `vq` Meta's file."""
-    net = network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration")
+    net = network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
     save(net, folder / "Lumina-mGPT-7B-768", {k: v for k, v in state.items() if ".vqmodel." not in k})
     image = {k.removeprefix("model.vqmodel."): v for k, v in state.items() if ".vqmodel." in k} | decoder(net)

@@ -15,7 +15,7 @@ FOLDER = "llamagen_drafter"
 
 
 def write(
-    folder: Path, dim: int = 64, heads: int = 1, vocab: int = 64, grid: int = 8, hidden: int = 256
+    folder: Path, dim: int = 64, heads: int = 1, codes: int = 64, grid: int = 8, hidden: int = 256
 ) -> dict[str, Path]:
     """{"drafter": its folder}; for a target of these sizes, LlamaGen's stand-in, the same numbers every time."""
     out = folder / FOLDER
@@ -26,10 +26,10 @@ def write(
         "intermediate_size": hidden, "max_position_embeddings": 2048, "model_type": "llama",
         "num_attention_heads": heads, "num_hidden_layers": 1, "num_key_value_heads": heads, "pretraining_tp": 1,
         "rms_norm_eps": 1e-06, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "float16",
-        "use_cache": True, "vocab_size": vocab, "input_type": "t2i", "block_size": grid**2,
+        "use_cache": True, "vocab_size": codes, "input_type": "t2i", "block_size": grid**2,
     }  # fmt: skip
     (out / "config.json").write_text(json.dumps(said, indent=2), encoding="utf-8")
-    shapes = {"embed_tokens.weight": (vocab, dim), "fc.weight": (dim, 2 * dim), "fc.bias": (dim,)}
+    shapes = {"embed_tokens.weight": (codes, dim), "fc.weight": (dim, 2 * dim), "fc.bias": (dim,)}
     shapes |= {f"layers.0.self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
     shapes |= {f"layers.0.mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
     shapes |= {"layers.0.mlp.down_proj.weight": (dim, hidden)}

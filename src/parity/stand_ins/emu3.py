@@ -15,12 +15,12 @@ WORDS = [
 ]  # fmt: skip
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, codes: int = CODES) -> dict[str, Path]:
     """`model` is the folder."""
     from transformers import Emu3Config, Emu3ForConditionalGeneration
 
     own = folder / "Emu3-Gen-hf"
-    words = write_tokenizer(own, [*WORDS, *(f"<|visual token {i:06d}|>" for i in range(CODES))])
+    words = write_tokenizer(own, [*WORDS, *(f"<|visual token {i:06d}|>" for i in range(codes))])
     text = {
         "vocab_size": len(words), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 9216,
@@ -28,7 +28,7 @@ def write(folder: Path) -> dict[str, Path]:
         "eos_token_id": words["<|extra_204|>"],
     }  # fmt: skip
     vision = {
-        "codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1, 1, 1], "num_res_blocks": 1,
+        "codebook_size": codes, "base_channels": 32, "channel_multiplier": [1, 1, 1, 1], "num_res_blocks": 1,
         "hidden_size": 32,
     }  # fmt: skip
     with torch.random.fork_rng():

@@ -16,7 +16,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:
     """`model` is the folder."""
     from transformers import JanusConfig, JanusForConditionalGeneration
 
@@ -28,11 +28,11 @@ def write(folder: Path) -> dict[str, Path]:
         "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
     }  # fmt: skip
     vision = {
-        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16 * SIDE, "patch_size": 16,
-        "num_image_tokens": SIDE**2, "projection_dim": 64,
+        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16 * side, "patch_size": 16,
+        "num_image_tokens": side**2, "projection_dim": 64,
     }  # fmt: skip
     pictures = {
-        "embed_dim": 8, "num_embeddings": CODES, "latent_channels": 32, "base_channels": 32,
+        "embed_dim": 8, "num_embeddings": codes, "latent_channels": 32, "base_channels": 32,
         "channel_multiplier": [1, 1, 1, 1, 1], "num_res_blocks": 1, "projection_dim": 64, "image_token_embed_dim": 64,
     }  # fmt: skip
     config = JanusConfig(

@@ -10,15 +10,15 @@ from parity.stand_ins.words import sharpen, write_json, write_tokenizer
 CODES, GRID, TEXT = 64, 8, 32  # codes; of a picture's side; width of the text encoder
 
 
-def pickled(folder: Path, transformer: str, vq: str, **sizes: Any) -> None:
+def pickled(folder: Path, transformer: str, vq: str, codes: int = CODES, grid: int = GRID, **sizes: Any) -> None:
     """The two networks under the published names, each in a dict under "model"."""
     from parity.models.discrete.transformer import LlamaGenConfig, Transformer
     from parity.models.discrete.vq import VQ, VQConfig
 
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng():
-        net = Transformer(LlamaGenConfig(vocab=CODES, dim=64, layers=2, heads=1, grid=GRID, **sizes))
-        tokenizer = VQ(VQConfig(CODES, 8, 32, (1, 1, 1, 1, 1), 1, 32))
+        net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
+        tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
     for seed, part in enumerate((net, tokenizer)):
         sharpen(part, seed)
     torch.save({"model": net.state_dict()}, folder / transformer)
@@ -53,10 +53,10 @@ def entry_of(folder: Path, files: dict[str, Path]) -> dict[str, Any]:
     return {"family": "llamagen", "source": "files", "files": named, "sha256": digests, "network": sizes}
 
 
-def write(folder: Path) -> dict[str, Path]:
-    """Stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens."""
+def write(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, Path]:
+    """Stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens; `sizes`, of the transformer, if not XL's."""
     files = {"transformer": Path("t2i_XL_stage1_256.pt"), "vq": Path("vq_ds16_t2i.pt"), "text": Path("flan-t5-xl")}
-    pickled(folder, str(files["transformer"]), str(files["vq"]), caption_dim=TEXT)
+    pickled(folder, str(files["transformer"]), str(files["vq"]), codes, side, caption_dim=TEXT, **sizes)
     text_encoder(folder / files["text"])
     return files
 

@@ -50,19 +50,7 @@ class Target:
     def law(self) -> np.ndarray:
         """The joint law [V^L], float64; ParityError if one of its reachable conditionals is not a law."""
         cells = torch.from_numpy(digits(self.vocab, self.length))
-        inputs = torch.cat([torch.zeros(len(cells), 1, dtype=torch.int64), cells[:, :-1]], 1)
-        positions = torch.arange(-1, self.length - 1).expand(len(cells), -1)
-        p = self.model(len(cells)).logits(inputs, positions).double().softmax(-1)
-        own = p.gather(-1, cells[..., None])[..., 0]
-        reached = torch.cat([torch.ones(len(cells), 1, dtype=own.dtype), own[:, :-1].cumprod(1)], 1)
-        total = p.sum(-1)
-        sound = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
-        bad = ~sound & (reached != 0)  # what cannot be reached need not be a law
-        if bad.any():
-            position, row = bad.T.nonzero()[0].tolist()
-            what = f"p is not a law (sum {float(total[row, position]):.6g})"
-            raise ParityError(f"model {self.name}, row {row}, position {position}: {what}")
-        return torch.where(reached == 0, 0.0, own).prod(1).numpy()
+        return law_of(self.name, self.model(len(cells)), cells)
 
     def draw(
         self,
@@ -83,23 +71,42 @@ class Target:
             noise = counted_noise(key, rows, dtype)
             code = (record(model, start, decoder(model, start, noise=noise, **options)).tokens * weights).sum(1)
             if strict:
-                self.check_support(code.numpy())
+                check_support(self.law, self.vocab, self.length, code.numpy())
             return code.numpy()
 
         return in_chunks(self.name, codes, n, threads)
 
-    def check_support(self, code: np.ndarray) -> None:
-        """ParityError that names row and position if a sequence of code [B] has a token of probability zero."""
-        bad = np.flatnonzero(self.law[code] == 0)
-        if len(bad):
-            tokens = digits(self.vocab, self.length)[code[bad[0]]]
-            joint = self.law.reshape([self.vocab] * self.length)
-            position = next(i for i in range(self.length) if joint[tuple(tokens[: i + 1])].sum() == 0)
-            what = f"token {tokens[position]} of probability zero was sampled"
-            raise ParityError(f"row {bad[0]}, position {position}: {what}")
-
     def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
         return code_rows(layer, self.name, drawn, self.law, self.vocab, self.length, seed=seed, draws=draws)
+
+
+def law_of(name: str, model: TokenModel, cells: Tensor) -> np.ndarray:
+    """The probabilities [K], float64, that a model of K rows gives to sequences cells [K, L]; ParityError if one of the
+    conditionals that they reach is not a law."""
+    inputs = torch.cat([torch.zeros(len(cells), 1, dtype=torch.int64), cells[:, :-1]], 1)
+    positions = torch.arange(-1, model.length - 1).expand(len(cells), -1)
+    p = model.logits(inputs, positions).double().softmax(-1)
+    own = p.gather(-1, cells[..., None])[..., 0]
+    reached = torch.cat([torch.ones(len(cells), 1, dtype=own.dtype), own[:, :-1].cumprod(1)], 1)
+    total = p.sum(-1)
+    sound = p.isfinite().all(-1) & ((total - 1).abs() <= 1e-9) & (p >= 0).all(-1)
+    bad = ~sound & (reached != 0)  # what cannot be reached need not be a law
+    if bad.any():
+        position, row = bad.T.nonzero()[0].tolist()
+        what = f"p is not a law (sum {float(total[row, position]):.6g})"
+        raise ParityError(f"model {name}, row {row}, position {position}: {what}")
+    return torch.where(reached == 0, 0.0, own).prod(1).numpy()
+
+
+def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
+    """ParityError that names row and position if a sequence of code [B] has a token of probability zero."""
+    bad = np.flatnonzero(law[code] == 0)
+    if len(bad):
+        tokens = digits(vocab, length)[code[bad[0]]]
+        joint = law.reshape([vocab] * length)
+        position = next(i for i in range(length) if joint[tuple(tokens[: i + 1])].sum() == 0)
+        what = f"token {tokens[position]} of probability zero was sampled"
+        raise ParityError(f"row {bad[0]}, position {position}: {what}")
 
 
 Table = Callable[[int, int, torch.Generator], Tensor]  # V, L -> logits

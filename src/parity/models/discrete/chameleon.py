@@ -6,6 +6,8 @@ their files in transformers' layout, with Meta's image tokenizer.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
+from parity.base.files import configured
+from parity.base.weights import check_fit, loaded, tensors, unfilled
+from parity.experiment.places import WORDS, released
+from parity.experiment.schema import ModelSpec
 from parity.models.discrete import codes, folders, prompts, vqgan
 from parity.models.discrete.cached import Cached
-from parity.models.discrete.llama import Codes, Llama
+from parity.models.discrete.eagle import EagleDrafter, Seen
+from parity.models.discrete.llama import Block, Codes, Llama, LlamaConfig
 from parity.models.discrete.t5 import Encoder
+from parity.models.discrete.transformer import Remember
 from parity.models.discrete.vq import truncated
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
-    "also": ("vq",),  # else the model's own folder holds it
+    "also": ("vq", "drafter"),  # else the model's own folder holds its image tokenizer
     "embedded": {},
     "model_types": ("chameleon",),
     # Lumina-mGPT at 768 pixels; `line` and `end`, tokens behind a row and a picture: line 0 is Anole
@@ -41,17 +49,12 @@ ANOLE = "Generate an image of {}"
 STRIDE = 16  # pixels a code
 KIND = ("chameleon", "ChameleonConfig")
 to_pixels = truncated
-
-
-def sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Codes, rows and columns of them, and how many tokens end a row and a picture."""
-    return {**FAMILY["network"], **manifest["network"]}
+sizes = partial(codes.sizes, FAMILY)
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its longer side."""
-    s = sizes(manifest)
-    return s["columns"] + s["line"], STRIDE * max(s["rows"], s["columns"])
+    return codes.shape(sizes(manifest), STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
@@ -119,11 +122,66 @@ def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Lla
     return folders.fill(lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen)
 
 
+class Drafter(nn.Module):
+    """What LANTERN (Jang et al. 2024) released for Anole: `fc` with a bias, then one layer of the target's own kind
+    with all its norms, and none at the end; its own embeddings of words.
+
+    It reads the prompt first, a slot for each token but the first, at the place of the feature beside it. Parameter
+    names are those of the released file. Source: jadohu/LANTERN, models/drafters/cnets_anole.py.
+    """
+
+    def __init__(self, c: LlamaConfig):
+        super().__init__()
+        self.config, self.embed_tokens = c, nn.Embedding(c.vocab, c.dim)
+        self.fc, self.layers = nn.Linear(2 * c.dim, c.dim), nn.ModuleList([Block(c)])
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None
+    ) -> Tensor:
+        return self.layers[0](self.fc(torch.cat([embeddings, features], -1)), table, mask, remember)
+
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        """Prompts ids [R, P] whose padding is masked, and the picture."""
+        assert ids is not None
+        own, before = self.embed_tokens.weight, ids.shape[1] - 1
+        words, pictures = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
+        return Seen(pictures, words, target.told, target.on[:, :before], target.net.table, target.shift)
+
+
+def drafter(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Drafter:
+    """The released drafter, as `published` left it; ParityError for one of another target."""
+    folder, file = (Path(manifest["files"][part]) for part in ("model", "drafter"))
+    target = folders.sizes(folders.config(folder, *KIND), folder, normed=True)
+    own = configured(LlamaConfig, file, ignored=WORDS)
+    for what in ("vocab", "dim", "heads", "kept_heads", "rope_base"):
+        one, wanted = getattr(own, what), getattr(target, what)
+        if one != wanted:
+            raise ParityError(f"{file}: a drafter of another target: {what} {one}; allowed: {wanted}, as the target's")
+    return loaded(lambda: Drafter(own), file, (), device, dtype)
+
+
+def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and sizes of a part that is read from a folder of its own: the drafter, config.json beside its
+    weights. None for any other."""
+    if part != "drafter":
+        return None
+    folder = path if path.is_dir() else path.parent
+    own = folders.sizes(folders.config(folder, *KIND), folder, normed=True)
+    if own.layers != 1:
+        raise ParityError(f"{folder}: a network of {own.layers} layers; allowed: a drafter of one, as LANTERN's")
+    state = {name: tensor for name, tensor in tensors(path, dtype=None) if "rotary_emb" not in name}
+    with unfilled():
+        check_fit(Drafter(own), state, path)
+    return state, asdict(own) | released(folder)
+
+
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq"; ParityError for files that do not fit together."""
+    """One network: "net", "vq" or "drafter"; ParityError for files that do not fit together."""
     files, s = manifest["files"], sizes(manifest)
     if part == "net":
         return network(manifest, device, dtype)
+    if part == "drafter":
+        return drafter(manifest, device, dtype)
     vq = vqgan.load(Path(files.get("vq", files["model"])), device, dtype)
     if vq.config.codebook != s["vocab"]:
         raise ParityError(f"models: the image tokenizer has {vq.config.codebook} codes, the model {s['vocab']}")
@@ -139,6 +197,8 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fas
     model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"] + len(line), fast)
     model.raw_codebook = codes.apart(vq.codes, model.vocab)
     model.codebook = codes.apart(F.normalize(vq.codes, dim=-1), model.vocab)
+    if "drafter" in nets:
+        model.drafter = EagleDrafter(nets["drafter"], model, prompts.closed_up(inputs, guided)[0])
     return model
 
 

@@ -3,9 +3,23 @@
 A model's tokens are the codes of its image tokenizer, 0 to C - 1, then the few tokens that its grammar forces.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
+
+
+def sizes(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Of a model's pictures, as its family declares them or its manifest says: codes, rows and columns of them, and how
+    many tokens end a row and a picture."""
+    return {**family["network"], **manifest["network"]}
+
+
+def shape(s: Mapping[str, int], stride: int) -> tuple[int, int]:
+    """Tokens in a row of a picture of sizes s, pixels of its longer side, `stride` a code."""
+    return s["columns"] + s.get("line", 0), stride * max(s["rows"], s["columns"])
 
 
 def grammar(rows: int, columns: int, line: list[int], end: list[int]) -> Tensor:

@@ -1,11 +1,12 @@
-"""EAGLE's drafter for LlamaGen: one layer that continues the target's features (Li et al. 2024, sec. 4.1)."""
+"""EAGLE's drafter: one layer that continues the target's features (Li et al. 2024, sec. 4.1); those of LlamaGen."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
@@ -13,6 +14,31 @@ from parity.base.weights import tensors
 from parity.models.discrete.cached import Cached, at_rows, close_up, staying
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
+
+
+class Seen(NamedTuple):
+    """What a drafter reads of a batch: the caption first, if it reads that at all, a slot for each of its positions but
+    the last."""
+
+    embeddings: Tensor  # [V, dim] of the picture's tokens
+    words: Tensor  # [R, before, dim] embeddings of the caption's tokens, each beside the feature that predicted it
+    told: Tensor  # [R, before, dim] those features
+    on: Tensor  # [R, before] bool: slots that are attended
+    table: Tensor  # [places, .., 2] the rotary table, from the first slot's place on
+    shift: Tensor | None = None  # [R] how many places a row's slots stand before those of the table
+
+
+class Layer(Protocol):
+    """One layer that drafts: embeddings of tokens and the features that predicted them to the next features; all
+    [B, S, dim]."""
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None
+    ) -> Tensor: ...
+
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        """What it reads of a batch; ids [R, P] of the prompts, where they are words."""
+        ...
 
 
 class FeatureDrafter(nn.Module):
@@ -27,9 +53,10 @@ class FeatureDrafter(nn.Module):
     ) -> Tensor:
         return self.norm(self.layer(self.fc(torch.cat([embeddings, features], -1)), table, mask, remember))
 
-    def sees(self, target: Cached) -> tuple[Tensor, Tensor]:
-        """Embeddings [V, dim] of tokens, the target's own, and features [R, 0, dim] of the caption: none."""
-        return target.embeddings, target.told[:, :0]
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        """The picture alone, by the target's own embeddings."""
+        none = target.told[:, :0]
+        return Seen(target.embeddings, none, none, none.any(-1), target.net.table[target.net.config.prefix :])
 
 
 class CaptionedDrafter(nn.Module):
@@ -50,9 +77,12 @@ class CaptionedDrafter(nn.Module):
     ) -> Tensor:
         return self.layer(self.fc(torch.cat([embeddings, features], -1)), table, mask, remember)
 
-    def sees(self, target: Cached) -> tuple[Tensor, Tensor]:
-        """Embeddings [V, dim] of tokens, its own, and features [R, prefix - 1, dim] of the caption."""
-        return self.tokens.weight, target.told
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        """The caption, and the picture by its own embeddings."""
+        words = self.tokens.weight[:1].expand(*target.told.shape[:2], -1)
+        on = torch.ones_like(words[..., 0], dtype=torch.bool)
+        table = target.net.table[target.net.config.prefix - words.shape[1] :]
+        return Seen(self.tokens.weight, words, target.told, on, table)
 
 
 class EagleDrafter:
@@ -62,53 +92,63 @@ class EagleDrafter:
     the caption before those of the picture.
     """
 
-    def __init__(self, net: FeatureDrafter | CaptionedDrafter, target: Cached):
-        c, rows = target.net.config, len(target.last)
+    def __init__(self, net: Layer, target: Cached, ids: Tensor | None = None):
+        """ids [R, P]: see `Layer.sees`."""
+        seen, rows, at = net.sees(target, ids), len(target.last), target.last
         self.net, self.target = net, target
-        self.embeddings, told = net.sees(target)
-        self.before = told.shape[1]
+        self.embeddings, self.table = seen.embeddings, seen.table
+        # its own: rows that are done leave it in place, as they leave the target's
+        self.shift = None if seen.shift is None else seen.shift.clone()
+        self.before = seen.told.shape[1]
         # at position + 1; the target writes them
-        self.features = target.features = target.last.new_zeros(rows, target.length + 1, c.dim)
-        shape = (rows, self.before + target.length, c.heads, c.dim // c.heads)
-        self.keys, self.values = target.last.new_zeros(shape), target.last.new_zeros(shape)
-        self.table = target.net.table[c.prefix - self.before :]
-        # rows whose pictures are not done: keys and values hold these alone
-        self.going = torch.arange(rows, device=target.last.device)
-
+        self.features = target.features = at.new_zeros(rows, target.length + 1, at.shape[-1])
+        shape = (rows, self.before + target.length, *target.net.kept)
+        self.keys, self.values = at.new_zeros(shape), at.new_zeros(shape)
+        self.on = F.pad(seen.on, (0, target.length), value=True)  # [rows, slots] that are attended
+        # rows whose pictures are not done: keys, values, on and shift hold these alone
+        self.going = torch.arange(rows, device=at.device)
         if self.before:
-            self._read(told)
+            self._read(seen)
 
     @torch.inference_mode()
-    def _read(self, told: Tensor) -> None:
-        """The caption's features [R, before, dim] into the cache."""
-        n = self.before
-        mask = torch.ones(n, n, dtype=torch.bool, device=told.device).tril()[None, None]
+    def _read(self, seen: Seen) -> None:
+        """The caption into the cache."""
+        slots = torch.arange(n := self.before, device=seen.told.device)
+        causal = slots <= slots[:, None]
+        mask = (causal & seen.on[:, None] | (slots == slots[:, None]))[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys[:, :n], self.values[:, :n] = k, v
             return k, v
 
-        placeholders = self.embeddings[:1].expand(len(told), n, -1)
-        self.net(placeholders, told, self.table[None, :n].to(told.dtype), mask, remember)
+        self.net.forward(seen.words, seen.told, self._turned(slots[None], seen.told.dtype), mask, remember)
+
+    def _turned(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rotary table at slots [G or 1, S]."""
+        places = slots if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
+        return self.table[places].to(dtype)
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         """tokens, positions, sources [R, S] -> logits [R, S, V]; see Drafter."""
         left, B = staying(self.going, positions, self.target.length), len(tokens)
         if left is not None:
-            self.going, self.keys, self.values = (close_up(x, left) for x in (self.going, self.keys, self.values))
+            held = (self.going, self.keys, self.values, self.on)
+            self.going, self.keys, self.values, self.on = (close_up(x, left) for x in held)
+            self.shift = None if self.shift is None else close_up(self.shift, left)
         tokens, positions, sources = tokens[self.going], positions[self.going], sources[self.going]
         self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         slots = positions + self.before
-        mask = (torch.arange(self.keys.shape[1], device=positions.device) <= slots[..., None])[:, None]
+        mask = ((torch.arange(self.keys.shape[1], device=slots.device) <= slots[..., None]) & self.on[:, None])[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys[self.rows, slots], self.values[self.rows, slots] = k, v
             return self.keys, self.values
 
-        table = self.table[slots].to(features.dtype)
-        output = self.net(self.embeddings[tokens], features, table, mask, remember)
+        output = self.net.forward(
+            self.embeddings[tokens], features, self._turned(slots, features.dtype), mask, remember
+        )
         self.last = slots[:, -1:]
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
         self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
@@ -123,7 +163,9 @@ class EagleDrafter:
         at = positions.clamp(max=self.target.length - 1) + self.before
         self.shown.append(parents)
         above = ancestors(torch.cat(self.shown, 1))[:, -S:]
-        written = (torch.arange(self.keys.shape[1], device=at.device) <= self.last)[:, None].expand(-1, S, -1)
+        written = ((torch.arange(self.keys.shape[1], device=at.device) <= self.last) & self.on)[:, None].expand(
+            -1, S, -1
+        )
         mask = torch.cat([written, above], -1)[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +174,7 @@ class EagleDrafter:
             return torch.cat([self.keys, keys], 1), torch.cat([self.values, values], 1)
 
         features = self.predicted[self.rows, parents + 1]
-        output = self.net(self.embeddings[tokens], features, self.table[at].to(features.dtype), mask, remember)
+        output = self.net.forward(self.embeddings[tokens], features, self._turned(at, features.dtype), mask, remember)
         self.predicted = torch.cat([self.predicted, output], 1)
         return at_rows(self.target.net.output(output), self.going, B)
 

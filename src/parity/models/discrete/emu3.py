@@ -5,6 +5,7 @@ what transformers' converter makes of BAAI/Emu3-Gen), which hold the vision toke
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,12 @@ VISION = ("model.vqmodel.", "vqmodel.")
 LANGUAGE = ("model.text_model.", "text_model.model.")  # as transformers names it now, and as published files have it
 WANTED = ("decoder.", "post_quant_conv.", "quantize.")
 to_pixels = truncated
-
-
-def sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Codes, rows and columns of them, and how many tokens end a row and a picture."""
-    return {**FAMILY["network"], **manifest["network"]}
+sizes = partial(codes.sizes, FAMILY)
 
 
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its longer side."""
-    s = sizes(manifest)
-    return s["columns"] + s["line"], STRIDE * max(s["rows"], s["columns"])
+    return codes.shape(sizes(manifest), STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:

@@ -119,7 +119,8 @@ def fill(
     check_fit(net, {name: t[: len(cut[name])] if name in cut else t for name, t in held.items()}, path)
     for name, tensor in tensors(path, device, dtype, {name for name in shapes(path) if name not in own}):
         mine = tensor[cut[own[name]].to(tensor.device)] if own[name] in cut else tensor
-        net.load_state_dict({own[name]: mine}, strict=False, assign=True)
+        owner, _, leaf = own[name].rpartition(".")  # of the whole network it would look through all modules each time
+        net.get_submodule(owner).load_state_dict({leaf: mine}, strict=False, assign=True)
     return net.to(device, dtype).eval()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.models.discrete.tabular import TabularDrafter
+from parity.models.discrete.tabular import TabularDrafter, companion
 
 BASE, PRIME = 31, 65_537
 
@@ -16,6 +16,9 @@ class HashedTable:
     """A token model (see `TokenModel`) of `rows` sequences: the law is the row of table [K, V], logits, that a
     polynomial hash of the prefix names (Karp & Rabin 1987). A hole is passed over. `drafts` is the draft model's table.
     """
+
+    draft = cached_property(companion)
+    drafter = cached_property(lambda self: TabularDrafter(self.draft))
 
     def __init__(self, table: Tensor, length: int, rows: int, width: int, forced: Tensor, drafts: Tensor | None = None):
         self.table, self.drafts, self.length, self.width, self.forced = table, drafts, length, width, forced
@@ -26,16 +29,6 @@ class HashedTable:
         self.state = torch.ones(length + 1, rows, dtype=torch.int64)
         self.rows = torch.arange(rows)
         self.reached = 0  # states up to here are of what was fed
-
-    @cached_property
-    def draft(self) -> "HashedTable":
-        if self.drafts is None:
-            raise ValueError("this model has no draft")
-        return HashedTable(self.drafts, self.length, len(self.rows), self.width, self.forced)
-
-    @cached_property
-    def drafter(self) -> TabularDrafter:
-        return TabularDrafter(self.draft)
 
     def read(self, states: Tensor, tokens: Tensor) -> Tensor:
         """Hashes one token on."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from parity.models.discrete.tabular import TabularDrafter
+from parity.models.discrete.tabular import TabularDrafter, companion
 
 
 class Law(NamedTuple):
@@ -36,6 +36,9 @@ class HiddenMarkov:
     """A token model (see `TokenModel`) of `rows` sequences under a hidden law. A hole is summed over, as nothing was
     read there; forced tokens tell nothing of the state. `drafts` is the law of the draft model."""
 
+    draft = cached_property(companion)
+    drafter = cached_property(lambda self: TabularDrafter(self.draft))
+
     def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
         self.law, self.drafts, self.length, self.width, self.forced = law, drafts, length, width, forced
         self.vocab = law.emit.shape[1]
@@ -45,16 +48,6 @@ class HiddenMarkov:
         self.memory = torch.full((length + 1, rows), self.vocab)  # what was fed, position -1 first; V at a hole
         self.belief = law.begin.repeat(length + 1, rows, 1)  # [L + 1, B, H]
         self.rows = torch.arange(rows)
-
-    @cached_property
-    def draft(self) -> "HiddenMarkov":
-        if self.drafts is None:
-            raise ValueError("this model has no draft")
-        return HiddenMarkov(self.drafts, self.length, len(self.rows), self.width, self.forced)
-
-    @cached_property
-    def drafter(self) -> TabularDrafter:
-        return TabularDrafter(self.draft)
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """See TokenModel."""

@@ -5,6 +5,7 @@ transformers' layout (deepseek-community/Janus-Pro-{1B,7B}), one folder for all.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ PREFIX = {
 }  # fmt: skip
 WANTED = ("decoder.", "post_quant_conv.", "quantize.")
 to_pixels = truncated
+sizes = partial(codes.sizes, FAMILY)
 
 
 class Generation(nn.Module):
@@ -60,15 +62,9 @@ class Generation(nn.Module):
         return self.aligner(self.embed.weight)
 
 
-def sizes(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Codes, and rows and columns of them."""
-    return {**FAMILY["network"], **manifest["network"]}
-
-
 def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture, pixels of its side."""
-    s = sizes(manifest)
-    return s["columns"], 16 * s["rows"]
+    return codes.shape(sizes(manifest), 16)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import itertools
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,13 @@ class TabularDrafter:
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         self.shown.append((tokens, positions, parents))
         return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
+
+
+def companion(model: Any) -> Any:
+    """The draft model of a model that holds its law as `drafts`: one of the same kind, length, rows and grammar."""
+    if model.drafts is None:
+        raise ValueError("this model has no draft")
+    return type(model)(model.drafts, model.length, len(model.rows), model.width, model.forced)
 
 
 def joint(model: TokenModel, vocab: int, length: int) -> Tensor:

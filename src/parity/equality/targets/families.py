@@ -1,0 +1,186 @@
+"""Published families of discrete models as targets: their own networks, tiny and random, of pictures so small that
+every one of them can be listed.
+
+Each is read as a user's is: a stand-in in the released format, verified and loaded, under a caption's last tokens, with
+guidance and top-k. Its pictures are 2 x 2 codes of four, its grammar's tokens between and behind them; the joint law of
+the codes is the network's own. What drafts for it is random, too, and often wrong: a drafter in the format released for
+LlamaGen or Anole; for the others, and as draft model, a second network of the same family.
+"""
+
+import copy
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.keys import row_key
+from parity.base.noise import counted_noise
+from parity.base.weights import sha256
+from parity.decode.discrete import Decoded, record
+from parity.equality.counts import code_rows, digits
+from parity.equality.rows import Row
+from parity.equality.targets import Decoder, in_chunks
+from parity.equality.targets.discrete import check_support, law_of
+from parity.models import fetch
+from parity.models.discrete.cached import Cached
+from parity.models.discrete.eagle import EagleDrafter
+from parity.models.discrete.load import Loaded, encoder, load
+from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.models.discrete.tabular import TabularDrafter
+from parity.stand_ins.words import sharpen
+
+DRAWS = 1999
+FAMILY = "targets"
+CODES, SIDE = 4, 2  # codes of the image tokenizer; of a side of a picture
+READ = 8  # of a prompt: its last tokens, those that begin a picture among them
+CAPTION = "a red ball"
+SAMPLING = TokenSampling(guidance=2.0, top_k=3)
+SQUARE = {"rows": SIDE, "columns": SIDE}
+WIDTHS = {"dim": 64, "layers": 2, "heads": 1, "grid": SIDE, "prefix": READ, "caption_dim": 32}  # LlamaGen's
+STAND_INS: dict[str, dict[str, Any]] = {  # family, sizes that are written, what is said of the network, its drafter
+    "llamagen": {
+        "family": "llamagen", "sizes": {"side": SIDE, "prefix": READ}, "network": WIDTHS,
+        "drafter": {"eagle_drafter": {"grid": SIDE}},
+    },
+    "chameleon": {"family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE},  # Lumina-mGPT
+    "anole": {
+        "family": "chameleon", "sizes": {"side": SIDE}, "network": SQUARE | {"line": 0},
+        "drafter": {"anole_drafter": {}},
+    },
+    "emu3": {"family": "emu3", "sizes": {}, "network": SQUARE},
+    "janus": {"family": "janus", "sizes": {"side": SIDE}, "network": SQUARE},
+}  # fmt: skip
+
+
+def manifest(name: str, folder: Path) -> dict[str, Any]:
+    """Of a stand-in that is written to `folder`, and of a drafter if one was released."""
+    own = STAND_INS[name]
+    written: dict[str, Path] = {}
+    for stand_in, sizes in {name: own["sizes"], **own.get("drafter", {})}.items():
+        written |= importlib.import_module(f"parity.stand_ins.{stand_in}").write(folder, codes=CODES, **sizes)
+    files = {part: folder / path for part, path in written.items()}
+    given = {"family": own["family"], "source": "files", "network": {"vocab": CODES, **own["network"]}}
+    given |= {"files": {part: str(path) for part, path in files.items()}}
+    given |= {"sha256": {part: sha256(path) for part, path in files.items()}}
+    return fetch.manifest("discrete", name, given, folder / "read")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stand-in under a caption, in float32 as users decode; `second`, the same with other weights, drafts for it."""
+
+    name: str
+    loaded: Loaded
+    second: Loaded
+    inputs: dict[str, Tensor]  # of one caption
+
+    @property
+    def vocab(self) -> int:
+        return CODES
+
+    @property
+    def length(self) -> int:
+        """Codes of a picture."""
+        return SIDE**2
+
+    @cached_property
+    @torch.inference_mode()
+    def read(self) -> tuple[Cached, Cached]:
+        """The network and the second one for one picture, guided, the prompt read."""
+        guided = SAMPLING.guidance != 1
+        return tuple(of.family.condition(of.nets, self.inputs, guided) for of in (self.loaded, self.second))
+
+    @torch.inference_mode()
+    def model(self, rows: int) -> Sampled:
+        """The network, ready for so many pictures, under its settings; the second one beside it as companion."""
+        model, draft = (widened(one, rows) for one in self.read)
+        draft.returns = True
+        model.draft, model.drafter = draft, model.drafter or TabularDrafter(draft)
+        return Sampled(model, SAMPLING)
+
+    @cached_property
+    def forced(self) -> Tensor:
+        """[L] what the grammar forces, -1 at a code."""
+        return self.read[0].forced
+
+    @cached_property
+    def law(self) -> np.ndarray:
+        """Of the codes [CODES^4], first one most significant, by whole pictures in one pass."""
+        codes = torch.from_numpy(digits(CODES, self.length))
+        cells = self.forced.repeat(len(codes), 1)
+        cells[:, self.forced < 0] = codes
+        return law_of(self.name, self.model(len(cells)), cells)
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> np.ndarray:
+        """Codes [n] of n pictures' codes. ParityError for a picture that breaks the grammar, or took more passes than
+        it has codes: what the grammar forces costs none."""
+        weights, key = CODES ** torch.arange(self.length - 1, -1, -1), row_key(seed, self.name)
+
+        def one(rows: range) -> np.ndarray:
+            model, start = self.model(len(rows)), torch.zeros(len(rows), dtype=torch.int64)
+            done = record(model, start, decoder(model, start, noise=counted_noise(key, rows), **options))
+            check_grammar(done, self.forced)
+            code = (done.tokens[:, self.forced < 0] * weights).sum(1).numpy()
+            if strict:
+                check_support(self.law, CODES, self.length, code)
+            return code
+
+        return in_chunks(self.name, one, n, threads)
+
+    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
+        return code_rows(layer, self.name, drawn, self.law, CODES, self.length, seed=seed, draws=draws)
+
+
+def widened(one: Cached, rows: int) -> Cached:
+    """A model that has read one prompt, for so many pictures of it; its drafter too, if it has one of its own."""
+    many = copy.copy(one)
+    for name in ("on", "last", "told", "shift"):
+        if (x := getattr(one, name)) is not None:
+            setattr(many, name, x.repeat_interleave(rows, 0))
+    many.cache = [(k.repeat_interleave(rows, 0), v.repeat_interleave(rows, 0)) for k, v in one.cache]
+    many.going = torch.arange(len(many.last))
+    if isinstance(one.drafter, EagleDrafter) and one.features is not None:
+        many.drafter = drafter = copy.copy(one.drafter)
+        for name in ("keys", "values", "on", "shift"):
+            if (x := getattr(drafter, name)) is not None:
+                setattr(drafter, name, x.repeat_interleave(rows, 0))
+        drafter.features = many.features = one.features.repeat_interleave(rows, 0)
+        drafter.target, drafter.going = many, many.going.clone()  # rows leave each in place
+    return many
+
+
+def check_grammar(done: Decoded, forced: Tensor) -> None:
+    """ParityError for a picture that lacks a forced token or holds one among its codes, or that took a pass for one."""
+    wrong = torch.where(forced < 0, done.tokens >= CODES, done.tokens != forced)
+    if wrong.any():
+        row, position = wrong.nonzero()[0].tolist()
+        own, wanted = int(done.tokens[row, position]), int(forced[position])
+        what = f"a code, 0 to {CODES - 1}" if wanted < 0 else f"{wanted}, which the grammar forces"
+        raise ParityError(f"row {row}, position {position}: token {own}; allowed: {what}")
+    codes = int((forced < 0).sum())
+    if (done.nfe > codes).any():
+        row = int(done.nfe.argmax())
+        raise ParityError(f"row {row}: {int(done.nfe[row])} passes for {codes} codes; allowed: as many, at most")
+
+
+def targets(folder: Path, names: Sequence[str] = tuple(STAND_INS)) -> list[Target]:
+    """Those of `names`, their files written to `folder`."""
+    result = []
+    for name in names:
+        said = manifest(name, folder / name)
+        told = {key: x[:, -READ:] for key, x in encoder(said)([CAPTION]).items()}
+        loaded = load(said, needs="drafter" if "drafter" in said["files"] else "")
+        other = copy.deepcopy(loaded.nets["net"])
+        sharpen(other, seed=3)
+        second = replace(loaded, nets={"net": other, "vq": loaded.nets["vq"]})
+        result.append(Target(name, loaded, second, told))
+    return result
