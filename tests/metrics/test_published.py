@@ -20,11 +20,12 @@ from parity.base.weights import sha256
 from parity.decode.records import write_shard
 from parity.metrics import absent, cmmd, compared, fid, kid, manifold, pictures, protocols, seen
 from parity.metrics import inception as score
-from parity.metrics.networks import contrastive, inception
+from parity.metrics.networks import contrastive, inception, vgg16
 from parity.models import fetch
 from parity.stand_ins import clip as clip_stand_in
 from parity.stand_ins import inception as inception_stand_in
 from parity.stand_ins import pickscore as pickscore_stand_in
+from parity.stand_ins import vgg16 as vgg16_stand_in
 
 CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on the mat " * 30, "blue", "a small ring"]
 
@@ -196,10 +197,75 @@ def test_lantern_crops_the_middle_square(pixels):
     assert np.array_equal(inception.cropped(pixels[0], 0), pixels[0])
 
 
+def torch_fidelitys(file, monkeypatch):
+    """torch-fidelity's own extractor of the layer before the ReLU, of torchvision's network as wide as the stand-in."""
+    import torchvision
+    from torch_fidelity.feature_extractor_vgg16 import FeatureExtractorVGG16
+    from torchvision.models.vgg import VGG, make_layers
+
+    def small():
+        with torch.device("meta"):
+            net, plan = VGG(make_layers([]), init_weights=False), torchvision.models.vgg.cfgs["D"]
+        width, linear, relu, drop = vgg16_stand_in.WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()
+        net.features = make_layers(["M" if layer == "M" else width for layer in plan])
+        first = [linear(width * 49, width), relu, drop, linear(width, width)]
+        net.classifier = torch.nn.Sequential(*first, relu, drop, linear(width, vgg16_stand_in.CLASSES))
+        return net
+
+    monkeypatch.setattr(torchvision.models, "vgg16", small)
+    return FeatureExtractorVGG16("vgg16", ["fc2"], feature_extractor_weights_path=str(file))
+
+
+def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, monkeypatch):
+    """Its network's features and its two shares; LANTERN's own rule, a picture strictly inside a ball, says the same.
+    Of Inception's features under the same protocol they would be others."""
+    from types import SimpleNamespace
+
+    from torch_fidelity.metric_prc import prc_features_to_metric
+
+    file = tmp_path / vgg16_stand_in.write(tmp_path)["vgg16"]
+    rng = np.random.default_rng(2)
+    coarse = [rng.integers(*ends, (16, 7, 7, 3), dtype=np.uint8) for ends in ((0, 156), (100, 256))]
+    sides = [pictures_.repeat(32, 1).repeat(32, 2) for pictures_ in coarse]
+    theirs = torch_fidelitys(file, monkeypatch)
+    spec = {"vgg16": read_json(manifest(tmp_path, "vgg16", file))}
+    seen_by, expected = [], []
+    for pictures_ in sides:
+        seen_by.append(seen.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
+        with torch.inference_mode():
+            expected.append(theirs(torch.from_numpy(pictures_).permute(0, 3, 1, 2))[0])
+        assert np.abs(seen_by[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
+    assert seen.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
+    said = prc_features_to_metric(*expected, prc_neighborhood=3, prc_batch_size=10, save_cpu_ram=False, verbose=False)
+    other = {"features": rng.normal(size=(16, 5))}
+    sample = SimpleNamespace(
+        seen=seen_by[0] | other, compared=seen_by[1] | other, groups=np.arange(16), protocol="lantern", spec={}
+    )
+    found = manifold.measure(sample)
+    assert {name: found[name] for name in ("precision", "recall")} == {n: said[n] for n in ("precision", "recall")}
+    assert 0 < found["precision"] < 1 and 0 < found["recall"] < 1
+    a, b = (x.double().numpy() for x in expected)
+    apart = [np.linalg.norm(x[:, None] - y[None], axis=-1) for x, y in ((a, a), (b, b), (b, a))]
+    own, real = (np.sort(d, 1)[:, 3] for d in apart[:2])
+    strictly = (apart[2] < real[:, None]).any(0).mean(), (apart[2] < own[None]).any(1).mean()
+    assert strictly == pytest.approx((found["precision"], found["recall"]))
+    sample.protocol = "torchfid50k"
+    assert manifold.measure(sample)["precision"] == 1.0
+
+
+def test_pictures_are_squeezed_for_vgg16_as_torchvision_does_it(pixels):
+    from torchvision import transforms
+
+    steps = [transforms.Resize([224, 224]), transforms.ToTensor()]
+    steps += [transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])]
+    expected = transforms.Compose(steps)(Image.fromarray(pixels[0]))
+    assert (vgg16.prepared(pixels[0]) - expected).abs().max() < 1e-6
+
+
 def test_a_protocol_is_frozen():
     """An edit of a recipe is another recipe: results that name it by digest must not change their meaning."""
     assert {name: digest(recipe) for name, recipe in protocols.PROTOCOLS.items()} == {
-        "clean": "57d30ab8", "sjd": "04de33dc", "lantern": "acc78d97", "torchfid50k": "fd913341",
+        "clean": "57d30ab8", "sjd": "04de33dc", "lantern": "20210d35", "torchfid50k": "fd913341",
     }  # fmt: skip
     assert protocols.named("sjd").split()[1] == digest(protocols.PROTOCOLS["sjd"])
     assert len({digest(r) for r in protocols.PROTOCOLS.values()}) == len(protocols.PROTOCOLS)
@@ -227,8 +293,10 @@ def test_a_network_is_verified_and_fits(stand_in, tmp_path):
     with pytest.raises(ParityError, match="not a checkpoint that can be read safely"):
         inception.load(tmp_path / "x.pth")
     torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "y.pth")
-    with pytest.raises(ParityError, match="not the file of this network"):
-        inception.load(tmp_path / "y.pth")
+    for network in (inception, vgg16):
+        with pytest.raises(ParityError, match="not the file of this network") as error:
+            network.load(tmp_path / "y.pth")
+        assert "\n" not in str(error.value)
 
 
 def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
@@ -322,7 +390,10 @@ def test_a_metric_without_its_network_says_so(tmp_path, pixels, monkeypatch):
     wanted |= {"cmmd": "clip_vision", "hps": "hps", "pickscore": "pickscore"}
     for name, network in wanted.items():
         assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
-    assert found["protocol"] == protocols.named("clean") and set(absent.NEEDS.values()) == {*wanted.values()}
+    assert found["protocol"] == protocols.named("clean")
+    assert set(absent.NEEDS.values()) == {*wanted.values(), "vgg16"}
+    found = measured(monkeypatch, cell(tmp_path, pixels), protocol="lantern")
+    assert found["recall_why"] == "no network: networks.vgg16" and found["fid_why"] == "no network: networks.inception"
 
 
 def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels, monkeypatch):

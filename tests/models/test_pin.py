@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from parity.base.digests import sha256
-from parity.base.errors import ParityError
+from parity.base.errors import ConfigError, ParityError
 from parity.experiment import pins
 from parity.models import pin
 
@@ -75,3 +75,24 @@ def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, 
     assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
     assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("model-1.safetensorsmodel-2.safetensors")
     assert pin.weigh("o/n", COMMIT, {"model": ".", "text": "note.txt"}) == pin.weigh("o/n", COMMIT, {"model": "."})
+
+
+def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, monkeypatch):
+    """A text encoder in a folder of the user's, beside a repository: no hub is asked for it; a run that finds no pin
+    says so in one line, and one that has it reads the digest of the folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5/model.safetensors").write_bytes(b"first")
+    monkeypatch.setattr(pin.found, "__defaults__", (lambda repo, branch: held(repository),))
+    model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
+    experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
+    experiment.write_text(yaml.safe_dump({"image": {"models": {"xl": model}}}))
+    with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin") as error:
+        pins.of_parts(dict(model), lambda name: pins.kept(False, out)(name) if "t5" in name else pins.NONE)
+    assert "\n" not in str(error.value)
+    for content in (b"first", b"another"):
+        (tmp_path / "t5/model.safetensors").write_bytes(content)
+        pin.write(experiment, out, tell=lambda text: None)
+        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.kept(False, out))["image"]["models"]["xl"]
+        assert said["revision"] == COMMIT and said["files"] == model["files"]
+        assert said["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}

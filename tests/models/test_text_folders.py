@@ -54,12 +54,56 @@ def test_every_task_has_its_own_data_for_a_published_tokenizer(loaded, kind):
     for row in range(len(task.ids)):
         n = task.end[row]
         assert task.known[row, :n].any() and not task.known[row, :n].all()
-        hidden = loaded.words.decode(task.tokens[row, :n][~task.known[row, :n]].tolist())
+        decode = loaded.words.decode_line if kind == "code" else loaded.words.decode
+        hidden = decode(task.tokens[row, :n][~task.known[row, :n]].tolist())
         if kind == "stories":
             assert hidden == task.extra[row]
         if kind == "code":  # the source with the hidden line in its place passes its tests
             scope: dict = {}
             exec(program(task.extra[row], "", hidden) + task.extra[row]["tests"], scope)
+
+
+SOURCE = "def f(a,  b):\n    c = a\tif b\n"
+
+
+def test_source_is_read_and_written_with_the_marks_that_the_code_model_was_trained_with(loaded):
+    """As the authors' own code does it: two spaces become <unk>, and only then three <pad>; the tokenizer's own way
+    forgets both, and line ends."""
+    words = loaded.words
+    spoken = words.tokenizer.convert_ids_to_tokens(words.encode_code(SOURCE))
+    marks = [piece for piece in spoken if piece.startswith("<")]
+    assert marks == ["<unk>", "<cls>", "<unk>", "<unk>", "<sep>", "<cls>"]
+    assert "<unk>" not in words.tokenizer.convert_ids_to_tokens(words.encode(SOURCE))
+    three = words.tokenizer.convert_ids_to_tokens(words.encode_code("   x"))
+    assert three[0] == "<unk>" and "<pad>" not in three
+    marked = words.tokenizer.convert_tokens_to_ids(["<pad>", "<cls>", "<sep>", "<unk>"])
+    assert words.decode_code(marked) == "   " + "\n" + "\t" + "  "
+    for line in ("    c = a\n", "        return d\n", "  x\n"):
+        assert words.decode_line(words.encode_code(line)) == line
+        assert words.decode(words.encode(line)) != line
+    assert words.decode_line(words.encode_code("return d\n")) == "eturn d\n", "the first character, whatever it is"
+
+
+def test_a_tokenizer_without_the_marks_reads_source_as_it_is(loaded):
+    other = loaded.judge_words
+    assert not other.marked and other.encode_code(SOURCE) == other.encode(SOURCE)
+    assert other.decode_line(other.encode_code(SOURCE)) == other.decode_code(other.encode(SOURCE)) == SOURCE
+
+
+def test_code_from_a_file_is_given_in_marks_and_its_truth_passes(loaded, tmp_path):
+    """HumanEval-infilling's layout: what is drawn is put between source that kept its line ends."""
+    row = {
+        "prompt": "def f(a):\n    b = a + 1\n", "canonical_solution": "    b = b * 2\n", "suffix": "    return b\n",
+        "test": "def check(c):\n    assert c(1) == 4", "entry_point": "f",
+    }  # fmt: skip
+    (tmp_path / "human.jsonl").write_text(json.dumps(row))
+    task = tasks.build("code", {"rows": 1, "data": str(tmp_path / "human.jsonl")}, loaded.words)
+    line = loaded.words.decode_line(task.tokens[0][~task.known[0]].tolist())
+    assert line == row["canonical_solution"]
+    scope: dict = {}
+    exec(program(task.extra[0], "", line) + task.extra[0]["tests"], scope)
+    with pytest.raises(SyntaxError):
+        exec(program(task.extra[0], "", line.strip(" ")) + task.extra[0]["tests"], {})
 
 
 def test_a_published_pair_decodes_and_is_judged(loaded):

@@ -3,7 +3,8 @@
 import json
 
 from parity.metrics.layouts import FIGURES
-from parity.report import common, discrete
+from parity.report import common, continuous, discrete, front
+from parity.report.blocks import Table
 from parity.report.format import ABSENT
 from parity.report.tables import measured
 
@@ -32,8 +33,28 @@ def test_a_column_says_which_network_is_missing():
 
 
 def test_tables_name_the_protocol_with_its_digest():
-    assert discrete.measured_by([ROW, ROW]) == " Measured by protocol sjd 04de33dc."
-    assert discrete.measured_by([{"method": "ar"}]) == ""
+    assert common.measured_by([ROW, ROW]) == "Measured by protocol sjd 04de33dc."
+    assert common.measured_by([{"method": "ar"}]) == ""
+
+
+def test_vectors_of_published_models_are_judged_by_inception_and_others_by_our_classifier(gathered):
+    """Its table names the protocol; what no network judged says so, and the share of right classes is not asked."""
+
+    def table():
+        return next(block for block in continuous.groups(gathered) if isinstance(block, Table))
+
+    before = table()
+    assert "Right" in heads(before) and "protocol" not in before.caption
+    own = gathered.summary["kind"] == "continuous"
+    gathered.summary = gathered.summary.drop(columns=["right", "is", "fid"])
+    gathered.summary.loc[own, "protocol"] = "torchfid50k fd913341"
+    for name in ("is", "fid"):
+        gathered.summary.loc[own, f"{name}_why"] = "no network: networks.inception"
+    after = table()
+    assert "Right" not in heads(after) and ". Measured by protocol torchfid50k fd913341." in after.caption
+    line = dict(zip(heads(after), after.rows[0], strict=True))
+    assert [line[name][:2] for name in ("IS", "FID")] == [("no network", "networks.inception")] * 2
+    assert front.quality(gathered, "continuous")[2] == "FID"
 
 
 def test_acceptance_has_a_column_a_slot_and_methods_that_draft_less_have_none():

@@ -75,6 +75,9 @@ class Networks(Strict):
     inception: NetworkSpec | None = Field(
         None, description="FID, KID, IS, precision and recall: pt_inception-2015-12-05-6726825d.pth"
     )
+    vgg16: NetworkSpec | None = Field(
+        None, description="precision and recall of protocol lantern: torchvision's vgg16-397923af.pth"
+    )
     clip_vision: NetworkSpec | None = Field(None, description="CMMD: an open_clip network, of which pictures are read")
     hps: NetworkSpec | None = Field(None, description="HPSv2: ViT-H-14 with HPS_v2.1_compressed.pt")
     pickscore: NetworkSpec | None = Field(None, description="PickScore: a folder of transformers' CLIP")

@@ -4,10 +4,12 @@ A paper's table says no commit, so an experiment may name a repository alone. `p
 it holds now, and writes it to pins.yaml in the current folder, to be kept with the results:
 
     owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder}
+    here:path: {commit: noughts, sha256: of a file or folder of this machine, such as a text encoder}
 
 What an experiment says itself stands. A dry run needs no pins: it plans with a commit of noughts.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from parity.base.errors import ConfigError
 from parity.experiment.fields import HUB, OWNER
 
 FILE = Path("pins.yaml")
+HERE = "here:"  # before a path of this machine
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
 # a repository without a commit: hub:owner/name[@branch][:path]
 OPEN = re.compile(rf"{HUB}{OWNER}(?P<branch>@(?![0-9a-f]{{40}}(:|$))[^:\s]+)?(:(?P<path>.+))?")
@@ -46,6 +49,11 @@ def named(where: str) -> tuple[str, str, str] | None:
     return f"{found['repo']}{found['branch'] or ''}:{path}", found["repo"], path
 
 
+def at_home(part: str, path: str) -> bool:
+    """Whether a part of a model in a repository lies on this machine, as `models.fetch` looks for it."""
+    return os.path.isabs(path) or (part == "text" and os.path.exists(path))
+
+
 def of_parts(spec: dict[str, Any], pin: Pin) -> None:
     """Commit, digests and sizes of a mapping with repo and files {part: path, or "hub:owner/name:path"}."""
     said = dict(spec.get("sha256") or {})
@@ -56,6 +64,8 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
         if other := named(path):
             found = pin(other[0])
             spec["files"] = {**spec["files"], part: f"hub:{other[1]}@{found['commit']}:{other[2]}"}
+        elif at_home(part, path):
+            found = pin(f"{HERE}{path}")
         else:
             found = pin(f"{spec['repo']}:{path}")
             spec["revision"] = found["commit"]
@@ -102,10 +112,9 @@ def kept(planned: bool, file: Path = FILE) -> Pin:
 
     def pin(name: str) -> Mapping[str, Any]:
         if name not in known and not planned:
-            raise ConfigError(
-                f"{name.partition(':')[0]} has no commit yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it"
-                f" in {file}"
-            )
+            here = name.startswith(HERE)
+            lacks = f"{name.removeprefix(HERE)!r} has no sha256" if here else f"{name.partition(':')[0]} has no commit"
+            raise ConfigError(f"{lacks} yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it in {file}")
         return known.get(name, NONE)
 
     return pin

@@ -134,26 +134,29 @@ def story_task(settings: dict[str, Any], words: Any) -> Task:
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], str]:
-    """An embedded function, one line of its body hidden, and its tests."""
+def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], dict[str, str]]:
+    """An embedded function, one line of its body hidden, and what its metric needs."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
+    tests = "\n".join(snippet.tests) + "\n"
     if not isinstance(words, Words):
-        pieces = [words.encode(source) for source in snippet_source(i)]
-        return hide(*zip(pieces, (False, True, False), strict=True)), "\n".join(snippet.tests) + "\n"
+        source = snippet_source(i, words.marked)
+        row = hide(*zip(map(words.encode_code, source), (False, True, False), strict=True))
+        return row, {"before": source[0], "after": source[2], "tests": tests}
     lines = [[words.number[w] for w in (*line, stories.LINE)] for line in snippet.lines]
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
     parts = [(line, False) for line in lines]
     indent, line, end = lines[missing][:1], lines[missing][1:-1], lines[missing][-1:]  # the first and the last stay
     parts[missing : missing + 1] = [(indent, False), (line, True), (end, False)]
-    return hide(*parts), "\n".join(snippet.tests) + "\n"
+    return hide(*parts), {"tests": tests}
 
 
-def snippet_source(i: int) -> tuple[str, str, str]:
-    """What stands before the hidden line of an embedded function, the line, and what stands behind it, as source."""
+def snippet_source(i: int, whole: bool) -> tuple[str, str, str]:
+    """What stands before the hidden line of an embedded function, the line, and what stands behind it, as source. The
+    `whole` line, its indent and its end are hidden, as in HumanEval-infilling, or the code in it."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
     lines = stories.source([w for line in snippet.lines for w in (*line, stories.LINE)]).splitlines(keepends=True)
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
-    code = lines[missing].strip()
+    code = lines[missing] if whole else lines[missing].strip()
     indent, _, end = lines[missing].partition(code)
     return "".join(lines[:missing]) + indent, code, end + "".join(lines[missing + 1 :])
 
@@ -163,17 +166,15 @@ def code_task(settings: dict[str, Any], words: Any) -> Task:
     rows, extra = [], []
     if settings["data"]:
         for r in readers.rows(settings["data"], readers.COLUMNS["code"], settings["rows"]):
-            before, line, after = (words.encode(r[k]) for k in ("prompt", "canonical_solution", "suffix"))
+            before, line, after = (words.encode_code(r[k]) for k in ("prompt", "canonical_solution", "suffix"))
             rows.append(hide((before, False), (line, True), (after, False)))
             tests = f"{r['test']}\ncheck({r['entry_point']})\n"
             extra.append({"before": r["prompt"], "after": r["suffix"], "tests": tests})
     else:
         for i in range(settings["rows"]):
-            row, tests = snippet_row(i, words)
+            row, needed = snippet_row(i, words)
             rows.append(row)
-            before, _, after = snippet_source(i)
-            around = {} if isinstance(words, Words) else {"before": before, "after": after}
-            extra.append(around | {"tests": tests})
+            extra.append(needed)
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 NEEDS = {  # columns of `metrics.seen`, by the network that gives them
     "features": "inception",  # [n, 2048]
     "logits": "inception",  # [n, 1008]
+    "vgg16": "vgg16",  # [n, 4096], under protocols whose precision and recall are of them
     "cosine": "clip",  # [n] of a picture with its caption
     "cmmd": "clip_vision",  # [n, d] of unit length
     "hps": "hps",  # [n]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.absent import absent
+from parity.metrics.protocols import recipe
 from parity.metrics.spread import half_jackknife
 
 KINDS = ("discrete",)
@@ -58,12 +59,19 @@ def precision_recall_errors(
     return float(precision), float(recall)
 
 
+def column_of(protocol: str) -> str:
+    """Which of the columns of `metrics.seen` a protocol's manifolds are of."""
+    named = recipe(protocol).get("manifold", "") if protocol else ""
+    return named or "features"
+
+
 def measure(sample: Any) -> dict[str, Any]:
     """Of the first MOST pictures of either side, `manifold_n` of them where there are more: each is compared with
     each."""
-    own, real = sample.seen.get("features"), sample.compared.get("features")
+    column = column_of(sample.protocol)
+    own, real = sample.seen.get(column), sample.compared.get(column)
     if own is None or real is None:
-        return absent(sample, "features", MEASURES)
+        return absent(sample, column, MEASURES)
     taken = {"manifold_n": MOST} if max(len(own), len(real)) > MOST else {}
     own, real, groups = own[:MOST], real[:MOST], sample.groups[:MOST]
     figures = precision_recall(own, real) + precision_recall_errors(own, real, groups)

@@ -12,12 +12,13 @@ otherwise is another entry. Its digest (`named`) stands in the results and under
     clip     open_clip's name of the network of CLIP-score that the paper took; "" for any
     squeeze  pictures are squeezed to this side (bilinear, rounded) before CLIP's own preparation; 0 leaves them
     prefix   before each caption
+    manifold the network of whose features precision and recall are taken; Inception, where it is not said
     images   how many pictures the paper generated; fewer are measured all the same, and do not compare
 
 What is read where: SJD evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score
 of pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
 cosines are kept as they are, neither scaled by 100 (torchmetrics) nor by 2.5. Precision and recall are of Inception's
-features in every recipe (ADM's evaluation); LANTERN took VGG16's, so they do not compare with its tables.
+features (ADM's evaluation), but LANTERN's of VGG16's (its eval_prec_recall.py).
 """
 
 from typing import Any
@@ -35,7 +36,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     },
     "lantern": {
         "crop": 256, "resize": "clean", "centre": 128, "clip": "ViT-B-32-quickgelu", "squeeze": 0,
-        "prefix": "A photo depicts ", "images": 5000,
+        "prefix": "A photo depicts ", "images": 5000, "manifold": "vgg16",
     },
     "torchfid50k": {
         "crop": 0, "resize": "tensorflow", "centre": 128, "clip": "", "squeeze": 0, "prefix": "", "images": 50_000,

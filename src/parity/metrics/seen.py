@@ -59,6 +59,11 @@ def looked_at(
 
             net = inception.load(Path(said["files"]["weights"]), device)
             found |= inception.read(net, pictures(), how)
+        elif name == "vgg16":
+            if how.get("manifold") == name:
+                from parity.metrics.networks import vgg16
+
+                found[name] = vgg16.read(vgg16.load(Path(said["files"]["weights"]), device), pictures())
         elif name == "clip_vision":
             found["cmmd"] = contrastive(name, said, protocol, device).pictures(pictures()).numpy()
         elif captions is not None:

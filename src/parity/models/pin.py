@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from parity.base.digests import KINDS, of_several
+from parity.base.digests import KINDS, of_several, sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
@@ -69,7 +69,9 @@ def digest(held: Listed, path: str) -> str:
 
 
 def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, Any]:
-    """The pin of "owner/name[@branch]:path"."""
+    """The pin of "owner/name[@branch]:path", or of "here:path"."""
+    if name.startswith(pins.HERE):
+        return {"commit": pins.NONE["commit"], "sha256": sha256(Path(name.removeprefix(pins.HERE)))}
     where, _, path = name.partition(":")
     repo, _, branch = where.partition("@")
     held = ask(repo, branch or "main")
@@ -103,8 +105,10 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
 
     def pin(name: str) -> Mapping[str, Any]:
         if name not in asked:
-            asked[name] = known.get(name) or found(name)
-            tell(f"{name}: {asked[name]['commit']}" + (" (as kept)" if name in known else ""))
+            here = name.startswith(pins.HERE)  # it may have become another since
+            asked[name] = (None if here else known.get(name)) or found(name)
+            said = asked[name]["sha256" if here else "commit"]
+            tell(f"{name}: {said}" + (" (as kept)" if name in known and not here else ""))
         return asked[name]
 
     pins.filled(copy.deepcopy(raw), pin)

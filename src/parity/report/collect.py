@@ -190,7 +190,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
             row |= files.json(paths.benchmarks(cell))
         row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
-        row["too_few"] = " ".join(too_few_of(row))
+        row["too_few"] = " ".join(too_few_of(row, files.settings.equality))
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
     for row, label in zip(rows, labels(rows), strict=True):
         row["label"] = label

@@ -48,6 +48,12 @@ def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Ite
         yield Details("Other figures", [show(rows, columns, "What else was measured.", mark)])
 
 
+def measured_by(rows: list[dict[str, Any]]) -> str:
+    """The protocol by which a published model's pictures were measured, with its digest."""
+    named = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
+    return f"Measured by protocol {', '.join(sorted(named))}." if named else ""
+
+
 # --- study
 
 

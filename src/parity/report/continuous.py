@@ -11,9 +11,9 @@ from parity.report import common, maps, tables
 from parity.report.blocks import Section, Strip, Words
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot
-from parity.report.format import Entry, missing, pairs
+from parity.report.format import Entry, missing, pairs, plain
 from parity.report.settings import read
-from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, value
+from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, unmeasured, value
 from parity.report.thumbnails import thumbnail
 
 KIND = "continuous"
@@ -57,12 +57,21 @@ def predicted(row: Mapping[str, Any]) -> Entry:
     return Entry(f"{(PLACE * places + max(CALL * (depth - rounds), ROW * rows)) / 1000:.2f} s")
 
 
-COLUMNS = [
-    tables.METHOD,
-    *tables.COST,
+def judged(name: str, digits: int) -> Any:
+    """A figure without an error of its own, of a network that a configuration may leave out."""
+    return lambda row: unmeasured(row, name) if missing(row.get(name)) else plain(row[name], digits)
+
+
+OURS = [
     Column("Right", share("right"), "pictures whose class the Scenes classifier reads"),
     Column("IS", value("is", 3), "of that classifier; biased at few images, so rows of one table alone compare"),
     Column("FID", measured("fid"), "over that classifier's features; likewise"),
+]
+PUBLISHED = [
+    Column("IS", judged("is", 3), "of Inception; biased at few images, so rows of one table alone compare"),
+    Column("FID", measured("fid"), "over Inception's features; likewise"),
+]
+COSTS = [
     drafted("Accepted", value("acceptance", 3), "share of verified drafts that were kept"),
     drafted("Distance", measured("distance"), "squared, of a draft from what the target draws of the same noise"),
     Column("Steps", measured("steps"), "that an image took part in"),
@@ -87,6 +96,12 @@ SHOWN = {"right", "is", "fid", "acceptance", "distance", "steps", "target_condit
 SHOWN |= {"depth", "target_head_rows", "gave_up", "head_share", "test_share", "speedup"}
 
 
+def columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """Quality by our own classifier, or of published models by the networks that are declared."""
+    quality = PUBLISHED if any(not missing(row.get("protocol")) for row in rows) else OURS
+    return [tables.METHOD, *tables.COST, *quality, *COSTS]
+
+
 def told(row: Mapping[str, Any]) -> str:
     """A table's model, batch, and the sampling settings that are not the default."""
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
@@ -109,7 +124,8 @@ def groups(g: Gathered) -> Iterator[Any]:
     cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
         rows = common.relabelled(own)
-        yield show(rows, COLUMNS, told(rows[0]), mark)
+        caption = ". ".join(filter(None, (told(rows[0]), common.measured_by(rows))))
+        yield show(rows, columns(rows), caption, mark)
         yield from common.other_figures(KIND, rows, SHOWN)
         for row in rows:
             uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]])[:PICTURES]]
@@ -120,8 +136,8 @@ def groups(g: Gathered) -> Iterator[Any]:
         if drawn is not None:
             yield plot(f"drafts-{number}", "Share of drafts accepted, by place", drawn, PLACES)
     known = every["real_accuracy"].dropna().tolist() if "real_accuracy" in every else []
-    real = f"{100 * known[0]:.0f}% of the time" if known else "not asked: there is none of these classes"
-    yield f"The Scenes classifier reads the class of real pictures {real}."
+    if known:
+        yield f"The Scenes classifier reads the class of real pictures {100 * known[0]:.0f}% of the time."
 
 
 def ratios(g: Gathered) -> pd.DataFrame:

@@ -102,16 +102,10 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
         if len(every) > 1:
             yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
         rows = common.relabelled(own)
-        yield show(rows, columns, caption + measured_by(rows), mark)
+        yield show(rows, columns, f"{caption} {common.measured_by(rows)}".strip(), mark)
         if others:
             yield from serving(rows)
             yield from common.other_figures(KIND, rows, IN_TABLES)
-
-
-def measured_by(rows: list[dict[str, Any]]) -> str:
-    """The protocol by which a published model's pictures were measured, with its digest."""
-    named = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
-    return f" Measured by protocol {', '.join(sorted(named))}." if named else ""
 
 
 def sections(g: Gathered) -> Iterator[Section]:

@@ -1,18 +1,19 @@
 """When a figure is of too few images or texts to say anything: its interval holds every value of interest.
 
-For each figure of quality the smallest effect of interest is fixed here: a loss that a paper would report as one. A
-figure whose 95% interval reaches that far to both sides could be as it is, or better or worse by all that matters; it
-is shown in grey, and says so. Figures that are counted (passes, tokens) and times are not of quality, and have none.
+For each figure of quality the smallest effect of interest is fixed here, a loss that a paper would report as one, or is
+the margin of its equality test. A figure whose 95% interval reaches that far to both sides could be as it is, or better
+or worse by all that matters; it is shown in grey, and says so. Figures that are counted (passes, tokens) and times are
+not of quality, and have none.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from parity.experiment.schema import EqualitySpec
 from parity.report.format import missing
 
 EFFECTS = {  # in the figure's own unit
-    "clip_score": 0.02,  # as equality.margin_clip
     "fid": 5.0,
     "kid": 0.005,  # 5 of what is shown times 1000
     "precision": 0.1,
@@ -23,14 +24,16 @@ EFFECTS = {  # in the figure's own unit
     "rougeL": 0.05,
     "passed": 0.1,
     "entropy": 0.1,  # bits
-    "logp_mean": 0.05,  # nats a token, as equality.margin_logp
 }
+MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}  # of `equality`
 SHARES = {"perplexity": 0.1, "is": 0.1}  # of the figure itself
 Z = 1.96
 
 
-def effect_of_interest(name: str, value: float) -> float | None:
+def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
     """Of a figure of this value; None for figures that are not of quality."""
+    if name in MARGINS:
+        return float(getattr(margins, MARGINS[name]))
     return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
 
 
@@ -42,18 +45,18 @@ def half_width(row: Mapping[str, Any], name: str) -> float | None:
     return None if error is None or missing(error) or isinstance(error, str) else Z * error
 
 
-def too_few(row: Mapping[str, Any], name: str) -> bool:
+def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
     """Whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image or
     text has no error and says nothing."""
     value = row.get(name)
     if value is None or missing(value) or isinstance(value, str) or not math.isfinite(value):
         return False
-    wanted, half = effect_of_interest(name, value), half_width(row, name)
+    wanted, half = effect_of_interest(name, value, margins), half_width(row, name)
     if wanted is None:
         return False
     return row.get("n") == 1 if half is None else not half < wanted
 
 
-def too_few_of(row: Mapping[str, Any]) -> list[str]:
+def too_few_of(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
     """Names of a row's figures that say nothing."""
-    return [name for name in (*EFFECTS, *SHARES) if too_few(row, name)]
+    return [name for name in (*EFFECTS, *MARGINS, *SHARES) if too_few(row, name, margins)]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from parity.experiment.options import KINDS
+from parity.experiment.schema import EqualitySpec
 from parity.report import tables
 from parity.report.blocks import Section, Words
 from parity.report.collect import Gathered
@@ -30,6 +31,7 @@ QUALITY = {
     "anysubset": ("perplexity", "perplexity", "perplexity"),
     "continuous": ("right", "right", "share of right classes"),
 }
+BY_INCEPTION = ("fid", "fid", "FID")  # of published continuous models, whose classes no classifier of ours reads
 SAME = "same distribution as plain decoding? and what that rests on"
 GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
 
@@ -46,15 +48,21 @@ def verdicts(g: Gathered) -> Section:
         if drawn is not None:
             title, caption = f"{TITLE}: {TITLES[kind].lower()}", FIGURE if kind == g.kinds[0] else AGAIN
             body.append(plot(f"headline-{name}", title, drawn, caption))
-        ours = columns(kind, gpu)
+        ours = columns(quality(g, kind)[2], gpu)
         body.append(
             show(rows, ours, style="front", mark=mark) if rows else Words("no method but plain decoding.", "empty")
         )
     return Section("verdicts", "Verdicts", *body)
 
 
-def columns(kind: str, gpu: Mapping[str, str]) -> list[Column]:
-    name = QUALITY[kind][2]
+def quality(g: Gathered, kind: str) -> tuple[str, str, str]:
+    """The figure of quality of a kind's rows, as in QUALITY."""
+    published = kind == "continuous" and "right" not in g.rows(kind)
+    return BY_INCEPTION if published else QUALITY[kind]
+
+
+def columns(name: str, gpu: Mapping[str, str]) -> list[Column]:
+    """name   of the figure of quality"""
     return [
         Column("Method", claimed),
         Column("Verdict", verdict, SAME),
@@ -91,13 +99,14 @@ def passes(row: Mapping[str, Any]) -> Entry:
 
 def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
     """The change of a method's quality from its reference's, by prompt where both have the same ones."""
-    column, name, _ = QUALITY[kind]
+    column, name, _ = quality(g, kind)
+    margins = g.settings.equality
     own, base = (g.records[g.records["key"] == row[key]] for key in ("key", "reference"))
     if column in g.records and own[column].notna().any() and set(own["id"]) == set(base["id"]):
         pair = [pd.to_numeric(rows.set_index("id")[column].astype(float)) for rows in (own, base)]
         gap = (pair[0] - pair[1]).dropna()
         middle, reach = float(gap.mean()), 1.96 * float(gap.std()) / max(1, len(gap)) ** 0.5
-        return judged(moved(middle, reach, len(gap)), kind, row, reach)
+        return judged(moved(middle, reach, len(gap)), name, row, reach, margins)
     summary = g.summary.set_index("key")
     values = [
         summary[c].get(k) if c in summary else None
@@ -108,14 +117,13 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
         return unmeasured(row, name)
     value, error, other, its = map(float, values)  # type: ignore[arg-type]
     reach = 1.96 * float(np.hypot(error, its))
-    return judged(moved(value - other, reach, int(row["n"])), kind, row, reach)
+    return judged(moved(value - other, reach, int(row["n"])), name, row, reach, margins)
 
 
-def judged(entry: Entry, kind: str, row: Mapping[str, Any], reach: float) -> Entry:
+def judged(entry: Entry, name: str, row: Mapping[str, Any], reach: float, margins: EqualitySpec) -> Entry:
     """A change in grey where an effect of interest to either side lies in its interval."""
-    name = QUALITY[kind][1]
-    wanted = None if missing(row.get(name)) else effect_of_interest(name, row[name])
-    return grey(entry, kind) if wanted is not None and not reach < wanted else entry
+    wanted = None if missing(row.get(name)) else effect_of_interest(name, row[name], margins)
+    return grey(entry, row["kind"]) if wanted is not None and not reach < wanted else entry
 
 
 def moved(middle: float, reach: float, n: int) -> Entry:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from parity.report import few
 from parity.report import format as form
 from parity.report.blocks import Table
 from parity.report.format import ABSENT, NOT_RUN, Entry, chip, missing, p_value, plain, words
@@ -82,7 +81,8 @@ def measured(name: str, scale: float = 1.0) -> Maker:
             return unmeasured(row, name)
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
         shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
-        return form.grey(shown, row.get("kind")) if few.too_few(row, name) else shown
+        too_few = words(row.get("too_few")).split()  # `report.few`
+        return form.grey(shown, row.get("kind")) if name in too_few else shown
 
     return entry
 

@@ -33,11 +33,14 @@ class Sample:
     @cached_property
     def texts(self) -> list[str]:
         """Every row as text."""
-        rows = zip(self.shard.tokens, self.shard.end, strict=True)
-        return [self.loaded.words.decode(t[:n].tolist()) for t, n in rows]
+        rows, words = zip(self.shard.tokens, self.shard.end, strict=True), self.loaded.words
+        decode = words.decode_code if self.spec["task_kind"] == "code" else words.decode
+        return [decode(t[:n].tolist()) for t, n in rows]
 
     @cached_property
     def filled(self) -> list[str]:
         """What was filled in, row by row."""
         rows = zip(self.shard.tokens, self.column("known", self.inputs), self.shard.end, strict=True)
-        return [self.loaded.words.decode(t[:n][~known[:n]].tolist()) for t, known, n in rows]
+        words = self.loaded.words
+        decode = words.decode_line if self.spec["task_kind"] == "code" else words.decode
+        return [decode(t[:n][~known[:n]].tolist()) for t, known, n in rows]

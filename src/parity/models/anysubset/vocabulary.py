@@ -1,4 +1,9 @@
-"""Texts as numbers: whole words for the embedded models, a published tokenizer's pieces for others."""
+"""Texts as numbers: whole words for the embedded models, a published tokenizer's pieces for others.
+
+XLNet's pieces know no white space but single spaces between words. The published code model was trained, and is judged,
+on source in which marks of the tokenizer stand for the rest (the authors' packed_dataset.py and eval_coding.py); what
+it draws is read back the same way.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,6 +15,10 @@ from parity.embedded import stories
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+# What marks stand for, replaced in this order: so three spaces become <unk> and a space, and <pad> is only ever drawn.
+MARKS = {"\n": "<cls>", "\t": "<sep>", "  ": "<unk>", "   ": "<pad>"}
 
 
 class Words:
@@ -32,6 +41,8 @@ class Words:
     def decode(self, tokens: list[int]) -> str:
         return " ".join(self.words[t] for t in tokens)
 
+    encode_code, decode_code, decode_line = encode, decode, decode  # line ends and indents are words of their own
+
 
 class Pieces:
     """A published tokenizer."""
@@ -41,12 +52,32 @@ class Pieces:
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         self.vocab = len(tokenizer)
+        said = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
+        self.marked = said == tuple(MARKS.values())  # whether source is read and written with marks
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens))
+
+    def encode_code(self, source: str) -> list[int]:
+        """Source with marks in the place of its white space, of a tokenizer that has them; any other's as it is."""
+        for space, mark in MARKS.items() if self.marked else ():
+            source = source.replace(space, mark)
+        return self.encode(source)
+
+    def decode_code(self, tokens: list[int]) -> str:
+        """Source, with a space more wherever a word follows a mark: the tokenizer puts one before every word."""
+        source = self.decode(tokens)
+        for space, mark in MARKS.items() if self.marked else ():
+            source = source.replace(mark, space)
+        return source
+
+    def decode_line(self, tokens: list[int]) -> str:
+        """What was filled in for lines that begin with an indent, without the space between that and the first word,
+        which is taken off as the authors do it: the first character, whatever it is."""
+        return self.decode_code(tokens)[1:] if self.marked else self.decode(tokens)
 
 
 def read_pieces(folder: Path) -> Pieces:
