@@ -7,6 +7,7 @@ import pytest
 
 from parity.base.command import arguments, one_line, progress
 from parity.base.errors import ConfigError, ParityError
+from parity.base.machine import typed
 
 
 def parsed(names, given):
@@ -51,3 +52,10 @@ def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
     assert list(progress(range(40), 40, "cells")) == list(range(40))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10 and lines[0] == "cells: 4 of 40" and lines[-1] == "cells: 40 of 40"
+
+
+def test_a_command_is_told_without_its_keys():
+    command = ["snakemake", "--configfile", "a b.yaml", "--storage-s3-access-key", "one", "tag=two", "--cores", "2"]
+    command += ["--storage-s3-secret-key=three", "report", "--keep-going", "--storage-x-token", "four"]
+    said = "snakemake --configfile 'a b.yaml' --storage-s3-access-key ... ... --cores 2 --storage-s3-secret-key=..."
+    assert typed(command) == f"{said} report --keep-going --storage-x-token ..."
