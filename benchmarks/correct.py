@@ -1,6 +1,6 @@
 """Correct decoders on random models: how often the tests reject what draws from the model's own law.
 
-python benchmarks/correct.py --families 400 --keep correct.jsonl [--first 0] [--n 10000] [--tokens 6400]
+python benchmarks/correct.py --families 400 --keep correct.jsonl [--first 0] [--n 10000] [--without coupled]
 
 A family is one lossless method of a configuration, in turn, at its own options, and the tests of the exact and of the
 long layer on models drawn for it alone (the long ones of vectors are always the same). What is rejected is drawn once
@@ -112,8 +112,10 @@ def summary(kept: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    a = asked(__doc__, families=400, first=0, n=10_000, tokens=6400, config="config.yaml", keep="correct.jsonl")
-    file, every = Path(a.keep), methods(a.config)
+    a = asked(
+        __doc__, families=400, first=0, n=10_000, tokens=6400, config="config.yaml", keep="correct.jsonl", without=[""]
+    )
+    file, every = Path(a.keep), [m for m in methods(a.config) if m[0].method not in a.without]
     kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     begin = time.perf_counter()
     for family in range(a.first, a.first + a.families):
