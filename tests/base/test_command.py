@@ -8,6 +8,7 @@ import pytest
 
 from parity.base.command import arguments, cost, one_line, pin_threads, progress
 from parity.base.errors import ConfigError, ParityError
+from parity.base.machine import typed
 
 
 def parsed(names, given):
@@ -63,3 +64,10 @@ def test_threads_are_those_of_the_machine_also_where_a_process_has_no_affinity(m
     with pytest.raises(ParityError, match=f"allowed: 1 to {os.cpu_count()}"):
         pin_threads(10_000)
     assert float(cost().split()[-2]) <= linux / 500
+
+
+def test_a_command_is_told_without_its_keys():
+    command = ["snakemake", "--configfile", "a b.yaml", "--storage-s3-access-key", "one", "tag=two", "--cores", "2"]
+    command += ["--storage-s3-secret-key=three", "report", "--keep-going", "--storage-x-token", "four"]
+    said = "snakemake --configfile 'a b.yaml' --storage-s3-access-key ... ... --cores 2 --storage-s3-secret-key=..."
+    assert typed(command) == f"{said} report --keep-going --storage-x-token ..."

@@ -1,12 +1,15 @@
 """Results in object storage: an S3 server on this machine; a second run finds there that nothing is to be done."""
 
+import io
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from parity.base.forks import NAME
@@ -14,7 +17,10 @@ from parity.decode.records import read_shard
 from tests.workflow.conftest import TINY, copied
 from tests.workflow.test_workflow import executed
 
-ONE = TINY.replace("limit: 4, shards: 2", "limit: 2, shards: 1").replace("    sjd: [{window: 16}]\n", "")
+ONE = TINY.replace("limit: 4, shards: 2", "limit: 4, shards: 1").replace("    sjd: [{window: 16}]\n", "")
+ONE = ONE.replace("  prompts:", "  reference_images: 64\n  prompts:")
+ONE += "equality: {n: 10000, long: 0, mutants: 1000, calibration: 100, swaps: 99}\n"
+SECRET = "ouroboros"  # a key that no page may tell
 PLUGINS = {"snakemake_storage_plugin_s3": "--extra cluster", "moto": "--group cluster"}
 
 
@@ -57,20 +63,30 @@ def storage(endpoint):
 
 
 def run(project, endpoint, *arguments):
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--until", "decode"]
-    command += ["--configfile", "one.yaml", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "one.yaml"]
+    command += arguments
     if endpoint:
         command += ["--default-storage-provider", "s3", "--default-storage-prefix", "s3://parity/run"]
         command += ["--storage-s3-endpoint-url", endpoint, "--storage-s3-region", "us-east-1"]
-        command += ["--storage-s3-access-key", "a", "--storage-s3-secret-key", "b"]
+        command += ["--storage-s3-access-key", "a", "--storage-s3-secret-key", SECRET]
     environment = {k: v for k, v in os.environ.items() if k != NAME}
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=900, env=environment)
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=1800, env=environment)
+
+
+def in_bucket(client, name):
+    return client.get_object(Bucket="parity", Key=f"run/{name}")["Body"].read()
+
+
+def untimed(table):
+    """A summary without what is measured by a clock."""
+    timed = re.compile("seconds|speedup|per_second|memory|_ms")
+    return table[[c for c in table if not timed.search(c)]]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 def test_results_in_object_storage_are_those_of_a_folder_and_are_made_once(tmp_path, endpoint):
-    """Nothing of the results stays here; a run from another folder finds them."""
+    """Up to the page. Nothing of the results stays here; a run from another folder finds them."""
     client = storage(endpoint)
     client.create_bucket(Bucket="parity")
     projects = [copied(tmp_path / name) for name in ("here", "there", "elsewhere")]
@@ -79,15 +95,18 @@ def test_results_in_object_storage_are_those_of_a_folder_and_are_made_once(tmp_p
     here, there, elsewhere = projects
     local, first = run(here, ""), run(there, endpoint)
     assert local.returncode == 0 and first.returncode == 0, local.stderr + first.stderr[-3000:]
-    assert "decode" in first.stderr and not list((there / "results").rglob("shards/*.npz"))
-    found = {one["Key"] for one in client.list_objects_v2(Bucket="parity")["Contents"]}
     shards = sorted((here / "results/cells").rglob("shards/*.npz"))
-    assert len(shards) == 2
+    assert len(shards) == 2 and not list((there / "results").rglob("shards/*.npz"))
     for shard in shards:
-        name = f"run/{shard.relative_to(here)}"
-        assert name in found
-        client.download_file("parity", name, str(tmp_path / "got.npz"))
+        (tmp_path / "got.npz").write_bytes(in_bucket(client, shard.relative_to(here)))
         assert np.array_equal(read_shard(tmp_path / "got.npz").tokens, read_shard(shard).tokens)
+    own = here / "results/tiny"
+    for name in ("equality.csv", "self_tests.csv", "published.csv"):
+        assert in_bucket(client, f"results/tiny/{name}") == (own / name).read_bytes(), name
+    fetched = io.BytesIO(in_bucket(client, "results/tiny/summary.csv"))
+    pd.testing.assert_frame_equal(untimed(pd.read_csv(own / "summary.csv")), untimed(pd.read_csv(fetched)))
+    pages = [(own / "report.html").read_text(), in_bucket(client, "results/tiny/report.html").decode()]
+    assert SECRET not in pages[1] and "--storage-s3-secret-key ..." in pages[1]
     again = run(there, endpoint)
     assert executed(again) == 0, again.stderr
     third = run(elsewhere, endpoint)

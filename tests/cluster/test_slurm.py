@@ -15,6 +15,8 @@ from tests.workflow.test_workflow import tokens
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
 CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
 CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
+# two shards a job of the cluster: what a job costs beside its work is most of what this test takes
+CLUSTER += ["--groups", "captions=inputs", "decode=decode", "--group-components", "inputs=8", "decode=2"]
 
 
 def lacking():

@@ -10,6 +10,7 @@ QUICK = [
     (discrete, "spec: small batch", "batches"),
     (longanysubset, "assd: alone", "batches"),
     (longanysubset, "sequential: twins", "rows"),
+    (longanysubset, "sequential: backwards", "order"),
     (longcontinuous, "mar: small batch", "batches"),
     (longcontinuous, "mar: late reuse", "slots"),
 ]

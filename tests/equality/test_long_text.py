@@ -10,7 +10,7 @@ from parity.base.errors import ParityError
 from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.equality.exact import exact
-from parity.equality.long.anysubset import LONGEST, targets
+from parity.equality.long.anysubset import LONGEST, mirrored, targets
 from parity.models.anysubset.hidden import Hidden, LongSubset, Parity, Sharpened, Strided, drawn, pair_law
 
 V, N = 2, 5
@@ -131,3 +131,24 @@ def test_what_is_known_takes_no_part():
     assert one == other
     shown = np.where(drawn_.known[..., None], 0.0, drawn_.laws)
     assert t.rows_of(drawn_._replace(laws=shown, known=drawn_.known & False), "long", 0, 0) != one
+
+
+def test_the_law_of_texts_filled_in_from_the_right_is_the_sum_over_them():
+    """By all texts of five words, some known: one word's law given those before it. The chain's own has the same, its
+    power another."""
+    chain, partial = Strided(law_of(3, 3), N), torch.tensor([3, 3, 1, 3, 3])  # V stands for unknown
+    free = [i for i in range(N) if partial[i] == 3]
+    cells = torch.tensor([list(x) for x in itertools.product(range(3), repeat=N)])
+    cells = cells[(cells == partial)[:, 2]]
+    prompt = partial.expand(len(cells), N)
+    for rule, same in ((chain, True), (Sharpened(chain, 2.0), False)):
+        forth, back = (torch.ones(len(cells), dtype=torch.float64) for _ in range(2))
+        for order, weight in ((free, forth), (free[::-1], back)):
+            known = prompt.clone()
+            for i in order:
+                weight *= rule.given(known, torch.full((len(cells),), i)).gather(1, cells[:, i : i + 1])[:, 0]
+                known[:, i] = cells[:, i]
+        said = mirrored(rule, cells, prompt)
+        own = said.gather(2, cells[..., None])[..., 0][:, free].prod(1)
+        torch.testing.assert_close(own, back)
+        assert torch.allclose(back, forth) == same

@@ -233,8 +233,7 @@ def writing(laws):
 
 def layer_files(wildcards, input):
     """What a layer reads, as its command takes it."""
-    of_reference = cell(wildcards) if input.baseline else None
-    folder = [paths.folder(parity_cells.reference_of(of_reference, CELLS))] if of_reference else []
+    folder = [str(Path(input.baseline[-1]).parent)] if input.baseline else []
     found = {name: input[name] for name in ("shards", "inputs", "checkpoint", "reference") if input.get(name)}
     return " ".join(
         given(name, [files] if isinstance(files, str) else files)
@@ -250,6 +249,12 @@ def layer_code(wildcards):
 
 
 # Report
+
+
+def fetched_to(file, name):
+    """The folder that a job finds its inputs below, given one of them under its `name` here: the current one, or where
+    Snakemake puts what it fetched from a storage."""
+    return str(file).removesuffix(name) or "."
 
 
 def kinds_of(wildcards):

@@ -10,7 +10,7 @@ OUTPUTS          results/<experiment>/index.html    the verdicts, and the way to
 import os
 import sys
 
-os.environ.setdefault(machine.COMMAND, shlex.join(["snakemake", *sys.argv[1:]]))  # for the page to tell
+os.environ.setdefault(machine.COMMAND, machine.typed(["snakemake", *sys.argv[1:]]))  # for the page to tell
 
 
 rule report:
@@ -37,6 +37,7 @@ rule report:
     threads: 1
     params:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
+        root=lambda w, input: fetched_to(input.manifests[0], next(iter(paths.manifests(EXPERIMENT).values()))),
         folder=subpath(output[0], parent=True),
         kinds=kinds_of,
         code=lambda w: told("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
@@ -49,6 +50,7 @@ rule report:
             --kinds {params.kinds} \
             --published {input.published:q} \
             --extra {input.extra:q} \
+            --root {params.root:q} \
             --threads {threads} \
             --out {params.folder:q} \
             >{log:q} 2>&1

@@ -3,12 +3,16 @@
 import contextlib
 import os
 import platform
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
 
 COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
+SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page tells
 
 
 def described() -> dict[str, str | int]:
@@ -32,6 +36,17 @@ def processor() -> str:
 def cores() -> int:
     """That this process may use; macOS has no such bounds, so there all of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command as it was typed, for a page that others read: keys, tokens and passwords are left out."""
+    told, hide = [], False
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        secret = word.startswith("-") and bool(SECRET.search(flag))
+        told.append(f"{flag}=..." if secret and equals else "..." if hide and not word.startswith("-") else word)
+        hide = (secret and not equals) or (hide and not word.startswith("-"))
+    return shlex.join(told)
 
 
 def commit(folder: Path) -> str:

@@ -40,7 +40,7 @@ CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of
 PARTS = 8
 TESTS = (
     "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
-    "pairs", "batches", "PIT", "support",
+    "pairs", "batches", "order", "PIT", "support",
 )  # fmt: skip
 
 

@@ -34,10 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=[])
+    parser.add_argument("--root", type=Path, default=Path(), help="folder of results/, as the job finds it (.)")
     arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
-    gathered = gather(load(a.config), a.published, a.extra, a.kinds, home=a.out)
+    home = a.out.relative_to(a.root) if a.out.is_relative_to(a.root) else a.out.absolute()
+    gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, home=home, given=Path())
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
     csv(summary, a.out / "summary.csv", FIRST)
     for name, rows in zip(("equality", "self_tests"), split(gathered.equality), strict=True):

@@ -51,12 +51,18 @@ class Files:
     settings: Config
     only: Sequence[str]  # kinds of model
     root: Path = Path()
+    given: Path | None = None  # where files lie that the configuration names; `root`, if nothing is said
+
+    @property
+    def around(self) -> Path:
+        """Where files lie that no job makes."""
+        return self.given or self.root
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Every cell of these kinds, repetitions included."""
         image = self.settings.image
-        prompts = read_prompts(image.prompts, self.root) if image is not None else []
+        prompts = read_prompts(image.prompts, self.around) if image is not None else []
         return [c for c in cells(self.settings, prompts) if c.kind in self.only]
 
     @cached_property
@@ -240,12 +246,15 @@ def gather(
     only: Sequence[str] = (),
     root: Path = Path(),
     home: Path | None = None,
+    given: Path | None = None,
 ) -> Gathered:
     """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
 
-    home   the folder that the page will stand in
+    root   the folder below which results are found
+    home   the folder that the page will stand in, below `root`
+    given  where files lie that the configuration names; `root`, if nothing is said
     """
-    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root)
+    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root, given)
     summary, records, equality, verdicts = [], [], [], []
     ratios: dict[str, Any] = {}
     for kind in files.only:

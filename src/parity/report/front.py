@@ -40,7 +40,7 @@ def verdicts(g: Gathered) -> Section:
     """The headline: of each method its verdict, then its cost and its quality, both as measured."""
     body: list[Any] = [READING]
     data = points(g)
-    gpu = predicted(g.files.root / GPU)
+    gpu = predicted(g.files.around / GPU)
     for kind in g.kinds:
         rows = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []

@@ -115,6 +115,14 @@ def reused(noise: Noise, length: int) -> Noise:
     return Numbered(noise, other)
 
 
+def backwards(model: LongSubset, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
+    """Words are filled in from right to left."""
+    rank = torch.arange(start.order.shape[1])
+    free = (rank >= start.begin[:, None]) & (rank < start.end[:, None])
+    turned = torch.where(free, (start.begin + start.end)[:, None] - 1 - rank, rank)
+    return sequential(model, start._replace(order=start.order.gather(1, turned)), noise=noise)
+
+
 K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened")
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
@@ -134,6 +142,7 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         with_model(assd, partial(ShortSighted, right=False)), K, "words to the right unseen", ("chain",)
     ),
     "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
+    "sequential: backwards": (backwards, {}, "order from right to left", ("sharpened",)),
     "sequential: twins": (
         with_noise(sequential, lambda noise, length: twins(noise)), {}, "rows share their noise", ("hidden",)
     ),

@@ -7,6 +7,7 @@ hidden     V = 6, three states that stay for a while
 sharpened  V = 4, a chain's laws to a power: another order of decoding is another law. Rows are of three lengths
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +23,21 @@ from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
 from parity.equality.long.batches import Apart, apart, batch_row
 from parity.equality.rows import Row
-from parity.equality.scores import score_rows
+from parity.equality.scores import detectable_z, normal, score_rows
 from parity.equality.targets import Decoder
 from parity.equality.teacher_forced import slots
 from parity.experiment.options import longest_place
-from parity.models.anysubset.hidden import Hidden, LongSubset, Parity, Rule, Sharpened, Strided, drawn, pair_law
+from parity.models.anysubset.hidden import (
+    Hidden,
+    LongSubset,
+    Parity,
+    Rule,
+    Sharpened,
+    Strided,
+    drawn,
+    normalised,
+    pair_law,
+)
 from parity.models.anysubset.protocol import Infilling, infilling, ranked
 
 LONGEST = 256
@@ -63,6 +74,11 @@ class Target:
         """[N, V, N, V] of every two words."""
         return pair_law(self.rule, self.length).numpy() if self.joint else None
 
+    @property
+    def ends(self) -> Tensor | None:
+        """[n] words of each row, where they differ."""
+        return None if self.joint else self.length - SHORTER * (torch.arange(self.n) % 3)
+
     def start(self, seed: int) -> Infilling:
         """Prompts of all rows: words of the law, at places that hang on the seed alone."""
         generator = torch.Generator().manual_seed(row_key(seed, f"prompts of {self.name}") % 2**63)
@@ -70,8 +86,7 @@ class Target:
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
         known = chance[0] < KNOWN
         known[:, 3] |= ~known[:, : self.length // 2].any(1)
-        end = None if self.joint else self.length - SHORTER * (torch.arange(self.n) % 3)
-        return infilling(drawn(rule, chance[1]), known, self.model.mask, self.model.vocab, end)
+        return infilling(drawn(rule, chance[1]), known, self.model.mask, self.model.vocab, self.ends)
 
     def laws(self, start: Infilling, tokens: Tensor) -> Tensor:
         """[n, N, V] of the words [n, N] where they stand, given those of lower ranks."""
@@ -127,11 +142,54 @@ class Target:
         place: dict[str, Any] = {"model": self.name, "seed": seed}
         slot = drawn.slot if drawn.ordered else None
         rows = score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, drawn.known, **place)
+        if self.ends is not None:
+            rows.append(order_row(layer, self.rule, drawn, self.ends, **place))
         if drawn.small is not None:
             found, own = drawn.small
             tested = score_rows(layer, own.tokens, own.laws, None, None, own.known, **place) if own else []
             rows.append(batch_row(layer, found, tested, **place))
         return rows
+
+
+def mirrored(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
+    """The law [n, N, V] of each of the words [n, N] given those before it and the prompt, had the text been filled in
+    from right to left by a chain's rule. Prompt [n, N]: its words, V elsewhere.
+
+    Filled in so, a text is a chain from the right, and so one from the left: by the law of the word here (`here`) given
+    the prompt alone, times that of the word before given this one (`step`).
+    """
+    (n, N), V = words.shape, rule.words
+    here, step, laws = torch.full((n, V), 1 / V, dtype=torch.float64), [], []
+    for i in reversed(range(N)):
+        line = prompt.repeat(V, 1)
+        if i + 1 < N:
+            line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
+        step.append(rule.given(line, torch.full((V * n,), i)).view(V, n, V))  # by the word behind
+        here = torch.einsum("nw,wnv->nv", here, step[-1])
+        known = prompt[:, i]
+        certain = torch.nn.functional.one_hot(known.clamp(max=V - 1), V).double()
+        here = torch.where((known < V)[:, None], certain, here)
+        laws.append(here)
+    laws, step = laws[::-1], step[::-1]
+    for i in range(1, N):
+        before = step[i - 1].gather(2, words[:, i - 1].expand(V, n)[..., None])[..., 0].T  # [n, V] by the word here
+        laws[i] = torch.where((prompt[:, i - 1] < V)[:, None], laws[i], normalised(laws[i] * before))
+    return torch.stack(laws, 1)
+
+
+def order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **place: Any) -> Row:
+    """Whether words are likelier under the law of texts filled in from right to left than they should be: the log ratio
+    of a word's two laws less its mean, over all words (most powerful against that order)."""
+    words, behind = torch.from_numpy(drawn.tokens), torch.arange(drawn.tokens.shape[1]) >= ends[:, None]
+    prompt = torch.where(torch.from_numpy(drawn.known) & ~behind, words, rule.words)
+    asked, p = ~drawn.known, drawn.laws
+    ratio = np.where(p > 0, np.log(mirrored(rule, words, prompt).numpy().clip(1e-12) / p.clip(1e-12)), 0)
+    mean = (p * ratio).sum(2)
+    score = (np.take_along_axis(ratio, drawn.tokens[..., None], 2)[..., 0] - mean)[asked].sum()
+    count = int(asked.sum())
+    error = math.sqrt(((p * ratio**2).sum(2) - mean**2)[asked].sum()) / count
+    values = {"effect": abs(score) / count, "minimum_detectable_effect": detectable_z(error), **place}
+    return normal(layer, "order", count, np.array([score / count / error]), str, **values)
 
 
 def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
