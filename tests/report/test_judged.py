@@ -2,8 +2,10 @@
 
 import json
 
+from parity.experiment import checks
+from parity.experiment.cells import cells
 from parity.metrics.layouts import FIGURES
-from parity.report import common, continuous, discrete, front
+from parity.report import common, continuous, discrete, front, verdicts
 from parity.report.blocks import Table
 from parity.report.format import ABSENT
 from parity.report.tables import measured
@@ -70,3 +72,24 @@ def test_no_more_slots_than_there_is_room_for():
     [details] = discrete.serving([ROW | {"acceptance_by_slot": json.dumps([0.5] * 30)}])
     shown = [head for head in heads(details.body[0]) if head.startswith("Slot ")]
     assert shown == [f"Slot {j}" for j in range(1, discrete.SLOTS + 1)]
+
+
+def test_what_no_layer_tested_says_why():
+    """The released code's options run on no mixture, and `forced: 0` asks for no test on the model."""
+    released = {"gamma": 4, "sigma": "inverted", "inner_temperature": 42.0}
+    section = {"methods": {"mar": [{}], "cspd": [released, {"gamma": 4}]}, "images": 2}
+    said = {}
+    for forced in (0, 4):
+        settings = checks.load({"continuous": section | {"forced": forced}})
+        pair = (cell for cell in cells(settings, []) if cell.spec["method"] == "cspd")
+        said[forced] = [verdicts.untested(settings, cell)["note"] for cell in pair]
+    unlike = "its options do not run on models whose law is known"
+    assert said == {0: [f"{unlike}; {verdicts.NOT_FORCED}", verdicts.NOT_FORCED], 4: [unlike, "no layer tests it"]}
+
+
+def test_columns_of_published_figures_that_nothing_stands_in_are_left_out(gathered):
+    every = gathered.published
+    assert every["change"].notna().any() and "Published, from plain" in heads(common.published_table(every, {}, ""))
+    bare = every.assign(change=None, our_change=None, difference=None)
+    shown = heads(common.published_table(bare, {}, ""))
+    assert "Published" in shown and not {"Published, from plain", "Ours, from plain", "Difference"} & {*shown}

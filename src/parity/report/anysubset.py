@@ -90,7 +90,7 @@ def accuracy_table(accuracy: list[dict[str, Any]]) -> Table:
 VERDICTS = (
     "A verdict rests on the tests of the law alone; the t-tests below are what the paper reports, and a method may pass"
     " them and still be wrong. On models whose law can be written down, under the lattice order (Eq. 4), there with no"
-    " more than three drafts a loop and four steps, and teacher-forced on the text model."
+    " more than three drafts a loop and four steps, and, of infilled texts, teacher-forced on the text model."
 )
 READING = "Mean and standard error over rows. Plain decoding was done twice: what these two rows differ by is chance."
 ACCURACY = (

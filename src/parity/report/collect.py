@@ -33,7 +33,7 @@ from parity.report import published
 from parity.report.extras import Extra, read_extra
 from parity.report.few import too_few_of
 from parity.report.settings import labels
-from parity.report.verdicts import Tested, judge
+from parity.report.verdicts import Tested, judge, untested
 
 JUDGED = (
     "verdict", "pill", "mismatch", "tv_bound", "minimum_detectable_effect", "note", "reach", "tested_options",
@@ -262,7 +262,9 @@ def gather(
         ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
         rows, parts = summarize(files, kind, ratios)
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
-        summary += [row | {name: of_cell.get(row["key"], {}).get(name) for name in JUDGED} for row in rows]
+        every_cell = {cell.key: cell for cell in files.cells}
+        said = {row["key"]: of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]) for row in rows}
+        summary += [row | {name: said[row["key"]].get(name) for name in JUDGED} for row in rows]
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]

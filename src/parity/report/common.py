@@ -121,18 +121,17 @@ def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) 
         Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
         figure("Published", "value"),
         figure("Ours", "ours"),
-        figure("Published, from plain", "change", "less the paper's own plain decoding in the same table"),
-        figure("Ours, from plain", "our_change", "less our plain decoding under the same settings"),
-        *(
-            figure("Difference", "difference", meaning, 3)
-            for meaning in [OURS_LESS]
-            if rows["difference"].notna().any()
-        ),
+        *(figure(heading, name, said) for heading, name, said in FROM_PLAIN if rows[name].notna().any()),
+        *(figure("Difference", name, OURS_LESS, 3) for name in ["difference"] if rows[name].notna().any()),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
     ]
     return show(records(rows), columns, caption)
 
 
+FROM_PLAIN = [
+    ("Published, from plain", "change", "less the paper's own plain decoding in the same table"),
+    ("Ours, from plain", "our_change", "less our plain decoding under the same settings"),
+]
 OURS_LESS = "of one network, ours less theirs: of ratios themselves, of others the changes"
 
 

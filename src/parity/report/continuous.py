@@ -15,6 +15,7 @@ from parity.report.format import Entry, missing, pairs, plain
 from parity.report.settings import read
 from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, unmeasured, value
 from parity.report.thumbnails import thumbnail
+from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
 PICTURES = 12  # of a cell on the page
@@ -115,7 +116,9 @@ def sections(g: Gathered) -> Iterator[Section]:
         yield Section("continuous-sweeps", "Continuous tokens: by setting", *plots)
     laws = [("Likelihood ratios", ratios(g), RATIOS), ("Law of one token", one_token(g), ONE_TOKEN)]
     body = [b for name, t, caption in laws if len(t) for b in (Words(name, "heading"), any_table(t, caption))]
-    empty = Words("no test of one token's law.", "empty")
+    given = g.settings.continuous
+    why = f": {NOT_FORCED}" if given is not None and not given.forced else ""
+    empty = Words(f"no test of one token's law{why}.", "empty")
     yield Section("continuous-laws", "Continuous tokens: laws", *(body or [empty]))
 
 

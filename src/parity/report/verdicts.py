@@ -13,10 +13,12 @@ from parity.equality import rows as R
 from parity.equality.rows import Row
 from parity.equality.verdict import verdicts
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import SMALL, options
+from parity.experiment.options import SMALL, on_enumerable, options
 from parity.experiment.schema import Config
 from parity.report.reach import Scope, fields
 from parity.report.settings import variant as name_of
+
+NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
 
 
 class Tested(NamedTuple):
@@ -88,6 +90,15 @@ def judge(
     speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
     of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
     return rows, [v | {"label": shown[v["key"]]} for v in judged], of_cell
+
+
+def untested(settings: Config, cell: Cell) -> dict[str, Any]:
+    """What stands in the place of a verdict on a cell that no layer tested: why."""
+    known = on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
+    why = [] if known else ["its options do not run on models whose law is known"]
+    if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
+        why.append(NOT_FORCED)
+    return {"note": "; ".join(why) or "no layer tests it"}
 
 
 def openness(verdict: dict[str, Any]) -> int:
