@@ -1,5 +1,7 @@
 """Configurations gone wrong are taken or refused in one line: 1,000 of them, and what once was a traceback."""
 
+import math
+
 import pytest
 
 from tests.benchmarks.conftest import loaded
@@ -24,6 +26,8 @@ def test_a_thousand_configurations(fuzz):
         {"image": {"methods": {"ar": [{}]}, "batch": "inf"}},
         {"image": {"methods": {"ar": [{}]}, "batch": "nan"}},
         {"continuous": {"methods": {"mar": [{}]}, "sampling": []}},
+        {"continuous": {"methods": {"mar": [{}], "cspd": [{"inner_temperature": math.inf}]}}},
+        {"image": {"methods": {"ar": [{}], "sjd": [{"tolerance": math.nan}]}}},
         {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [STUDY]}},
     ],
 )

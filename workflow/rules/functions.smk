@@ -279,7 +279,9 @@ def measured(wildcards):
     found |= {p for p in map(paths.benchmarks, of) if Path(p).is_file()}
     found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
     found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
-    found |= {paths.layer(layer, c) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)}
+    asked = [(c, layer) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)]
+    found |= {paths.layer(layer, c) for c, layer in asked}
+    found |= {paths.laws(c) for c, layer in asked if c.kind == "discrete" and layer == "teacher_forced"}
     found |= {paths.exact(EXPERIMENT, v) for (kind, _), v in VARIANTS.items() if kind in kinds}
     found |= {paths.long(EXPERIMENT, v) for (kind, _), v in LONG.items() if kind in kinds}
     found |= set(paths.self_tests(EXPERIMENT, kinds).values())

@@ -141,7 +141,9 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
                 eval(expression, {"__builtins__": {}}, names),
                 ast.literal_eval(default),
             )  # our own source
-    return create_model(f"{method}_options", __config__=ConfigDict(extra="forbid", strict=True), **fields)
+    return create_model(
+        f"{method}_options", __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields
+    )
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:
