@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import Any
 
 COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
 
@@ -88,6 +89,20 @@ def keep_records(beside: Path, kept: Path) -> None:
             here.rename(there)
         if not here.exists() and not here.is_symlink():
             here.symlink_to(os.path.relpath(there, kept), target_is_directory=True)
+
+
+def pass_over_damaged(records: Any) -> None:
+    """Let Snakemake take a record of a finished job that cannot be read for one that is not there, as it does with one
+    that is cut off: a bit that is another made it end in a traceback. `records`: its class that reads them."""
+    read = records._read_record
+
+    def sound(self: Any, key: str) -> Any:
+        try:
+            return read(self, key)
+        except (ValueError, TypeError, AttributeError):  # no text, no JSON, or not what a record holds
+            return None
+
+    records._read_record = sound
 
 
 def use_package(source: Path, alone: bool = True) -> None:

@@ -1,11 +1,11 @@
 """Parts of published models that lie elsewhere, and what a released drafter says of its target. Imports no torch."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ConfigError
+from parity.base.files import foreign_json
 from parity.experiment.fields import PINNED
 
 TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
@@ -22,7 +22,7 @@ def check_place(file: str, where: str) -> None:
 def released(path: Path) -> dict[str, Any]:
     """What config.json of a released drafter tells of its target, in the words here: a folder, or a file beside it."""
     try:
-        said = json.loads(((path if path.is_dir() else path.parent) / "config.json").read_text(encoding="utf-8"))
+        said = foreign_json((path if path.is_dir() else path.parent) / "config.json")
         tokens = said.get("block_size") or TOKENS[said["input_type"]]
         return {"vocab": said["vocab_size"], "grid": round(tokens**0.5), "input_type": said["input_type"]}
     except (OSError, ValueError, KeyError, TypeError):

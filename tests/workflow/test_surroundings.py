@@ -1,0 +1,41 @@
+"""Odd surroundings: folders named with every metacharacter, no home, the C locale, files that only the user may read."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from parity.base.forks import NAME
+from tests.workflow.conftest import copied
+
+ODD = "it's a \"clone\" {of} $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("warm", [False, True], ids=["plain", "forked"])
+def test_a_run_in_odd_surroundings(tmp_path, warm):
+    """To a cell's pictures, which are of its shards, which are of its prompts: every kind of command line but the last."""
+    project = copied(tmp_path / ODD)
+    (project / "prompts" / f"{ODD}.txt").write_text("a red circle\na blue square\n")
+    one = """
+experiment: odd
+image:
+  models: {scenes: {source: embedded, grid: 8}}
+  prompts: {file: FILE, limit: 2}
+  methods: {ar: [{}]}
+""".replace("FILE", "'prompts/" + ODD.replace("'", "''") + ".txt'")
+    (project / f"{ODD}.yaml").write_text(one)
+    home = tmp_path / "no home"
+    kept = {k: v for k, v in os.environ.items() if k not in (NAME, "LANG", "LC_ALL", "LC_CTYPE", "PYTHONPATH")}
+    kept |= {"LC_ALL": "C", "HOME": str(home)} | ({} if warm else {NAME: ""})
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0"]
+    command += ["--configfile", f"{ODD}.yaml", "--until", "render"]
+    done = subprocess.run(command, cwd=project, env=kept, umask=0o077, capture_output=True, timeout=300)
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 0 and "Traceback" not in said, said
+    shards = [f for f in (project / "results/cells").rglob("*.npz") if f.parent.name == "shards"]
+    assert len(shards) == 2
+    for file in (*(project / "results").rglob("*"), *(project / "logs").rglob("*")):
+        if file.is_file() and ".snakemake" not in file.parts:
+            assert file.stat().st_mode & 0o077 == 0, file
