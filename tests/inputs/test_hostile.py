@@ -66,28 +66,28 @@ def view(path):
     torch.save({"x": torch.zeros(1).expand(10**9, 10**9)}, path)
 
 
-F8 = "<f8"
+F8, WIDE = "<f8", ("<f8", (10**8,))
+FAR = {"x": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}
+OVER = {"x": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 0]}}
 HOSTILE = {
     "a device as text data": ("a.txt", text, lambda p: p.symlink_to("/dev/zero")),
     "a pipe as text data": ("a.csv", text, os.mkfifo),
     "text data of ten terabytes": ("a.txt", text, sparse),
     "a small archive of much text": ("a.txt.gz", text, packed),
     "text data nested a million deep": ("a.jsonl", text, lambda p: p.write_text("[" * 1_000_000)),
-    "a header of safetensors that ends nowhere": ("a.safetensors", shapes, lambda p: p.write_bytes(b"\xff" * 7 + b"\1")),
-    "a tensor beyond the file": (
-        "a.safetensors", shapes, lambda p: tensors(p, {"x": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}),
+    "a header of safetensors that ends nowhere": (
+        "a.safetensors", shapes, lambda p: p.write_bytes(b"\xff" * 7 + b"\1"),
     ),
-    "sizes whose product overflows": (
-        "a.safetensors", shapes, lambda p: tensors(p, {"x": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 0]}}),
-    ),
+    "a tensor beyond the file": ("a.safetensors", shapes, lambda p: tensors(p, FAR)),
+    "sizes whose product overflows": ("a.safetensors", shapes, lambda p: tensors(p, OVER)),
     "weights that are a device": ("a.safetensors", shapes, lambda p: p.symlink_to("/dev/zero")),
     "a pickled view of one number": ("a.pt", unpickle, view),
     "a pickle that is an archive of nothing": ("a.pt", unpickle, lambda p: zipfile.ZipFile(p, "w").close()),
-    "statistics of more than there is": ("a.npz", statistics, lambda p: array(p, mu=(F8, (4000,)), sigma=(F8, (4000, 4000)))),
-    "statistics of any size": ("a.npz", statistics, lambda p: array(p, mu=(F8, (10**9,)), sigma=(F8, (10**9, 10**9)))),
-    "statistics of arrays of arrays": (
-        "a.npz", statistics, lambda p: array(p, mu=(("<f8", (10**8,)), (2,)), sigma=(("<f8", (10**8,)), (2, 2))),
+    "statistics of more than there is": (
+        "a.npz", statistics, lambda p: array(p, mu=(F8, (4000,)), sigma=(F8, (4000, 4000))),
     ),
+    "statistics of any size": ("a.npz", statistics, lambda p: array(p, mu=(F8, (10**9,)), sigma=(F8, (10**9, 10**9)))),
+    "statistics of arrays of arrays": ("a.npz", statistics, lambda p: array(p, mu=(WIDE, (2,)), sigma=(WIDE, (2, 2)))),
     "pictures of no size": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (1, -4, 4, 3)))),
     "fewer than no pictures": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (-1, 4, 4, 3)))),
     "somebody's JSON of ten terabytes": ("a.json", files.foreign_json, sparse),

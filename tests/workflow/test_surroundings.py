@@ -1,4 +1,4 @@
-"""Odd surroundings: folders named with every metacharacter, no home, the C locale, files that only the user may read."""
+"""Odd surroundings: names with every metacharacter, no home, the C locale, files that only the user may read."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ import pytest
 from parity.base.forks import NAME
 from tests.workflow.conftest import copied
 
-ODD = "it's a \"clone\" {of} $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前"
+ODD = 'it\'s a "clone" {of} $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True], ids=["plain", "forked"])
 def test_a_run_in_odd_surroundings(tmp_path, warm):
-    """To a cell's pictures, which are of its shards, which are of its prompts: every kind of command line but the last."""
+    """To a cell's pictures, which are of its shards, which are of its prompts."""
     project = copied(tmp_path / ODD)
     (project / "prompts" / f"{ODD}.txt").write_text("a red circle\na blue square\n")
     one = """

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
-SEAL, MARK, INSIDE = "checksum", "sha256:", "entries"  # of a JSON file: the key, how its value begins, what is no object
+SEAL, MARK, INSIDE = (
+    "checksum",
+    "sha256:",
+    "entries",
+)  # of a JSON file: the key, how its value begins, what is no object
 
 
 @contextmanager

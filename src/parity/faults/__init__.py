@@ -3,7 +3,7 @@
 Not the planted faults of decoders (`parity.equality.faults`), which tests must find. A *fault* here is one interruption
 of one small run, or one damage to its results, and what followed. The promises, after every fault:
 
-    the next run finishes without a manual step, or ends with one line that says what to do, and finishes once it is done
+    the next run finishes without a manual step, or ends with one line that says what to do, and then it finishes
     every token is that of a run nobody disturbed
     one shard at most was decoded to its end twice
 

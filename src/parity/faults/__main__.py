@@ -33,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="of the first fault (0)")
     p.add_argument("--only", nargs="+", choices=list(KINDS), metavar="KIND", help=f"of {', '.join(KINDS)}")
     p.add_argument("--out", type=Path, default=Path("results/faults.jsonl"), help="a line of JSON each")
-    p.add_argument("--folder", type=Path, help="kept, with the undisturbed run, for the next time; else a temporary one")
+    p.add_argument(
+        "--folder", type=Path, help="kept, with the undisturbed run, for the next time; else a temporary one"
+    )
     return p
 
 

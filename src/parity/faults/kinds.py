@@ -39,7 +39,9 @@ def left_to_do(place: Place, rng: random.Random) -> None:
         return
     place.goal = WHOLE
     place.restore("finished")
-    made = sorted(p for p in place.results.rglob("*.*") if p.is_file() and not p.is_relative_to(place.results / "store"))
+    made = sorted(
+        p for p in place.results.rglob("*.*") if p.is_file() and not p.is_relative_to(place.results / "store")
+    )
     for path in rng.sample([p for p in made if ".snakemake" not in p.parts and "checkpoints" not in p.parts], 2):
         path.unlink()
 
@@ -47,7 +49,7 @@ def left_to_do(place: Place, rng: random.Random) -> None:
 def at_random(place: Place, rng: random.Random) -> tuple[Run, float]:
     """A run at a random moment of its time."""
     left_to_do(place, rng)
-    run, moment = place.start(), rng.uniform(0.2, 1.0) * min(place.seconds, 20)
+    run, moment = place.start(), rng.uniform(0.2, 1.0) * min(place.seconds, 60)
     run.until(moment)
     return run, round(moment, 2)
 
