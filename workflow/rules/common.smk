@@ -66,6 +66,7 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
 try:
+    machine.check_place(ROOT)
     said = workflow.config_settings.config if MAIN else {}
     given_here = given.located(given.overlaid(config, said), found)
     ready = pins.filled(stand_in.replaced(given_here, stand_in.made), pins.kept(planned=workflow.dryrun))

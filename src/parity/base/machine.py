@@ -9,6 +9,8 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
+from parity.base.errors import ParityError
+
 COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
 
 
@@ -103,6 +105,12 @@ def pass_over_damaged(records: Any) -> None:
             return None
 
     records._read_record = sound
+
+
+def check_place(folder: Path) -> None:
+    """ParityError for a workflow in a folder whose name Snakemake takes for a pattern."""
+    if set(str(folder)) & set("{}"):
+        raise ParityError(f"{folder}: Snakemake takes braces for wildcards; allowed: a folder without {{ and }}")
 
 
 def use_package(source: Path, alone: bool = True) -> None:

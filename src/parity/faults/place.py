@@ -87,10 +87,11 @@ class Run:
 
 
 class Watch:
-    """Counts how often each shard is decoded to its end from now on: its file in the store is then another."""
+    """Counts how often each shard is decoded to its end from now on: its file in the store is then another, by its
+    number. Its time is no sign, for Snakemake touches what a job has made, and a cell's file is the store's."""
 
     def __init__(self, store: Path):
-        self.store, self.seen, self.open = store, set[tuple[str, int, int]](), True
+        self.store, self.seen, self.open = store, set[tuple[str, int]](), True
         self.look()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
@@ -103,8 +104,7 @@ class Watch:
     def look(self) -> None:
         for file in self.store.glob("[!.]*.npz"):
             with contextlib.suppress(OSError):
-                stat = file.stat()
-                self.seen.add((file.name, stat.st_ino, stat.st_mtime_ns))
+                self.seen.add((file.name, file.stat().st_ino))
 
     def end(self) -> int:
         """Shards decoded again."""
@@ -181,8 +181,9 @@ class Place:
         self.clear()
         subprocess.run(["cp", "-a", str(self.work), str(self.folder / state)], check=True)
 
-    def prepare(self) -> None:
-        """Run the experiment undisturbed, once; nothing where the folder holds it. ParityError where it fails."""
+    def prepare(self, last: str = "finished") -> None:
+        """Run the experiment undisturbed, once, to the state `last`; nothing where the folder holds it. ParityError
+        where it fails."""
         if (self.folder / "seconds.json").exists():
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -196,6 +197,8 @@ class Place:
                 raise ParityError(f"{self.folder}: the undisturbed run fails: {(done.told or ['no line says why'])[0]}")
             seconds[name] = done.seconds
             self.keep(state)
+            if state == last:
+                break
         (self.folder / "seconds.json").write_text(json.dumps(seconds))
 
 

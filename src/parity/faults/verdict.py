@@ -86,5 +86,5 @@ def compared(place: Place, undisturbed: Tokens) -> tuple[bool, str]:
 
 def reference(place: Place) -> Tokens:
     """The tokens of the undisturbed run."""
-    place.restore("finished")
+    place.restore("decoded")
     return tokens(place)
