@@ -125,6 +125,7 @@ def disk_full(place: Place, rng: random.Random) -> Did:
     room = held + round(4 * 200 ** rng.random())
     run = place.start(*APART, "sh", "-c", FULL, "sh", f"{room}k")
     done = said(run.ended())
+    place.watched()  # what was copied is counted anew
     (place.folder / "kept").rmdir()
     return {"moment": 0, "what": f"{room - held} KB of room"} | done
 
@@ -163,6 +164,10 @@ def damaged(place: Place, rng: random.Random, how: Callable[[bytes], bytes]) -> 
         stream.seek(0)
         stream.write(data)
         stream.truncate()
+    figures = sorted((place.results / "cells").rglob("metrics.json"))
+    again = next((f for f in figures if f.parent in path.parents), rng.choice(figures))
+    if rng.random() < 0.7:  # so that files of its cell are read once more
+        again.unlink(missing_ok=True)
     return {"moment": 0, "what": str(path.relative_to(place.work))}
 
 
