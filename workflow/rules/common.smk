@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import snakemake
+from snakemake.dag import DAG
 from snakemake.logging import logger
 from snakemake.persistence.file import FilePersistence
 
@@ -92,6 +93,7 @@ except ParityError as error:
 if MAIN:
     machine.keep_records(Path("results/.snakemake"), KEPT)
     machine.pass_over_damaged(FilePersistence)
+    machine.pass_over_clocks(DAG)
     workflow.execute = alone.alone(workflow, KEPT)
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
