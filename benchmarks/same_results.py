@@ -23,7 +23,7 @@ import pandas as pd
 
 KINDS = ("discrete", "anysubset", "continuous")
 TIMES = re.compile("second|ms_per|speedup|latency|head_share|test_share")
-UNSAID = ("key", "cell", "provenance", "kind")  # names and places of files, machines and versions
+UNSAID = ("key", "cell", "provenance", "kind", "checksum")  # names and places of files, machines and versions
 LABELS = ("variant", "settings", "guidance", "sampler", "images")  # of a page: what a cell's specification says
 RENAMED = {"loop": "step"}  # columns of text cells
 SHOWN = 5  # differences shown of one table or group of rows
@@ -48,7 +48,7 @@ def canonical(value: Any) -> str:
 
 def identity(kind: str, spec: dict[str, Any]) -> str:
     """What a cell is of, in the words of the newer layout."""
-    said = {k: v for k, v in spec.items() if k != "prompt"}
+    said = {k: v for k, v in spec.items() if k not in ("prompt", "checksum")}
     if kind == "anysubset" and "kind" in said:
         said |= {"task_kind": said.pop("kind"), "revision": said["model"], "model": "xlnet"}
     if kind == "continuous" and "weights" in said:

@@ -82,3 +82,12 @@ def test_a_container_of_the_same_kernel_and_the_machine_started_anew_are_this_ma
     now = alone.here()
     assert alone.of_this_machine(now | {"host": "container"}) and alone.of_this_machine(now | {"boot": "before"})
     assert not alone.of_this_machine({"process": 1, "host": "elsewhere", "boot": "another"})
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_planned_all_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ParityError, match=r"file/kept/run\.lock: Not a directory; allowed: a folder that can be written"
+    ):
+        alone.hold(tmp_path / "file/kept")
+    alone.hold(tmp_path / "file/kept", planning=True)

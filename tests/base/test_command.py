@@ -1,6 +1,7 @@
 """What commands share: flags, and errors that are one line where a user can mend them."""
 
 import argparse
+import errno
 import os
 from pathlib import Path
 
@@ -37,6 +38,42 @@ def test_what_a_user_can_mend_is_one_line(kind, capsys):
     with pytest.raises(SystemExit) as stopped:
         one_line(main)
     assert stopped.value.code == 1 and capsys.readouterr().err == "error: image.models.m = 'x': allowed: y\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "results/a.npz"),
+            "results/a.npz: No space left on device; make",
+        ),
+        (OSError(errno.EFBIG, "File too large"), "a file: File too large; allow larger files and run again"),
+        (PermissionError(errno.EACCES, "Permission denied", "results"), "results: Permission denied; let it be read"),
+        (OSError(errno.EROFS, "Read-only file system", "results"), "results: Read-only file system; let it be written"),
+        (MemoryError(), "too little memory (of the process); run again with more"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory:\nyou tried 9 bytes"), "too little memory"),
+    ],
+    ids=lambda x: getattr(x, "strerror", None) or type(x).__name__,
+)
+def test_what_the_machine_refuses_is_one_line(error, words, capsys):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit) as stopped:
+        one_line(main)
+    said = capsys.readouterr().err
+    assert stopped.value.code == 1 and said.startswith(f"error: {words}") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "No such file", "x"), RuntimeError("a size is wrong")]
+)
+def test_what_a_bug_raises_is_a_traceback(error):
+    def main():
+        raise error
+
+    with pytest.raises(type(error)):
+        one_line(main)
 
 
 def test_a_bug_keeps_its_place():

@@ -1,7 +1,9 @@
 """The command that decodes a shard, of every kind of model: what it writes, and what it never does twice."""
 
+import select
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -129,3 +131,53 @@ def test_a_job_without_its_inputs_is_told(job, decoded, monkeypatch):
 
     with pytest.raises(ParityError, match="--inputs: none; needed for anysubset"):
         main()
+
+
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
+def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
+    """Who comes second waits, and finds it: a killed Snakemake's job, and the next run's."""
+    import parity.decode.__main__ as command
+
+    whole, waited = decoded(job), []
+    (file,) = job.store.iterdir()
+    kept = file.read_bytes()
+    file.unlink()
+
+    @contextmanager
+    def held(shard):
+        waited.append(shard)
+        shard.write_bytes(kept)  # the other job ends
+        yield
+
+    monkeypatch.setattr(command, "held", held)
+    monkeypatch.setattr(command.loop, "decode", lambda *_: pytest.fail("decoded twice"))
+    assert np.array_equal(decoded(job).tokens, whole.tokens) and waited == [file]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from parity.decode.store import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_shard_is_held_by_one_process_and_let_go_when_it_is_killed(tmp_path):
+    def asks(shard):
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "store" / shard)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def says(process, seconds):
+        return bool(select.select([process.stdout], [], [], seconds)[0])
+
+    one, same, other = "0" * 23 + "1", "0" * 23 + "1", "f" * 24
+    with asks(one) as first:
+        assert says(first, 60)
+        with asks(same) as second, asks(other) as third:
+            assert says(third, 60) and not says(second, 0.3)
+            first.kill()
+            assert says(second, 60)
+            second.kill(), third.kill()
+    assert list((tmp_path / "store").iterdir()) == []

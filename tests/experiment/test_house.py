@@ -9,8 +9,8 @@ from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
 
 STAGES = (  # from the top: a module imports its own stage or those behind it
-    "new", "gpu", "report", "training", "certify", "equality", "stand_ins", "metrics", "decode", "inputs", "decoders",
-    "models", "experiment", "embedded", "base",
+    "new", "faults", "gpu", "report", "training", "certify", "equality", "stand_ins", "metrics", "decode", "inputs",
+    "decoders", "models", "experiment", "embedded", "base",
 )  # fmt: skip
 MODULES = sorted(
     ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")

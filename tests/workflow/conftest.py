@@ -11,6 +11,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
+from parity.base.files import read_json
 from parity.base.forks import NAME
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +78,7 @@ def runner(project):
             code = int(process.stdout.readline())
             done = subprocess.CompletedProcess(given, code, out.read(), err.read())
         parsed = cwd / ".snakemake/sources.json"
-        PARSED.update(json.loads(parsed.read_text()) if parsed.exists() else {})
+        PARSED.update(read_json(parsed) if parsed.exists() else {})
         return done
 
     return run

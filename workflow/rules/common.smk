@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 import snakemake
+from snakemake.dag import DAG
 from snakemake.logging import logger
+from snakemake.persistence.file import FilePersistence
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 KEPT = Path(".snakemake").absolute()
@@ -32,7 +34,7 @@ if MAIN:
     sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
 machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
-from parity.base.files import canonical
+from parity.base.files import canonical, check_sums, sealed
 from parity.experiment import cells as parity_cells
 from parity.experiment import prompts as parity_prompts
 from parity.experiment import checks, given, layers, needs, options, paths, pins, sources, stand_in, study
@@ -65,6 +67,7 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
 try:
+    machine.check_place(ROOT)
     said = workflow.config_settings.config if MAIN else {}
     given_here = given.located(given.overlaid(config, said), found)
     ready = pins.filled(stand_in.replaced(given_here, stand_in.made), pins.kept(planned=workflow.dryrun))
@@ -81,12 +84,16 @@ try:
     TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
     for task in TASKS.values():
         readers.check(task["kind"], task["settings"], embedded=not EXPERIMENT.text.model.xlnet)
+    for part in ("", *options.KINDS.values()):
+        check_sums(Path("results", EXPERIMENT.experiment, part))
 except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
 
 if MAIN:
     machine.keep_records(Path("results/.snakemake"), KEPT)
+    machine.pass_over_damaged(FilePersistence)
+    machine.pass_over_clocks(DAG)
     workflow.execute = alone.alone(workflow, KEPT)
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}

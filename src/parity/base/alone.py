@@ -40,10 +40,17 @@ def hold(kept: Path, planning: bool = False) -> None:
     """Hold the folder whose `kept` is Snakemake's own (.snakemake) until this process ends, and take away the locks of
     a run that was killed on this machine. A run that only plans does not hold it.
 
-    ParityError while another run holds it, if this one does not only plan. A file system without locks: nothing.
+    ParityError while another run holds it, or where it cannot be written, if this one does not only plan. A file system
+    without locks: nothing.
     """
-    kept.mkdir(parents=True, exist_ok=True)
-    file = (kept / "run.lock").open("a+", encoding="utf-8")
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+        file = (kept / "run.lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        if planning:
+            return
+        place = "allowed: a folder that can be written, such as by --directory"
+        raise ParityError(f"{kept / 'run.lock'}: {error.strerror}; {place}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -3,9 +3,11 @@
 import argparse
 import atexit
 import contextlib
+import errno
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -22,6 +24,15 @@ T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
 
 
+MENDED = {  # what the system refuses, and what ends it
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "allow larger files",
+    errno.EROFS: "let it be written",
+    errno.EACCES: "let it be read and written",
+    errno.EPERM: "let it be read and written",
+}
+SCARCE = re.compile("allocate memory|out of memory", re.IGNORECASE)  # torch's words for a CPU and for a GPU
 FLAGS: dict[str, dict[str, Any]] = {
     "threads": {"type": int, "default": 1},
     "device": {"default": "cpu", "type": placed},
@@ -52,7 +63,8 @@ def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def one_line(main: Callable[[], None]) -> None:
-    """Run a command; what the user can mend (ParityError) is one line and exit code 1, anything else a traceback.
+    """Run a command; what the user can mend (ParityError, a full disk, a folder that cannot be written, too little
+    memory) is one line and exit code 1, anything else a traceback.
 
     A log ends with what the job cost.
     """
@@ -62,6 +74,18 @@ def one_line(main: Callable[[], None]) -> None:
             print(cost(), file=sys.stderr)
     except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not SCARCE.search(str(error)):
+            raise
+        said = ParityError(f"too little memory ({str(error)[:200] or 'of the process'}); run again with more")
+        print(f"error: {said}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.errno not in MENDED:
+            raise
+        what = ParityError(f"{error.filename or 'a file'}: {error.strerror}; {MENDED[error.errno]} and run again")
+        print(f"error: {what}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

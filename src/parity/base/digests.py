@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from parity.base.errors import ParityError
-from parity.base.files import publish
+from parity.base.files import foreign_json, publish
 
 KINDS = ("*.safetensors", "pytorch_model*.bin")  # of a folder's weights: the first kind that is there
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -39,8 +39,8 @@ def check_index(folder: Path, files: list[Path]) -> None:
     if not index.is_file():
         return
     try:
-        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError):
+        named = set(foreign_json(index)["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ParityError(f"{index}: not an index of shards; get it again") from None
     if missing := sorted(map(str, named - {f.name for f in files})):
         raise ParityError(

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 T = TypeVar("T")
+MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
+SEAL, MARK, INSIDE = (
+    "checksum",
+    "sha256:",
+    "entries",
+)  # of a JSON file: the key, how its value begins, what is no object
 
 
 @contextmanager
@@ -56,11 +62,21 @@ def sums(folder: Path) -> dict[str, str]:
     return {name: total for total, name in (line.split() for line in lines)}
 
 
+def check_sums(folder: Path) -> None:
+    """ParityError for a file that is not what the folder's SHA256SUMS says; one that is missing will be made."""
+    for name, total in sums(folder).items():
+        file = folder / name
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != total:
+            raise ParityError(f"{file}: damaged (it is not as it was made); delete it and run again")
+
+
 def header(file: Path) -> dict[str, Any]:
     """The configuration in the header of a safetensors file of ours; {} if it has none, or there is no such file."""
     try:
         with file.open("rb") as stream:
-            text = stream.read(int.from_bytes(stream.read(8), "little"))
+            if (length := int.from_bytes(stream.read(8), "little")) > MOST:
+                return {}
+            text = stream.read(length)
         return json.loads(json.loads(text)["__metadata__"]["config"])
     except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
         return {}
@@ -113,8 +129,48 @@ def write_json(path: Path, value: Any) -> None:
     publish(path, (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
+def write_result(path: Path, value: Any) -> None:
+    """JSON that later jobs read: sealed, so that `read_json` knows it for what was written."""
+    write_json(path, sealed(value))
+
+
+def sealed(value: Any) -> dict[str, Any]:
+    """A JSON object with its checksum; of anything else than an object one that holds it."""
+    plain = json.loads(canonical(value if isinstance(value, dict) else {INSIDE: value}))
+    return {**plain, SEAL: seal(plain)}
+
+
+def foreign_json(file: Path) -> Any:
+    """What somebody else's file of JSON says. FileNotFoundError where no regular file is; ParityError for one that is
+    larger than MOST, or holds no JSON."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    if (size := file.stat().st_size) > MOST:
+        raise ParityError(f"{file}: {size} bytes; allowed: at most {MOST}")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ParityError(f"{file}: not JSON: {str(error).splitlines()[0][:120]}") from None
+
+
+def seal(value: dict[str, Any]) -> str:
+    return MARK + hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """ParityError that names the file if it is no JSON, or is sealed and holds something else than was written.
+
+    Its name or its value tells a seal, so a bit that is another in either is noticed too.
+    """
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ParityError(f"{path}: damaged ({error}); delete it and run again") from None
+    if isinstance(said, dict) and (SEAL in said or any(str(v).startswith(MARK) for v in said.values())):
+        if said.pop(SEAL, "") != seal(said):
+            raise ParityError(f"{path}: damaged (its checksum is another); delete it and run again")
+        return said[INSIDE] if set(said) == {INSIDE} else said
+    return said
 
 
 def write_arrays(path: Path, **arrays: "np.ndarray") -> None:

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import Any
+
+from parity.base.errors import ParityError
 
 COMMAND = "PARITY_COMMAND"  # environment variable: the command that was typed, for the report to tell
 SECRET = re.compile(r"(key|token|password|secret|auth|credentials)$")  # ends of flags whose values no page tells
@@ -103,6 +106,36 @@ def keep_records(beside: Path, kept: Path) -> None:
             here.rename(there)
         if not here.exists() and not here.is_symlink():
             here.symlink_to(os.path.relpath(there, kept), target_is_directory=True)
+
+
+def pass_over_damaged(records: Any) -> None:
+    """Let Snakemake take a record of a finished job that cannot be read for one that is not there, as it does with one
+    that is cut off: a bit that is another made it end in a traceback. `records`: its class that reads them."""
+    read = records._read_record
+
+    def sound(self: Any, key: str) -> Any:
+        try:
+            return read(self, key)
+        except (ValueError, TypeError, AttributeError):  # no text, no JSON, or not what a record holds
+            return None
+
+    records._read_record = sound
+
+
+def pass_over_clocks(plan: Any) -> None:
+    """Let an input be of a later time than what a job has just made of it, as after a clock was set back: inputs are
+    compared by their content, so nothing is made again for it; Snakemake failed the job. `plan`: its class that looks
+    at times."""
+
+    async def unasked(*_: Any) -> None: ...
+
+    plan.check_output_mtime = unasked
+
+
+def check_place(folder: Path) -> None:
+    """ParityError for a workflow in a folder whose name Snakemake takes for a pattern."""
+    if set(str(folder)) & set("{}"):
+        raise ParityError(f"{folder}: Snakemake takes braces for wildcards; allowed: a folder without {{ and }}")
 
 
 def use_package(source: Path, alone: bool = True) -> None:

@@ -91,6 +91,9 @@ def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
         under = next((key for key in HELD if isinstance(held.get(key), dict)), "")
         held = held[under] if under else held
     found = {plain(k): v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, dict) else {}
+    for name, tensor in found.items():  # a view of one number may say that it is a billion
+        if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
     if not found:
         raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
     return under, found

@@ -16,7 +16,7 @@ from parity.base.files import read_json
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.decode.records import is_whole, read_rows, read_shards, write_shard
-from parity.decode.store import link, stored
+from parity.decode.store import held, link, stored
 from parity.experiment.options import KINDS
 
 
@@ -52,7 +52,9 @@ def main() -> None:
         how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
         for part, kept in open_shards:
             paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
-            write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced).columns, how)
+            with held(kept):
+                if not is_whole(kept):  # another job's meanwhile
+                    write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced).columns, how)
     files = [kept for _, kept in shards]
     if len(files) == 1:
         link(files[0], a.out)

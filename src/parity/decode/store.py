@@ -5,9 +5,12 @@ inputs), the time they took aside, and a job looks there first: a killed run los
 option changed and changed back decodes nothing twice.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,18 @@ def stored(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[s
         whole.update(f"{name} {column.dtype} {column.shape}\n".encode())
         whole.update(np.ascontiguousarray(column).tobytes())
     return store / f"{whole.hexdigest()[:24]}.npz"
+
+
+@contextlib.contextmanager
+def held(kept: Path) -> Iterator[None]:
+    """Hold a shard's place while it is decoded: whoever wants the same one waits, and finds it. So jobs that a killed
+    run left at work are not joined by others at the same. A byte of one file is the lock, the process's end ends it;
+    where a file system has no locks, a shard may be decoded twice, and is the same."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.parent.with_name(f".{kept.parent.name}.lock").open("ab") as file:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(kept.stem[:15], 16))
+        yield
 
 
 def link(source: Path, out: Path) -> None:

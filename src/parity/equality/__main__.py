@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from parity.base.command import arguments, one_line, pin_threads
-from parity.base.files import write_json
+from parity.base.files import write_result
 from parity.base.named import leaf
 
 KINDS = ("discrete", "anysubset", "continuous")
@@ -118,7 +118,7 @@ def main() -> None:
     begin = time.perf_counter()
     result = a.run(a)
     if result is not None:
-        write_json(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
+        write_result(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
+from parity.experiment.data import MOST
 from parity.experiment.declared import constant, modules
 from parity.experiment.options import KINDS, claim, needs, on_enumerable, options, plain, small
 from parity.experiment.schema import Config, TextSection, TextTasks
@@ -92,9 +93,14 @@ def text_tasks(text: TextSection) -> list[dict[str, Any]]:
     for kind in TextTasks.model_fields:
         for task in getattr(text.tasks, kind):
             settings, file = task.model_dump(), Path(task.data)
-            content = hashlib.sha256(file.read_bytes()).hexdigest() if task.data and file.is_file() else ""
+            content = of_data(file) if task.data and file.is_file() else ""
             tasks.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, model])})
     return tasks
+
+
+def of_data(file: Path) -> str:
+    """The digest of a data file; of one that is larger than any that can be read, nothing."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.stat().st_size <= MOST else ""
 
 
 def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from parity.experiment.fields import File, Hex64, Strict
 
+MOST = 200_000_000  # bytes of a data file of texts, unpacked
 CLASSES = "classes:"  # begins the name of labels that need no file
 
 

@@ -18,6 +18,8 @@ def a_path(text: str) -> str:
         raise ValueError("allowed: a path in characters that UTF-8 has") from None
     if not text.isprintable():
         raise ValueError("allowed: a path without control characters")
+    if set(text) & set("{}"):
+        raise ValueError("allowed: a path without { and }, which Snakemake takes for wildcards")
     if len(whole) > 4000 or any(len(part) > 255 for part in whole.split(b"/")):
         raise ValueError("allowed: a path of at most 4000 bytes, and 255 between two slashes")
     return text

@@ -1,11 +1,11 @@
 """Parts of published models that lie elsewhere, and what a released drafter says of its target. Imports no torch."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ConfigError
+from parity.base.files import foreign_json
 from parity.experiment.fields import PINNED
 
 WORDS = (
@@ -29,7 +29,7 @@ def released(path: Path) -> dict[str, Any]:
     """What config.json of a released drafter tells of its target, in the words here, or, where both are folders of
     transformers' layout, in WORDS: a folder, or a file beside it."""
     try:
-        said = json.loads(((path if path.is_dir() else path.parent) / "config.json").read_text(encoding="utf-8"))
+        said = foreign_json((path if path.is_dir() else path.parent) / "config.json")
         if "input_type" not in said:
             return {word: said[word] for word in WORDS}
         tokens = said.get("block_size") or TOKENS[said["input_type"]]

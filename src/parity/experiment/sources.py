@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parity.base.files import read_json, write_json
+from parity.base.files import read_json, write_result
 from parity.experiment.declared import PACKAGE
 
 ROOT = PACKAGE.parent
@@ -79,7 +79,7 @@ def remember(file: Path) -> None:
     def keep() -> None:
         if len(_known) > before:
             with contextlib.suppress(OSError):
-                write_json(file, _known)
+                write_result(file, _known)
 
     atexit.register(keep)
 

@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.embedded import stories
+from parity.experiment.data import MOST
 
 COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
     "infilling": ("text",),
@@ -78,11 +80,16 @@ def flaw(row: dict[str, Any]) -> str:
 def read_text(path: Path) -> str:
     """The whole of a UTF-8 file, unpacked if its name ends in .gz."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"data = {str(path)!r}: no regular file; allowed: a file")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            raw = stream.read(MOST + 1)
     except FileNotFoundError:
         raise ConfigError(f"data = {str(path)!r}: no such file") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"data = {str(path)!r}: cannot be read ({error})") from None
+    if len(raw) > MOST:
+        raise ConfigError(f"data = {str(path)!r}: more than {MOST} bytes, unpacked; allowed: at most that")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,9 +101,10 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (json.JSONDecodeError, RecursionError) as error:
+                said = getattr(error, "msg", "nested too deep")
                 raise ConfigError(
-                    f"data = {str(path)!r}: line {number} is not JSON ({error.msg}); allowed: one object a line"
+                    f"data = {str(path)!r}: line {number} is not JSON ({said}); allowed: one object a line"
                 ) from None
             if not isinstance(row, dict):
                 raise ConfigError(f"data = {str(path)!r}: line {number} is no JSON object; allowed: one object a line")

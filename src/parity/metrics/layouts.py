@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from parity.base.errors import ParityError
-from parity.base.files import publish, write_json
+from parity.base.files import publish, read_json, write_result
 
 MOST = 200_000_000  # bytes of a file of results
 Row = dict[str, Any]
@@ -175,6 +175,6 @@ def keep(layout: str, file: Path, cell: Path) -> dict[str, float]:
     """Keep a benchmark's figures in a cell's folder, beside those of others; summaries show them."""
     found = scores(layout, file)
     held = cell / "benchmarks.json"
-    before = json.loads(held.read_text(encoding="utf-8")) if held.is_file() else {}
-    write_json(held, {k: v for k, v in before.items() if not f"{k}_".startswith(f"{layout}_")} | found)
+    before = read_json(held) if held.is_file() else {}
+    write_result(held, {k: v for k, v in before.items() if not f"{k}_".startswith(f"{layout}_")} | found)
     return found

@@ -14,20 +14,19 @@ enough.
 
 import argparse
 import importlib
-import io
 from dataclasses import fields
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.base.files import publish, write_arrays, write_json
+from parity.base.files import write_arrays, write_result
 from parity.experiment import study
 from parity.metrics.files import Files
 from parity.metrics.protocols import named
 from parity.metrics.spread import flat
+from parity.metrics.tables import write_table
 
 
 def metrics(kind: str) -> list[ModuleType]:
@@ -54,16 +53,6 @@ def figures(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
     return {name: flat(value) for name, value in values.items()}
 
 
-def write_records(path: Path, records: dict[str, Any]) -> None:
-    """A row per image or text."""
-    import pyarrow
-    from pyarrow import parquet
-
-    stream = io.BytesIO()
-    parquet.write_table(pyarrow.table(records), stream)
-    publish(path, stream.getvalue())
-
-
 def run(a: argparse.Namespace) -> None:
     given = {f.name: getattr(a, f.name) for f in fields(Files) if hasattr(a, f.name)}
     sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(Files(**given))
@@ -74,6 +63,6 @@ def run(a: argparse.Namespace) -> None:
     records = {"id": ids, **constant, **columns(sample, modules)}
     values = figures(sample, modules) | ({"protocol": named(sample.protocol)} if sample.protocol else {})
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
-    write_records(a.records, records)
+    write_table(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)
-    write_json(a.out, values)
+    write_result(a.out, values)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from parity.base.errors import ParityError
-from parity.base.files import publish
+from parity.base.files import MOST, foreign_json, publish
 from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
 
@@ -37,7 +37,12 @@ def families() -> Iterator[tuple[str, Any]]:
 
 def encoders(folder: Path) -> list[Path]:
     """Folders of T5 encoders, as transformers saves them."""
-    return [f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(encoding="utf-8")]
+    return [f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in start_of(f)]
+
+
+def start_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return stream.read(MOST).decode(errors="replace")
 
 
 def recognised(files: Mapping[str, Path]) -> tuple[str, dict[str, str], dict[str, Shapes]]:
@@ -83,7 +88,7 @@ def whole_folder(config: Path) -> tuple[str, Any] | None:
     """The family of a folder in transformers' layout, by `model_type` in its config.json; None where none declares
     it."""
     try:
-        said = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+        said = foreign_json(config).get("model_type")
     except (OSError, ValueError, AttributeError):
         return None
     for name in weights.families("discrete"):

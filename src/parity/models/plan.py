@@ -17,6 +17,7 @@ import psutil
 
 from parity.base.digests import parts
 from parity.base.errors import ParityError
+from parity.base.files import foreign_json
 from parity.experiment import cells as C
 from parity.experiment import weights
 from parity.experiment.options import PLACES, options
@@ -78,7 +79,7 @@ def told_by(spec: ModelSpec) -> dict[str, Any]:
     file = Path(spec.files.get("model", "")) / "config.json"
     if spec.source != "files" or not file.is_file():
         return {}
-    said = json.loads(file.read_text(encoding="utf-8"))
+    said = foreign_json(file)
     return next((said[key] for key in ("text_config", "language_config") if isinstance(said.get(key), dict)), said)
 
 

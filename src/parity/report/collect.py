@@ -29,6 +29,7 @@ from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, FigureSpec
 from parity.experiment.study import measures
 from parity.metrics.statistics import compare
+from parity.metrics.tables import read_table
 from parity.report import published
 from parity.report.extras import Extra, read_extra
 from parity.report.few import too_few_of
@@ -93,7 +94,7 @@ class Files:
 
     def records(self, cell: Cell) -> pd.DataFrame:
         """A row per image or text of a cell."""
-        return pd.read_parquet(self.root / paths.folder(cell) / "records.parquet")
+        return read_table(self.root / paths.folder(cell) / "records.parquet")
 
     def accuracy(self) -> list[dict[str, Any]]:
         """How often the text model's own likeliest answer is right, by task."""

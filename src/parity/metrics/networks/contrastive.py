@@ -5,7 +5,6 @@ sigmoid(1.702 x), QuickGELU: with the usual one its weights give other features,
 open_clip's says which it is; of a single file the architecture's name does.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
+from parity.base.files import foreign_json
 from parity.metrics.networks import batches
 
 CONFIG = "open_clip_config.json"
@@ -101,7 +101,7 @@ def open_clip_of(path: Path, architecture: str, what: str, device: str = "cpu", 
 def text_settings(folder: Path, what: str) -> dict[str, Any]:
     """Of the text side of a folder; ParityError for one that would need another library's files."""
     try:
-        text = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model_cfg"]["text_cfg"]
+        text = foreign_json(folder / CONFIG)["model_cfg"]["text_cfg"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ParityError(f"{what} = {str(folder)!r}: allowed: a folder with {CONFIG} and weights, or a file") from None
     if not any((folder / name).is_file() for name in WEIGHTS):

@@ -2,7 +2,6 @@
 transformers' format. Nothing here knows a family."""
 
 import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import header
+from parity.base.files import foreign_json, header
 from parity.base.weights import check, read_weights
 from parity.models.anysubset import causal
 from parity.models.anysubset.protocol import AnySubsetModel
@@ -67,7 +66,7 @@ class Loaded:
         """Configuration and weights of a part."""
         file = self.file(part)
         saved = file / "config.json"
-        config = json.loads(saved.read_text(encoding="utf-8")) if file.is_dir() else header(file)["network"]
+        config = foreign_json(saved) if file.is_dir() else header(file)["network"]
         return config, read_weights(file, str(self.device), self.dtype)
 
     def subset(self, cache: bool) -> AnySubsetModel:

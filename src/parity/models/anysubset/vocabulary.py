@@ -5,12 +5,12 @@ on source in which marks of the tokenizer stand for the rest (the authors' packe
 it draws is read back the same way.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parity.base.errors import ParityError
+from parity.base.files import foreign_json
 from parity.embedded import stories
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def check_words(files: Mapping[str, str]) -> None:
         folder = Path(files["tokenizer"] if part == "xlnet" and "tokenizer" in files else files[part])
         pieces = read_pieces(folder)
         try:
-            known = int(json.loads(Path(files[part], "config.json").read_text(encoding="utf-8"))["vocab_size"])
+            known = int(foreign_json(Path(files[part], "config.json"))["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ParityError(
                 f"text.model.{part} = {files[part]!r}: config.json says no vocab_size ({error!r:.80})"

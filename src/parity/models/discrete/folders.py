@@ -4,7 +4,6 @@ Nothing of a folder is executed: its configuration is read by transformers' own 
 tokenizers library, its weights as tensors.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
+from parity.base.files import foreign_json
 from parity.base.weights import check_fit, shapes, tensors, unfilled
 from parity.models.discrete.llama import LlamaConfig
 
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
 
 Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None: not wanted
 N = TypeVar("N", bound=nn.Module)
-MOST = 1 << 28  # bytes of a file of JSON
 
 
 def read(file: Path) -> dict[str, Any]:
     """A file of JSON; ParityError for one that is not there, or is none."""
     try:
-        if file.stat().st_size > MOST:
-            raise ParityError(f"{file}: {file.stat().st_size} bytes; allowed: at most {MOST}")
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = foreign_json(file)
     except OSError:
         raise ParityError(f"{file}: no such file; allowed: a folder as transformers saves it") from None
-    except ValueError as error:
-        raise ParityError(f"{file}: not JSON: {str(error).splitlines()[0][:120]}") from None
     if not isinstance(said, dict):
         raise ParityError(f"{file}: allowed: an object, {{...}}")
     return said

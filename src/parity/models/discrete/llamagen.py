@@ -4,7 +4,6 @@ Source: the released `t2i_XL_stage{1,2}_*.pt`, `vq_ds16_t2i.pt` and Flan-T5-XL's
 with other sizes, which the headers of its files say.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import configured
+from parity.base.files import configured, foreign_json
 from parity.base.weights import loaded, shapes
 from parity.experiment.schema import ModelSpec
 from parity.models.compiling import compiled
@@ -109,7 +108,7 @@ def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor]
     if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
         return None
     file = (path if path.is_dir() else path.parent) / "config.json"
-    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    said = foreign_json(file) if file.is_file() else {}
     state, sizes = released(path, said, LlamaGenConfig(**spec.network))  # type: ignore[arg-type]
     return state, sizes | {"target": spec.sha256["transformer"]}  # which nothing of it tells
 
