@@ -148,7 +148,7 @@ def test_a_record_that_cannot_be_read_is_one_that_is_not_there():
 
 def test_what_is_replaced_of_snakemake_is_there():
     """A version that calls it something else would read damaged records, and compare times, as before."""
-    import snakemake.workflow  # noqa: F401  before its dag: they import each other
+    import snakemake.api  # noqa: F401  before its dag, which imports it
     from snakemake.dag import DAG
     from snakemake.persistence.file import FilePersistence
 
