@@ -1,6 +1,6 @@
 """Every discrete decoder on the published families' own networks, tiny and random: the table of docs/equality.md.
 
-python benchmarks/family_certificates.py [VARIANT ...] [--families llamagen emu3] [--n 4096] [--threads 2]
+python benchmarks/family_certificates.py [VARIANT ...] [--families llamagen emu3] [--n 2048] [--threads 2]
 
 A family's pictures have 2 x 2 codes of four, so its network's law is listed and the exact layer counts. The last column
 says whether the verdict is the same on all families; the exit code is 1 if one of them differs.
@@ -26,7 +26,7 @@ MARGIN = 0.1
 MOST = {"top_k": families.SAMPLING.top_k, "k": families.CODES - 1, "group": families.CODES}
 VARIANTS = [
     *options.methods("discrete"), "sjd: {init: sample_above}", "sjd: {tolerance: 0.2}",
-    "sjd_coupled: {coupling: maximal}", "spec: {verify: block}", "lantern: {delta: 0.0}", "lantern_pp: {relax: 0.0}",
+    "sjd_coupled: {coupling: maximal}", "gsd: {distance: 100.0}", "spec: {verify: block}", "lantern_pp: {relax: 0.0}",
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def words(verdict: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    a = asked(__doc__, VARIANTS, families=list(families.STAND_INS), n=4096)
+    a = asked(__doc__, VARIANTS, families=list(families.STAND_INS), n=2048)
     torch.set_num_threads(1)  # chunks run side by side instead
     found: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
