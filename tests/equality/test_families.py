@@ -5,6 +5,7 @@ import torch
 
 from parity.base.errors import ParityError
 from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.vvs import vvs
 from parity.decoders.steps import Step
 from parity.equality.exact import exact
 from parity.equality.faults import altered
@@ -63,3 +64,9 @@ def test_a_pass_for_what_is_forced_is_an_error(found):
     """A loop that knows no grammar verifies the line's end and the picture's, each in a pass of its own."""
     with pytest.raises(ParityError, match=r"row .*: [5-8] passes for 4 codes"):
         found["chameleon"].draw(faults.jacobi, 64, 0, {"window": 1})
+
+
+def test_what_is_taken_unverified_keeps_to_the_grammar(found):
+    """At a line's end all candidates but one are impossible, and a sequence of the tree is taken at random."""
+    tree = {"total": 12, "depth": 2, "top_k": 3, "interval": 2, "k": 3}
+    assert len(found["chameleon"].draw(vvs, 64, 0, tree)) == 64
