@@ -66,7 +66,9 @@ def test_a_pass_for_what_is_forced_is_an_error(found):
         found["chameleon"].draw(faults.jacobi, 64, 0, {"window": 1})
 
 
-def test_what_is_taken_unverified_keeps_to_the_grammar(found):
-    """At a line's end all candidates but one are impossible, and a sequence of the tree is taken at random."""
-    tree = {"total": 12, "depth": 2, "top_k": 3, "interval": 2, "k": 3}
+@pytest.mark.parametrize("top_k", [3, 6])
+def test_what_is_taken_unverified_keeps_to_the_grammar(found, top_k):
+    """At a line's end all candidates but one are impossible, under top-k 3 all of a wider tree's but three; and a
+    sequence of the tree is taken at random."""
+    tree = {"total": 4 * top_k, "depth": 2, "top_k": top_k, "interval": 2, "k": 3}
     assert len(found["chameleon"].draw(vvs, 64, 0, tree)) == 64

@@ -55,14 +55,12 @@ def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
 def take(line: Line, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
     """Write a sequence, nodes `path` [B, depth], unverified, in some `rows` [B] bool: how many of its tokens, [B]. To
     `truncate` is to take no more than the sequences' mean length (eq. 1); the image's last token is always left to be
-    verified, and where the grammar forces a token that one is taken."""
+    verified."""
     leaf, depth = leaves(tree), path.shape[1]
     mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.at, depth)
     g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.at).clamp(min=0)
     g = torch.where(rows, g, 0)
     taken = tree.tokens.gather(1, path.clamp(min=0))
-    forced = line.model.forced[line.ahead(depth).clamp(max=line.model.length - 1)]
-    taken = torch.where(forced >= 0, forced, taken)
     held = torch.arange(depth, device=g.device) < g[:, None]
     line.tokens.scatter_(1, line.ahead(depth) + 1, torch.where(held, taken, 0))
     return g
