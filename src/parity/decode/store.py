@@ -33,8 +33,9 @@ def held(kept: Path) -> Iterator[None]:
     """Hold a shard's place while it is decoded: whoever wants the same one waits, and finds it. So jobs that a killed
     run left at work are not joined by others at the same. A byte of one file is the lock, the process's end ends it;
     where a file system has no locks, a shard may be decoded twice, and is the same."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with kept.parent.with_name(f".{kept.parent.name}.lock").open("ab") as file:
+    lock = kept.parent.with_name(f".{kept.parent.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
         with contextlib.suppress(OSError):
             fcntl.lockf(file, fcntl.LOCK_EX, 1, int(kept.stem[:15], 16))
         yield

@@ -70,8 +70,8 @@ def below(line: Line, candidates: Candidates | None) -> Tree:
 
 
 def leaves(tree: Candidates) -> Tensor:
-    """[B, T] bool: nodes without children that the drafter's law allows. Their paths are the tree's candidate sequences:
-    where fewer tokens are possible than a tree is wide, as where the grammar forces one, others fill it up."""
+    """[B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate sequences: where
+    fewer tokens are possible than a tree is wide, as where the grammar forces one, others fill it up."""
     T = tree.parents.shape[1]
     inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
     below = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
