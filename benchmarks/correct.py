@@ -9,6 +9,7 @@ more under another seed, as in an experiment. Families that `--keep` holds alrea
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,12 @@ def summary(kept: Sequence[dict[str, Any]]) -> Iterator[str]:
         single = [p for one in kept for p in one[layer]["single"].values()]
         yield f"{layer}: families rejected after Holm's correction {share(sum(p <= R.ALPHA for p in ps), len(ps))}"
         yield f"{layer}: single tests before correction {share(sum(p <= R.ALPHA for p in single), len(single))}"
+    of_test = defaultdict(list)
+    for one in kept:
+        for name, p in one["long"]["single"].items():
+            of_test[name.rpartition(": ")[2]].append(p)
+    for test, ps in of_test.items():
+        yield f"long, {test}: {share(sum(p <= R.ALPHA for p in ps), len(ps))}, {sum(p <= 0.001 for p in ps)} at .001"
     for kind in dict.fromkeys(one["kind"] for one in kept):
         own = [one for one in kept if one["kind"] == kind]
         first = [min(one[layer]["corrected"] for layer in ("exact", "long")) <= R.ALPHA for one in own]

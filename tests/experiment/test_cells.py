@@ -153,3 +153,14 @@ def test_files_of_cells_are_where_the_rules_look():
         assert Path(paths.folder(cell)).parts[:3] == ("results", "cells", cell.kind)
         assert paths.layer("teacher_forced", cell).endswith(f"teacher-forced/{cell.kind}/{cell.name}.json")
         assert cell.key in paths.pieces(config, cell, "shards")[0]
+
+
+@pytest.mark.parametrize(("equality", "looked_for"), [({}, True), ({"long_mutants": 0}, False), ({"long": 0}, False)])
+def test_faults_in_long_models_are_left_out_alone(equality, looked_for):
+    """Without them the long layer and the other faults stay."""
+    config = checks.load({"image": image(), "text": TEXT, "equality": equality})
+    found = paths.self_tests(config)
+    assert ({"faults-long", "faults-longanysubset"} <= set(found)) is looked_for
+    assert not [name for name in found if "long" in name and not looked_for]
+    assert {"faults-discrete", "faults-anysubset", "calibration"} <= set(found)
+    assert config.equality.long == equality.get("long", 65_536)

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
-SEAL, MARK, INSIDE = (
-    "checksum",
-    "sha256:",
-    "entries",
-)  # of a JSON file: the key, how its value begins, what is no object
+SEAL, MARK = "checksum", "sha256:"  # of a sealed file: the seal's key, and how its value begins
+INSIDE = "entries"  # the key of what is sealed, where that is no JSON object
 
 
 @contextmanager

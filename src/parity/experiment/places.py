@@ -8,12 +8,8 @@ from parity.base.errors import ConfigError
 from parity.base.files import foreign_json
 from parity.experiment.fields import PINNED
 
-WORDS = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-)  # of config.json, a drafter's and its target's
+# of config.json, a drafter's and its target's
+WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
 TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 
 
