@@ -16,7 +16,7 @@ from parity.equality.exact import exact
 from parity.equality.faults import long as faults
 from parity.equality.faults import planted
 from parity.equality.long.discrete import LONGEST, targets
-from parity.equality.scores import TESTS
+from parity.equality.scores import TESTS, spread
 from parity.models.discrete.hashed import Guided, HashedTable
 from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
 from parity.models.discrete.sampling import Sampled, TokenSampling
@@ -173,3 +173,12 @@ def test_every_test_has_its_size():
         found = exact(ar, some, {}, method="ar", seeds=[1000 + seed], family="all", layer="long")
         rejected += any(r["verdict"] == "rejected" for r in found)
     assert rejected <= 3
+
+
+def test_the_spread_of_a_hundred_sequences_is_rejected_as_often_as_its_level_says():
+    """Squares are skewed: a plain z of them rejects 45 of these 2,000 at .01."""
+    z = np.random.default_rng(0).normal(size=(2000, 100))
+    p = np.array([spread("long", own, np.ones(100))["p_value"] for own in z])
+    assert 90 <= (p <= 0.05).sum() <= 125 and 8 <= (p <= 0.01).sum() <= 32
+    wider = [spread("long", 1.4 * own, np.ones(100))["p_value"] for own in z[:200]]
+    assert np.mean(np.array(wider) <= 0.05) > 0.8
