@@ -214,7 +214,8 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in tensors(path, device, dtype, ignored):
             if into[name].is_meta:
-                module.load_state_dict({name: tensor}, strict=False, assign=True)
+                owner, _, own = name.rpartition(".")  # which alone is asked: a load walks all that is below
+                module.get_submodule(owner).load_state_dict({own: tensor}, strict=False, assign=True)
             else:
                 into[name].copy_(tensor)
 

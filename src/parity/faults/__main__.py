@@ -10,15 +10,19 @@ again. The exit code is 1 if a promise broke. Kinds that need mounts (root, or u
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from parity.base import forks
 from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.base.files import publish
+from parity.base.machine import use_package
+from parity.experiment.sources import ROOT
 from parity.faults.kinds import KINDS, MOUNTING, mounts
 from parity.faults.place import Place, snakefile
 from parity.faults.verdict import fault, reference
@@ -61,10 +65,19 @@ def kept(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+def warm() -> None:
+    """Begin what jobs of undisturbed runs fork from, in the environment that Snakemake will give them."""
+    before = os.environ.get("PATH", "")
+    use_package(Path(ROOT))
+    forks.begin()
+    os.environ["PATH"] = before  # each Snakemake puts its own in front
+
+
 def campaign(a: argparse.Namespace, place: Place, say: Any) -> list[dict[str, Any]]:
     """Every fault, those of earlier commands too."""
     found, begin = kept(a.out), time.monotonic()
     known = {(f["kind"], f["seed"]) for f in found}
+    warm()
     place.prepare()
     undisturbed = reference(place)
     a.out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from client import NAME, exactly, place, same_user, sent  # of this folder, by p
 
 # What may differ between the server's environment and a job's: the child takes the job's.
 FREE = {NAME, "TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES"}
+FREE.add("PARITY_COMMAND")  # what was typed, for a page to tell
 Request = dict[str, Any]
 
 
