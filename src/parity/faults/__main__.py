@@ -24,7 +24,7 @@ from parity.base.files import publish
 from parity.base.machine import use_package
 from parity.experiment.sources import ROOT
 from parity.faults.kinds import KINDS, MOUNTING, mounts
-from parity.faults.place import Place, snakefile
+from parity.faults.place import EXPERIMENTS, Place, snakefile
 from parity.faults.verdict import fault, reference
 
 COLUMNS = ("kind", "faults", "at once", "after a line", "broken", "tokens equal", "decoded twice", "seconds a fault")
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def asked(a: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """(kind, seed) of every fault that was asked for."""
+    """(kind, seed) of every fault that was asked for: each kind in turn, on each experiment in turn."""
     able = [k for k in a.only or KINDS if k not in MOUNTING or mounts()]
     if not able:
         raise ParityError(f"--only {' '.join(a.only)}: needs mounts of one's own; allowed: as root, or others")
@@ -73,13 +73,15 @@ def warm() -> None:
     os.environ["PATH"] = before  # each Snakemake puts its own in front
 
 
-def campaign(a: argparse.Namespace, place: Place, say: Any) -> list[dict[str, Any]]:
+def campaign(a: argparse.Namespace, folder: Path, say: Any) -> list[dict[str, Any]]:
     """Every fault, those of earlier commands too."""
     found, begin = kept(a.out), time.monotonic()
     known = {(f["kind"], f["seed"]) for f in found}
+    places, undisturbed = [Place(folder / name, snakefile(), experiment=name) for name in EXPERIMENTS], []
     warm()
-    place.prepare()
-    undisturbed = reference(place)
+    for place in places:
+        place.prepare()
+        undisturbed.append(reference(place))
     a.out.parent.mkdir(parents=True, exist_ok=True)
     if a.out.exists() and not a.out.read_bytes().endswith(b"\n"):
         publish(a.out, a.out.read_bytes() + b"\n")
@@ -89,7 +91,9 @@ def campaign(a: argparse.Namespace, place: Place, say: Any) -> list[dict[str, An
         if (kind, seed) in known:
             continue
         say(found, f"{kind} {seed}")
-        found.append(fault(place, kind, seed, undisturbed))
+        which = seed // len(KINDS) % len(places)
+        of = {"experiment": places[which].experiment}
+        found.append(of | fault(places[which], kind, seed, undisturbed[which]))
         with a.out.open("a", encoding="utf-8") as stream:
             print(json.dumps(found[-1]), file=stream)
         if found[-1]["finished"] == "broken":
@@ -118,7 +122,6 @@ def main() -> None:
     a = parser().parse_args()
     console, begin = Console(highlight=False, markup=False, emoji=False), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as folder, Status("the undisturbed run") as status:
-        place = Place((a.folder or Path(folder)).absolute(), snakefile())
 
         def say(found: list[dict[str, Any]], now: str, broken: str = "") -> None:
             wrong = sum(f["finished"] == "broken" for f in found)
@@ -127,7 +130,7 @@ def main() -> None:
             if broken:
                 console.print(f"broken: {now}: {broken}", soft_wrap=True)
 
-        found = campaign(a, place, say)
+        found = campaign(a, (a.folder or Path(folder)).absolute(), say)
     table = Table(*COLUMNS)
     for row in rows(found):
         table.add_row(*row)

@@ -50,8 +50,10 @@ def at_random(place: Place, rng: random.Random) -> tuple[Run, float]:
     """A run at a random moment of its time."""
     left_to_do(place, rng)
     run, moment = place.start(), rng.uniform(0.2, 1.0) * min(place.seconds, 60)
-    run.until(moment)
-    return run, round(moment, 2)
+    passed = run.until(moment)
+    if not run.alive():
+        place.took(passed)
+    return run, round(passed, 2)
 
 
 def kill_worker(place: Place, rng: random.Random) -> Did:
