@@ -127,3 +127,14 @@ def test_slide_moves_rows_by_their_own_step():
     values, new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
     assert values[0].tolist() == [1, 2, 3] and values[1, :2].tolist() == [5, 6]
     assert new.tolist() == [[False] * 3, [False, False, True], [True] * 3]
+
+
+@pytest.mark.parametrize("point", [False, True])
+def test_a_tolerance_accepts_too_much_but_nothing_of_probability_zero(point):
+    p, q = laws([0.0, 0.1, 0.9], [0.1, 0.0, 0.9]), laws([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+    points, low = torch.full((1, 2), point), torch.zeros(1, 2, dtype=torch.float64)
+    accepted = [
+        int(verify(p, q, torch.tensor([draft]), points, low + 0.3, 10 * ONES / (1 + 99 * ONES.cumsum(-1)), 0.4).kept)
+        for draft in ([1, 0], [0, 0])
+    ]
+    assert accepted == [2, 1]  # likely enough with the tolerance alone; ruled out

@@ -1,12 +1,16 @@
 """The one accept-or-resample core of the discrete decoders.
 
 Words, for a window of W positions:
-- draft: the token proposed for a position before this pass; q is the law it was drawn from given the noise of earlier
-positions; - p: the target's law at the position, given the tokens that were fed (final ones, then drafts); - accepted:
-a draft that is kept; the run of accepted drafts ends at the first rejection; - corrected: the token drawn in place of
-the first rejected draft. Accepted and corrected tokens are final, their law is p; - fresh: tokens after the correction,
-drawn from p: the drafts of the next pass, whose law q is this p. Never an older q: published code
-  that stores the old law of a kept token is measurably biased.
+
+    draft      the token proposed for a position before this pass; q is the law it was drawn from given the noise of
+               earlier positions
+    p          the target's law at the position, given the tokens that were fed (final ones, then drafts)
+    accepted   a draft that is kept; the run of accepted drafts ends at the first rejection
+    corrected  the token drawn in place of the first rejected draft
+    fresh      tokens behind the correction, drawn from p: the drafts of the next pass, whose law q is this p
+
+Accepted and corrected tokens are final, their law is p. A fresh token's q is never an older one: published code that
+stores the old law of a kept token is measurably biased.
 """
 
 from typing import NamedTuple
@@ -61,14 +65,16 @@ def verify(
 
     A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with
     probability p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for
-    token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability.
+    token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability, but to none of a
+    token with p = 0, which may break the grammar.
     """
     fresh = race(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
-    likely = u * own_q < own_p + tolerance * own_q  # strict: p = 0 is never accepted, no 0/0
+    likely = u * own_q < own_p + tolerance * own_q  # strict: no 0/0
     hit = fresh == draft
     if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
         hit = hit | (u * (1 - own_p) < tolerance)
+        hit, likely = (x & (own_p > 0) for x in (hit, likely))
     accepted = torch.where(point, hit, likely)
     return finish(p, q, draft, point, accepted, fresh, exponential)
 
