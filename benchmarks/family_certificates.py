@@ -26,7 +26,7 @@ MARGIN = 0.1
 # Cut as in the exact layer, and besides: candidates are tokens that top-k leaves, look-alikes are codes.
 MOST = {"top_k": families.SAMPLING.top_k, "k": families.CODES - 1, "group": families.CODES}
 VARIANTS = [
-    *options.methods("discrete"), "sjd: {init: sample_above}",
+    *options.methods("discrete"), "sjd: {init: sample_above}", "sjd: {tolerance: 0.2}",
     "sjd_coupled: {coupling: maximal}", "gsd: {distance: 3.0}", "spec: {verify: block}", "lantern_pp: {relax: 0.0}",
 ]  # fmt: skip
 
