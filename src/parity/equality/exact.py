@@ -42,7 +42,7 @@ def exact(
     claim    a decoder that claims to be "lossless" may not draw what has probability zero (ParityError); of a "lossy"
              one it is a rejection, and the note counts how often
     draws    of the Monte-Carlo null
-    family   what Holm's correction runs over: see parity.equality.targets; "all", the tests of all targets together
+    family   what Holm's correction runs over: see parity.equality.targets
     layer    of the rows
     """
 
@@ -53,14 +53,12 @@ def exact(
         for target in some:
             drawn = target.draw(decoder, n, seed, options or {}, threads, strict=claim == "lossless")
             rows += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, layer, seed, draws)]
-        if family == "all":
-            R.family(r for r in rows if r["decides"])
-        return over_targets(rows) if family == "targets" else rows
+        if family == "targets":
+            return over_targets(rows)
+        R.family(r for r in rows if r["decides"])
+        return rows
 
-    result = []
-    for together in [[target] for target in targets] if family == "tests" else [targets]:
-        first = run(together, 0)
-        rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}
-        again = [t for t in together if t.name in rejected]
-        result += first + (run(again, 1) if again and len(seeds) > 1 else [])
-    return result
+    first = run(targets, 0)
+    rejected = {r["model"] for r in first if r["decides"] and r["verdict"] == "rejected"}
+    again = [t for t in targets if t.name in rejected]
+    return first + (run(again, 1) if again and len(seeds) > 1 else [])

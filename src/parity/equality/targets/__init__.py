@@ -4,8 +4,8 @@ A module of this folder says of its kind
 
     targets(which="full")  its targets; `which` is "full" or "small" (the same where a kind has few)
     DRAWS                  of the Monte-Carlo null, where nothing else is asked for
-    FAMILY                 what Holm's correction runs over: "targets", each test over all targets, or "tests", the
-                           tests of one target, each target a family of its own
+    FAMILY                 what Holm's correction runs over: "targets", each test over all targets, where one test
+                           decides; "all", the deciding tests of all targets together
 
 and of each target what `Target` lists.
 """

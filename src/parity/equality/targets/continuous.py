@@ -16,7 +16,7 @@ from parity.models.continuous.protocol import Pair, Start
 from parity.models.continuous.tabular import Mixture, TabularMixture, random_mixture
 
 DRAWS = 4999
-FAMILY = "tests"
+FAMILY = "all"
 
 
 @dataclass(frozen=True)
