@@ -17,7 +17,8 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 STYLES = ("auto", "live", "lines", "plain")
-NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
+# a log file that cannot be set up is of Snakemake's own folder: a run says so in its own line, a dry run needs none
+NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile", "Failed to setup log file")
 
 
 @dataclass
