@@ -17,8 +17,8 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 STYLES = ("auto", "live", "lines", "plain")
-# a log file that cannot be set up is of Snakemake's own folder: a run says so in its own line, a dry run needs none
-NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile", "Failed to setup log file")
+NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
+UNKEPT = "Failed to setup log file"  # of Snakemake's own: the run then ends in a line of ours
 
 
 @dataclass
@@ -59,6 +59,8 @@ class LogHandler(LogHandlerBase):
                 said.get("rule_msg"),
                 None,
             )  # elsewhere rule, input and output are told whole
+        if str(record.msg).startswith(UNKEPT):
+            return
         if self.run is not None:
             self.run.take(record)
         elif not (isinstance(record.msg, str) and record.msg.startswith(NOISE)):

@@ -108,7 +108,6 @@ except ParityError as error:
 if MAIN:
     machine.keep_records(Path("results/.snakemake"), KEPT)
     machine.pass_over_damaged(FilePersistence)
-    machine.pass_over_unkept(FilePersistence)
     machine.pass_over_clocks(DAG)
     workflow.execute = alone.alone(workflow, KEPT, Path("results"))
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}

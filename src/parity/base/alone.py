@@ -114,8 +114,9 @@ def said(file: IO[str]) -> dict[str, Any]:
 
 def alone(workflow: Any, kept: Path, results: Path) -> Callable[..., Any]:
     """A Snakemake workflow's `execute` that holds the folder first; one line and exit code 1 where another run does, or
-    where something of the `results` is to be made anew in a folder that cannot be written. A job that Snakemake runs by
-    a Snakemake of its own is part of the run that holds it; `--nolock` asks for no lock."""
+    where a plan cannot write to its own folder, or something of the `results` is to be made anew in one that cannot be
+    written. A job that Snakemake runs by a Snakemake of its own is part of the run that holds it; `--nolock` asks for
+    no lock."""
     from snakemake.exceptions import ProtectedOutputException
 
     execute = workflow.execute
@@ -130,8 +131,8 @@ def alone(workflow: Any, kept: Path, results: Path) -> Callable[..., Any]:
                 sys.exit(1)
         try:
             return execute(*arguments, **settings)
-        except ProtectedOutputException:
-            writing(results, *sorted(folder for folder in results.rglob("*") if folder.is_dir()))
-            raise  # a file that its owner protects
+        except (ProtectedOutputException, OSError):
+            writing(kept, results, *sorted(folder for folder in results.rglob("*") if folder.is_dir()))
+            raise  # such as a file that its owner protects
 
     return held

@@ -130,18 +130,6 @@ def pass_over_damaged(records: Any) -> None:
     records._read_record = sound
 
 
-def pass_over_unkept(records: Any) -> None:
-    """Let a dry run plan where nothing can be written: what Snakemake keeps of files' times saves the next run some
-    looks, and ended it in a traceback. `records`: its class that keeps them."""
-    save = records.save_iocache
-
-    def tried(self: Any) -> None:
-        with contextlib.suppress(OSError):
-            save(self)
-
-    records.save_iocache = tried
-
-
 def pass_over_clocks(plan: Any) -> None:
     """Let an input be of a later time than what a job has just made of it, as after a clock was set back: inputs are
     compared by their content, so nothing is made again for it; Snakemake failed the job. `plan`: its class that looks
