@@ -65,6 +65,8 @@ rule continuous:
 
 
 onstart:
+    if MAIN and not workflow.storage_settings.default_storage_provider:
+        alone.writing(Path("results"), Path("logs"))
     forks.begin()
     # for a limit of jobs a second Snakemake looks anew each second, once for each job so far
     if workflow.local_exec:

@@ -18,6 +18,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 STYLES = ("auto", "live", "lines", "plain")
 NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
+UNKEPT = "Failed to setup log file"  # of Snakemake's own: the run then ends in a line of ours
 
 
 @dataclass
@@ -58,6 +59,8 @@ class LogHandler(LogHandlerBase):
                 said.get("rule_msg"),
                 None,
             )  # elsewhere rule, input and output are told whole
+        if str(record.msg).startswith(UNKEPT):
+            return
         if self.run is not None:
             self.run.take(record)
         elif not (isinstance(record.msg, str) and record.msg.startswith(NOISE)):

@@ -8,6 +8,7 @@ import pytest
 
 from parity.base import alone
 from parity.base.errors import ParityError
+from parity.faults.kinds import APART, READ_ONLY, mounts
 
 RUN = """
 import sys
@@ -91,3 +92,28 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_planned_all_the_same(tm
     ):
         alone.hold(tmp_path / "file/kept")
     alone.hold(tmp_path / "file/kept", planning=True)
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from parity.base import alone
+alone.writing(*map(Path, sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not mounts(), reason="this user may not mount")
+def test_whether_a_folder_can_be_written_is_tried(tmp_path):
+    """Not read from modes: root may write whatever they say. A folder that is not there yet is as the one above it."""
+    (tmp_path / "held").mkdir()
+
+    def tried(*before):
+        command = [*before, sys.executable, "-c", WRITE, str(tmp_path), str(tmp_path / "held/new/one")]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert tried().returncode == 0
+    done = tried(*APART, "sh", "-c", READ_ONLY, "sh", str(tmp_path / "held"))
+    assert done.returncode == 1 and done.stdout == ""
+    said = "cannot be written (Read-only file system); allowed: a folder that can be written, such as by --directory"
+    assert done.stderr == f"error: {tmp_path}/held/new/one: {said}\n"
+    assert [p.name for p in tmp_path.rglob("*")] == ["held"]  # nothing is left

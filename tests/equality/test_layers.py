@@ -149,7 +149,7 @@ def test_a_layer_that_lacks_something_is_one_line(tmp_path, monkeypatch, cut, la
     (tmp_path / "equality/layers/discrete").mkdir(parents=True)
     (tmp_path / "equality/layers/discrete/toy.py").write_text(TOY.replace(cut, cut.replace(lacks, "other")))
     monkeypatch.setattr(declared, "PACKAGE", tmp_path)
-    declared.source.cache_clear()
+    declared.outline.cache_clear()
     with pytest.raises(ConfigError, match=rf"layers/discrete/toy.py: declares no {lacks}"):
         require("equality/layers/discrete", "toy", ("READS", "SETTINGS"), ("rows",))
 

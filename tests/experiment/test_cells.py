@@ -90,13 +90,13 @@ def test_methods_of_one_name_in_two_kinds_are_two_methods(monkeypatch, tmp_path)
     )
     (tmp_path / "decoders/anysubset").symlink_to(declared.PACKAGE / "decoders/anysubset")
     monkeypatch.setattr(declared, "PACKAGE", tmp_path)
-    for read in (declared.source, options.option_schema):
+    for read in (declared.outline, options.option_schema):
         read.cache_clear()
     try:
         assert options.options("discrete", "diffusion", {}) == {"speed": 3}
         assert options.options("anysubset", "diffusion", {}) == {"steps": 64}
     finally:
-        for read in (declared.source, options.option_schema):
+        for read in (declared.outline, options.option_schema):
             read.cache_clear()
 
 
@@ -138,12 +138,12 @@ def test_a_module_that_declares_too_little_is_one_line_that_names_it(tmp_path, m
     ):  # fmt: skip
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / file).write_text(text)
-        declared.source.cache_clear()
+        declared.outline.cache_clear()
         study.metrics.cache_clear()
         with pytest.raises(ConfigError) as error:
             study.metrics("discrete") if folder == "metrics" else layers.declared(folder.rpartition("/")[2])
         assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
-    declared.source.cache_clear()
+    declared.outline.cache_clear()
     study.metrics.cache_clear()
 
 

@@ -76,6 +76,32 @@ def test_a_stage_imports_what_it_needs(brought, stage):
     assert brought[stage] & DEAR <= STAGES[stage][1]
 
 
+TOPS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def tops(*modules):
+    """Top-level names that importing modules brings to a bare Python."""
+    return set(subprocess.run([sys.executable, "-c", TOPS, *modules], text=True, capture_output=True).stdout.split())
+
+
+def test_planning_imports_no_library_but_what_reads_the_configuration():
+    """Nor numpy and torch, which every other stage may have. Snakemake itself has imported yaml."""
+    dear = DEAR - {"pydantic", "yaml"} | {"numpy", "torch", "requests", "urllib3", "docutils"}
+    planning = [
+        *STAGES["planning"][0], "parity.base.alone", "parity.base.machine", "parity.base.verdicts",
+        "parity.experiment.layers", "parity.experiment.pins", "parity.experiment.paths",
+    ]  # fmt: skip
+    found = tops(*planning)
+    assert {"parity", "pydantic"} <= found
+    assert found & dear == set()
+    assert {"numpy"} <= tops(*planning, "parity.metrics.statistics") & dear
+
+
 def test_what_the_list_calls_dear_is_seen(brought):
     """The report's page does bring them: the test above would notice."""
     assert {"pandas", "matplotlib", "seaborn"} <= brought["report"]

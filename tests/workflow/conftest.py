@@ -39,14 +39,16 @@ continuous:
 """
 
 
-PARSED = {}  # what runs in earlier copies found of sources, by their content: the parsing is half of a dry run's time
+# what runs in earlier copies found of sources, by their content: the parsing is half of a dry run's time
+PARSED = {"sources.json": {}, "declared.json": {}}
 
 
 def copied(folder):
     """A copy of the project without results."""
     folder.mkdir(exist_ok=True)
     (folder / ".snakemake").mkdir()
-    (folder / ".snakemake/sources.json").write_text(json.dumps(PARSED))
+    for name, found in PARSED.items():
+        (folder / ".snakemake" / name).write_text(json.dumps(found))
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -77,8 +79,9 @@ def runner(project):
             print(json.dumps(asked | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)
             code = int(process.stdout.readline())
             done = subprocess.CompletedProcess(given, code, out.read(), err.read())
-        parsed = cwd / ".snakemake/sources.json"
-        PARSED.update(read_json(parsed) if parsed.exists() else {})
+        for name, found in PARSED.items():
+            parsed = cwd / ".snakemake" / name
+            found.update(read_json(parsed) if parsed.exists() else {})
         return done
 
     return run

@@ -44,6 +44,7 @@ def told(run, tmp_path, end=True):
     log = tmp_path / "0.log"
     run(record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"))
     run(record(text="Building DAG of jobs..."))
+    run(record(level=logging.ERROR, text="Failed to setup log file: [Errno 30] Read-only file system: 'x'"))
     run(record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"))
     run(job(1, log))
     run(job(2, log))

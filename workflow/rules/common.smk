@@ -32,12 +32,26 @@ except ModuleNotFoundError as missing:
 
 if MAIN:
     sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
+    machine.collect_seldom()
 machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
 from parity.base.files import canonical, check_sums, sealed
 from parity.experiment import cells as parity_cells
 from parity.experiment import prompts as parity_prompts
-from parity.experiment import checks, given, layers, needs, options, paths, pins, sources, stand_in, study
+from parity.experiment import (
+    checks,
+    declared,
+    given,
+    kept,
+    layers,
+    needs,
+    options,
+    paths,
+    pins,
+    sources,
+    stand_in,
+    study,
+)
 from parity.inputs import readers
 
 
@@ -58,7 +72,8 @@ if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if 
     configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
 
 
-sources.remember(KEPT / "sources.json")
+kept.remember(KEPT / "sources.json", sources.known)
+kept.remember(KEPT / "declared.json", declared.known)
 machine.use_package(Path(sources.ROOT), alone=MAIN)
 if MAIN:
     warm = forks.prefix().replace("{", "{{").replace("}", "}}")
@@ -94,7 +109,7 @@ if MAIN:
     machine.keep_records(Path("results/.snakemake"), KEPT)
     machine.pass_over_damaged(FilePersistence)
     machine.pass_over_clocks(DAG)
-    workflow.execute = alone.alone(workflow, KEPT)
+    workflow.execute = alone.alone(workflow, KEPT, Path("results"))
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
 VARIANTS = {

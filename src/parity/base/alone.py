@@ -14,6 +14,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -78,6 +79,29 @@ def hold(kept: Path, planning: bool = False) -> None:
     HELD.append(file)
 
 
+def check_writable(*folders: Path) -> None:
+    """ParityError for a folder in which no file can be made; of one that is not there yet the nearest above it counts.
+    By trying, for modes tell little: root may write whatever they say, but not where a disk is mounted read-only."""
+    for folder in folders:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            place = "allowed: a folder that can be written, such as by --directory"
+            raise ParityError(f"{folder}: cannot be written ({error.strerror}); {place}") from None
+
+
+def writing(*folders: Path) -> None:
+    """One line and exit code 1 where a folder cannot be written: asked when jobs are about to begin, for a run with
+    nothing to do writes nothing."""
+    try:
+        check_writable(*folders)
+    except ParityError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
 def said(file: IO[str]) -> dict[str, Any]:
     """The last run that held the lock; {} if none has."""
     file.seek(0)
@@ -88,9 +112,13 @@ def said(file: IO[str]) -> dict[str, Any]:
     return run if isinstance(run, dict) and {"process", "host"} <= set(run) else {}
 
 
-def alone(workflow: Any, kept: Path) -> Callable[..., Any]:
-    """A Snakemake workflow's `execute` that holds the folder first; one line and exit code 1 where another run does. A
-    job that Snakemake runs by a Snakemake of its own is part of the run that holds it; `--nolock` asks for no lock."""
+def alone(workflow: Any, kept: Path, results: Path) -> Callable[..., Any]:
+    """A Snakemake workflow's `execute` that holds the folder first; one line and exit code 1 where another run does, or
+    where a plan cannot write to its own folder, or something of the `results` is to be made anew in one that cannot be
+    written. A job that Snakemake runs by a Snakemake of its own is part of the run that holds it; `--nolock` asks for
+    no lock."""
+    from snakemake.exceptions import ProtectedOutputException
+
     execute = workflow.execute
 
     @functools.wraps(execute)
@@ -101,6 +129,10 @@ def alone(workflow: Any, kept: Path) -> Callable[..., Any]:
             except ParityError as error:
                 print(f"error: {error}", file=sys.stderr)
                 sys.exit(1)
-        return execute(*arguments, **settings)
+        try:
+            return execute(*arguments, **settings)
+        except (ProtectedOutputException, OSError):
+            writing(kept, results, *sorted(folder for folder in results.rglob("*") if folder.is_dir()))
+            raise  # such as a file that its owner protects
 
     return held

@@ -6,13 +6,25 @@ names the file and what it lacks.
 """
 
 import ast
+import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
+from parity.experiment.kept import Kept
 
 PACKAGE = Path(__file__).parents[1]
+
+
+class Outline(NamedTuple):
+    """What stands at the top of a module, as text by name: values that are assigned, and heads of functions."""
+
+    values: dict[str, str]
+    functions: dict[str, str]
+
+
+known: Kept = {}  # outlines by the digest of a module's text
 
 
 def modules(package: str) -> tuple[str, ...]:
@@ -20,25 +32,45 @@ def modules(package: str) -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in (PACKAGE / package).glob("*.py") if not p.stem.startswith("__")))
 
 
-@cache
 def source(package: str, module: str) -> ast.Module:
     """The parsed source of a module."""
     return ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))
 
 
+@cache
+def outline(package: str, module: str) -> Outline:
+    """Of a module; its source is parsed once a text, not once a run, where `known` is kept."""
+    key = hashlib.sha256((PACKAGE / package / f"{module}.py").read_bytes()).hexdigest()
+    if key not in known:
+        known[key] = list(outlined(source(package, module)))
+    return Outline(*known[key])
+
+
+def outlined(tree: ast.Module) -> Outline:
+    """Of what is assigned or defined twice, the first. The tree's functions lose their bodies."""
+    said = Outline({}, {})
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            said.values.setdefault(node.targets[0].id, ast.unparse(node.value))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            said.values.setdefault(node.target.id, ast.unparse(node.value))
+        if isinstance(node, ast.FunctionDef):
+            node.body, node.decorator_list = [ast.Pass()], []
+            said.functions.setdefault(node.name, ast.unparse(node))
+    return said
+
+
 def constant(package: str, module: str, name: str, default: Any = None) -> Any:
     """The value of a literal that a module assigns; `default` if it assigns none."""
-    for node in source(package, module).body:
-        if isinstance(node, ast.Assign) and node.targets[0].__dict__.get("id") == name:
-            return ast.literal_eval(node.value)
-        if isinstance(node, ast.AnnAssign) and node.target.__dict__.get("id") == name and node.value is not None:
-            return ast.literal_eval(node.value)
-    return default
+    text = outline(package, module).values.get(name)
+    return default if text is None else ast.literal_eval(text)
 
 
 def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
-    """The definition of a function at the top of a module, or None."""
-    return next((n for n in source(package, module).body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    """The head of a function at the top of a module, its arguments with their annotations; or None."""
+    text = outline(package, module).functions.get(name)
+    found = ast.parse(text).body[0] if text else None
+    return found if isinstance(found, ast.FunctionDef) else None
 
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,16 +6,13 @@ Modules that a job imports by name (a decoder, a model family) are given beside 
 """
 
 import ast
-import atexit
-import contextlib
 import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from parity.base.files import read_json, write_result
 from parity.experiment.declared import PACKAGE
+from parity.experiment.kept import Kept
 
 ROOT = PACKAGE.parent
 
@@ -55,33 +52,18 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-_known: dict[str, list[Any]] = {}  # by the digest of a text: that of its code, and what of this package it imports
+known: Kept = {}  # by the digest of a text: that of its code, and what of this package it imports
 
 
-def facts(file: Path) -> list[Any]:
+def facts(file: Path) -> list:
     """[digest of the code, modules of this package that it may import] of a source; parsed once a text."""
     text = file.read_bytes()
     key = hashlib.sha256(text).hexdigest()
-    if key not in _known:
+    if key not in known:
         tree = ast.parse(text)
         names = sorted({name for name in imported(tree) if name.partition(".")[0] == "parity"})
-        _known[key] = [hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names]
-    return _known[key]
-
-
-def remember(file: Path) -> None:
-    """Read what earlier runs found of sources, by their content, and write it back at the end: the parsing of a hundred
-    files was half of a dry run's time. A file that is not whole, or cannot be written, costs that time again."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        _known.update(read_json(file))
-    before = len(_known)
-
-    def keep() -> None:
-        if len(_known) > before:
-            with contextlib.suppress(OSError):
-                write_result(file, _known)
-
-    atexit.register(keep)
+        known[key] = [hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names]
+    return known[key]
 
 
 @cache
