@@ -42,6 +42,36 @@ def test_noise_is_uniform_and_uncorrelated():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / a.size**0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_words_are_splitmix64s_on_a_cpu_and_elsewhere(dtype):
+    """Against integers of any size; a shift that is not logical, or no last step, is noticed."""
+
+    def mixed(z: int, last: int = 31, signed: bool = False) -> int:
+        z %= 1 << 64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (last, 1)):
+            low = z - (1 << 64) if signed and z >> 63 else z
+            z = (z ^ low >> shift) * factor % (1 << 64)
+        return z
+
+    def reference(key: int, index: int, **how: bool | int) -> list[int]:
+        golden = 0x9E3779B97F4A7C15
+        stream = mixed((index * 0xBF58476D1CE4E5B9 ^ mixed(key + 2 * golden)) + golden)  # of "accept"
+        return [mixed(stream + k * golden, **how) >> 64 - bits for k in range(1, 9)]
+
+    def reference_of(**how: bool | int) -> list[list[list[int]]]:
+        return [[reference(k, i, **how) for i in index[0].tolist()] for k in (5, 2**63 + 9)]
+
+    bits, index = 53 if dtype == torch.float64 else 24, torch.tensor([[0, 1, 2**40, -3]])
+    noise = Noise(torch.tensor([5, 9 - 2**63]), dtype)
+    here = noise._uniform("accept", index, 8)
+    elsewhere = Noise(noise.keys, dtype)
+    elsewhere.array = False  # as on any other device
+    assert torch.equal(here, elsewhere._uniform("accept", index, 8))
+    assert torch.equal(here, (torch.tensor(reference_of()).to(dtype) + 0.5) * 2.0**-bits)
+    assert (reference_of() == reference_of(last=64)) == (bits == 24)  # the last step, left out where it changes nothing
+    assert reference_of() != reference_of(signed=True)
+
+
 def test_float32_noise_is_the_leading_bits_of_float64():
     keys = torch.tensor([row_key(0, str(i)) for i in range(1000)])
     index = torch.arange(50)[None]
