@@ -124,7 +124,7 @@ def test_acceptance_is_one_minus_total_variation():
 
 
 def test_slide_moves_rows_by_their_own_step():
-    values, new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
+    (values,), new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
     assert values[0].tolist() == [1, 2, 3] and values[1, :2].tolist() == [5, 6]
     assert new.tolist() == [[False] * 3, [False, False, True], [True] * 3]
 

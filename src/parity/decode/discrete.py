@@ -39,23 +39,23 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     """
     B, L, device = len(start), model.length, start.device
     canvas = Canvas(model.forced.clamp(min=0).repeat(B, 1))
-    nfe, nodes = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(2))
-    kept_by_step = []
+    by_step: list[tuple[Tensor, Tensor]] = []  # [B] each: tokens that became final, and those evaluated
+    i = torch.arange(0, device=device)
     for new, kept, positions, evaluated in steps:
-        i = torch.arange(new.shape[1], device=device)
+        if len(i) != new.shape[1]:
+            i = torch.arange(new.shape[1], device=device)
         places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
         canvas.write(places.clamp(max=L), new)
-        active = kept > 0
-        nfe += active
         if evaluated is None:
             evaluated = (positions < L).sum(1) if positions.ndim == 2 else (L - positions).clamp(max=new.shape[1])
-        nodes += torch.where(active, evaluated, 0)
-        kept_by_step.append(kept)
+        by_step.append((kept, evaluated))
     seconds = canvas.finish((model.forced < 0).expand(B, L))
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
-    kept = torch.stack(kept_by_step, 1).to(torch.int16)
-    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept, canvas.steps, seconds, canvas.first)
+    kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
+    active = kept > 0
+    nfe, nodes = active.sum(1), torch.where(active, nodes, 0).sum(1)
+    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept.to(torch.int16), canvas.steps, seconds, canvas.first)
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:

@@ -14,6 +14,7 @@ class Line:
             first; `spare` columns take what is drawn past the end
     at      [B] first open position; before: that of the last pass
     step    passes made
+    grammar whether tokens are forced
     end     behind the last position whose token is drawn
     """
 
@@ -22,8 +23,10 @@ class Line:
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
         self.at = self.before = torch.zeros_like(start)
+        self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
         self.end = model.length  # or where the grammar forces all that follows, which costs no pass
-        if getattr(model, "grammar", True):
+        self.grammar = getattr(model, "grammar", True)
+        if self.grammar:
             self.end = 1 + int((model.forced < 0).nonzero().max())
 
     def left(self) -> int:
@@ -36,7 +39,7 @@ class Line:
 
     def ahead(self, n: int) -> Tensor:
         """[B, n] the first n open positions, counted on past a row's end."""
-        return self.at[:, None] + torch.arange(n, device=self.at.device)
+        return self.at[:, None] + self.numbers[:n]
 
     def advance(self, tokens: Tensor, kept: Tensor, nodes: Tensor | None = None) -> Step:
         """Write a pass's tokens [B, W] from the first open position on; kept [B] of them are final, less those past the

@@ -26,7 +26,10 @@ class Verified(NamedTuple):
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
     """One draw from unnormalised `weights` [..., V] by a race of unit exponentials [..., V]; zero weights never win."""
-    return (weights / exponential).argmax(-1)
+    ratio = weights / exponential
+    if ratio.device.type == "cpu":  # numpy finds it several times faster
+        return torch.as_tensor(ratio.numpy().argmax(-1))
+    return ratio.argmax(-1)
 
 
 def probability(law: Tensor, tokens: Tensor) -> Tensor:
@@ -42,7 +45,7 @@ def none(rows: Tensor) -> bool:
 
 def run(holds: Tensor) -> Tensor:
     """[B] how many of [B, W] bool hold before the first that does not."""
-    return holds.long().cumprod(-1).sum(-1)
+    return holds.cumprod(-1).sum(-1)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
@@ -70,10 +73,9 @@ def verify(
     """
     fresh = race(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
-    likely = u * own_q < own_p + tolerance * own_q  # strict: no 0/0
-    hit = fresh == draft
+    hit, likely = fresh == draft, u * own_q < own_p  # strict: p = 0 is never accepted, no 0/0
     if tolerance:  # of the draws that miss, as many as the acceptance probability lacks
-        hit = hit | (u * (1 - own_p) < tolerance)
+        hit, likely = hit | (u * (1 - own_p) < tolerance), u * own_q < own_p + tolerance * own_q
         hit, likely = (x & (own_p > 0) for x in (hit, likely))
     accepted = torch.where(point, hit, likely)
     return finish(p, q, draft, point, accepted, fresh, exponential)
@@ -84,14 +86,13 @@ def finish(
 ) -> Verified:
     """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is
     not, then `fresh`."""
-    n = run(accepted)
-    i = torch.arange(draft.shape[1], device=draft.device)
-    first = n.clamp(max=draft.shape[1] - 1)[:, None]  # the first rejected slot (any slot, unused, if there is none)
+    held = accepted.cumprod(-1)  # 1 up to the first that is not
+    first = held.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)  # that slot (any, unused, if there is none)
     rows = first[..., None].expand(-1, -1, p.shape[-1])
     corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
-    tokens = torch.where(i < n[:, None], draft, torch.where(i == n[:, None], corrected, fresh))
-    return Verified(tokens, (n + 1).clamp(max=draft.shape[1]))
+    tokens = torch.where(held > 0, draft, fresh.scatter(1, first, corrected))
+    return Verified(tokens, first[:, 0] + 1)
 
 
 def transport(
@@ -157,8 +158,13 @@ def verify_siblings(
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
         accepted &= valid[:, k] & (rank < 0)
         rank, token = torch.where(accepted, k, rank), torch.where(accepted, v[:, 0], token)
-        tried = (valid[:, k] & (rank < 0) & ~point)[:, None]
-        p, q = torch.where(tried, normal(residual(p, q)), p), torch.where(tried, normal(q.scatter(-1, v, 0)), q)
+        still = (rank < 0) & ~point
+        if none(still):
+            break
+        tried = (valid[:, k] & still)[:, None]
+        p = torch.where(tried, normal(residual(p, q)), p)
+        if k + 1 < candidates.shape[1]:
+            q = torch.where(tried, normal(q.scatter(-1, v, 0)), q)
     return torch.where(rank < 0, race(p, exponential), token), rank
 
 
@@ -227,13 +233,13 @@ def descend(
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
 
 
-def slide(kept: Tensor, window: int, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Move a window on by `kept` [B]: values [B, W, ...] to (values [B, window, ...] of the next window, new [B,
+def slide(kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Move a window on by `kept` [B]: values [B, W, ...] each to (those [B, window, ...] of the next window, new [B,
     window]).
 
     `new` marks slots that no value was computed for; what stands there is arbitrary.
     """
-    W = values.shape[1]
+    W = values[0].shape[1]
     source = kept[:, None] + torch.arange(window, device=kept.device)
-    rows = torch.arange(len(values), device=values.device)[:, None]
-    return values[rows, source.clamp(max=W - 1)], source >= W
+    rows, held = torch.arange(len(kept), device=kept.device)[:, None], source.clamp(max=W - 1)
+    return [x[rows, held] for x in values], source >= W

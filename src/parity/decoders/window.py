@@ -59,6 +59,9 @@ class Window:
         self.shrink = shrink and not getattr(model, "static", False)
         self.line = Line(model, start, size)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
+        self.slot = torch.arange(size, device=start.device)
+        self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # what random drafts are, and a law of none
+        self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
         self.end = self.line.at  # [B] positions before it have been written
         self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
         self.tokens: Tensor | None = None  # [B, W], and below the law [B, W, V] they came from: of the last pass
@@ -69,7 +72,7 @@ class Window:
         left = self.line.left()
         W = min(self.size, left) if self.shrink else self.size
         self.where = self.line.ahead(W)
-        self.index = self.line.step * self.size + torch.arange(W, device=self.where.device)[None]
+        self.index = (self.slot[:W] + self.line.step * self.size)[None]
         self.exponential: Tensor | None = None
         return left > 0
 
@@ -94,10 +97,11 @@ class Window:
             frontier = (self.kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.model.vocab)
             q = self.stored.gather(1, frontier).expand(-1, W, -1)
             return self._given(race(q, self._draft_races()), q, torch.zeros_like(self.where, dtype=torch.bool))
-        fresh, (carried, new) = self.fresh(), slide(self.kept, W, self.tokens)
+        last = [self.tokens] if self.stored is None else [self.tokens, self.stored]
+        fresh, ((carried, *q_of), new) = self.fresh(), slide(self.kept, W, *last)
         if not self.refine:
             new = torch.ones_like(new)
-        q = fresh.q if self.stored is None else slide(self.kept, W, self.stored)[0]
+        q = q_of[0] if q_of else fresh.q
         q = q if self.laws is None else torch.where(new[..., None], fresh.q, q)
         return Drafts(torch.where(new, fresh.tokens, carried), q, new & fresh.point)
 
@@ -107,8 +111,7 @@ class Window:
         token that one."""
         V = self.model.vocab
         tokens = (self.noise.uniform("draft", self.index) * V).long().clamp(max=V - 1)
-        point = torch.ones_like(self.where, dtype=torch.bool)
-        q = torch.zeros((), dtype=self.noise.dtype, device=self.where.device).expand(*self.where.shape, V)
+        point, q = self.point.expand_as(self.where), self.nothing.expand(*self.where.shape, V)
         if self.init != "random":
             back = self.model.width if self.init.endswith("above") else 1
             source = self.where - back * (-((self.end[:, None] - 1 - self.where) // back)).clamp(min=1)
@@ -123,6 +126,8 @@ class Window:
 
     def _given(self, tokens: Tensor, q: Tensor, point: Tensor) -> Drafts:
         """The tokens, but the forced ones where the grammar leaves no choice."""
+        if not self.line.grammar:
+            return Drafts(tokens, q, point)
         forced = self.model.forced[self.where.clamp(max=self.model.length - 1)]
         return Drafts(torch.where(forced >= 0, forced, tokens), q, point | (forced >= 0))
 

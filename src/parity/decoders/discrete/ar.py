@@ -30,7 +30,8 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     while n < L:
         positions = torch.arange(n - feed.shape[1], n, device=start.device).expand(B, -1)
         p = model.logits(feed, positions)[:, -1].softmax(-1)
-        token = race(p, noise.exponential("sample", positions[:, -1] + 1, model.vocab))
+        at = positions[:, -1] + 1
+        token = race(p, noise.exponential("sample", at, model.vocab))
         feed = torch.cat([token[:, None], forced_run(n + 1)], 1)
-        yield Step(feed, torch.full_like(start, feed.shape[1]), torch.full_like(start, n))
+        yield Step(feed, torch.full_like(start, feed.shape[1]), at)
         n += feed.shape[1]

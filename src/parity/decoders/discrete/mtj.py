@@ -68,7 +68,7 @@ def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tenso
     [B, 1, V], which is also everyone's where the others were computed on noise (`warm`, after the first pass)."""
     if warm and slots.line.step == 1:
         return frontier.expand(-1, slots.size, -1)
-    carried, new = slide(slots.kept, slots.size, law)
+    (carried,), new = slide(slots.kept, slots.size, law)
     fresh = slots.fresh()
     return torch.where(new[..., None], torch.where(fresh.point[..., None], frontier, fresh.q), carried)
 

@@ -41,7 +41,7 @@ class Parareal:
     def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: Win) -> Tensor:
         """See Redraft. A slot whose law was of no node, or of noise, has q' itself."""
         assert self.law is not None
-        old, new = slide(slots.kept, slots.size, self.law)
+        (old,), new = slide(slots.kept, slots.size, self.law)
         new = torch.ones_like(new) if slots.line.step == 1 else new
         last, at = (ratio * e).log().clamp(min=FLOOR), (slots.where - 1).clamp(max=self.draft.length - 1)
         for _ in range(self.rounds):

@@ -79,9 +79,10 @@ class Sampled:
         if s.guidance == 1:
             logits = logits_of(tokens, positions, *more)
         else:
-            conditional, unconditional = logits_of(*(x.repeat(2, 1) for x in (tokens, positions, *more))).chunk(2)
+            conditional, unconditional = logits_of(*(torch.cat([x, x]) for x in (tokens, positions, *more))).chunk(2)
             logits = torch.lerp(unconditional, conditional, s.guidance)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if logits.dtype.itemsize < 4:
+            logits = logits.float()
         if s.temperature != 1:
             logits = logits / s.temperature
         if s.top_k:
