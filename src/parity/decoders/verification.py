@@ -26,10 +26,14 @@ class Verified(NamedTuple):
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
     """One draw from unnormalised `weights` [..., V] by a race of unit exponentials [..., V]; zero weights never win."""
-    ratio = weights / exponential
-    if ratio.device.type == "cpu":  # numpy finds it several times faster
-        return torch.as_tensor(ratio.numpy().argmax(-1))
-    return ratio.argmax(-1)
+    return largest(weights / exponential)
+
+
+def largest(x: Tensor) -> Tensor:
+    """Where x [..., V] is largest, the first of equals; on a CPU numpy finds it several times faster."""
+    if x.device.type != "cpu" or x.ndim < 2:
+        return x.argmax(-1)
+    return torch.from_numpy(x.numpy().argmax(-1))
 
 
 def probability(law: Tensor, tokens: Tensor) -> Tensor:

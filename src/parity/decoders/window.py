@@ -113,16 +113,27 @@ class Window:
         tokens = (self.noise.uniform("draft", self.index) * V).long().clamp(max=V - 1)
         point, q = self.point.expand_as(self.where), self.nothing.expand(*self.where.shape, V)
         if self.init != "random":
-            back = self.model.width if self.init.endswith("above") else 1
-            source = self.where - back * (-((self.end[:, None] - 1 - self.where) // back)).clamp(min=1)
-            exists = (source >= 0) & (source < self.end[:, None])
-            source = source.clamp(min=0)
+            source, exists = self._source()
             if self.init.startswith("repeat"):
                 tokens = torch.where(exists, self.line.tokens.gather(1, source + 1), tokens)
             elif self.laws is not None:
                 q = self.laws[self.rows, source]
                 tokens, point = torch.where(exists, race(q, self._draft_races()), tokens), ~exists
         return self._given(tokens, q, point)
+
+    def _source(self) -> tuple[Tensor, Tensor]:
+        """Where `init` copies from, [B, W], and whether that is written."""
+        back = self.model.width if self.init.endswith("above") else 1
+        source = self.where - back * (-((self.end[:, None] - 1 - self.where) // back)).clamp(min=1)
+        return source.clamp(min=0), (source >= 0) & (source < self.end[:, None])
+
+    def predicted(self) -> tuple[Tensor, Tensor]:
+        """The laws [B, W, V] that an `init` which samples draws from, and which slots have one, bool [B, W]."""
+        assert self.laws is not None
+        source, exists = self._source()
+        if self.line.grammar:
+            exists &= self.model.forced[self.where.clamp(max=self.model.length - 1)] < 0
+        return self.laws[self.rows, source], exists
 
     def _given(self, tokens: Tensor, q: Tensor, point: Tensor) -> Drafts:
         """The tokens, but the forced ones where the grammar leaves no choice."""

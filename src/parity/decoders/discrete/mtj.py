@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
-from parity.decoders.verification import slide
+from parity.decoders.verification import largest, slide
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -33,33 +33,37 @@ def grow(
     """
     (B, W, _), device, log = ratio.shape, ratio.device, ratio.log()
     rows, every = torch.arange(B, device=device)[:, None], torch.arange(K + 1, device=device)
-    top = torch.where(changed[..., None], log / unsure, log / sure).log_softmax(-1).topk(K + 1)
+    log_unsure = log / unsure
+    top = torch.where(changed[..., None], log_unsure, log / sure).log_softmax(-1).topk(K + 1)
     certain = top.values.clamp(min=-20)
-    doubtful = (log / unsure).log_softmax(-1).gather(-1, top.indices).clamp(min=-20)
+    doubtful = log_unsure.log_softmax(-1).gather(-1, top.indices).clamp(min=-20)
     holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
     score = (holds + certain[:, : W - 1, 1:]).flatten(1)
-    slots = torch.arange(W - 1, device=device).repeat_interleave(K).repeat(B, 1)
-    # What may be taken, [B, n] each: parents, slots, ranks, and a branch's history, a bit a token, 1 where replaced.
-    pool = [slots, slots, every[1:].repeat(B, W - 1), torch.zeros_like(slots)]
-    taken: list[list[Tensor]] = []
-    done = 0
+    prices = torch.stack([certain, doubtful])  # [2, B, W, K + 1]
+    prices[:, :, W - 1] = -torch.inf  # no branch goes past the window
+    slots = torch.arange(W - 1, device=device).repeat_interleave(K)
+    # What may be taken, [B, 4, n]: parents, slots, ranks, and a branch's history, a bit a token, 1 where replaced.
+    pool = torch.stack([slots, slots, every[1:].repeat(W - 1), torch.zeros_like(slots)]).expand(B, -1, -1)
+    number, taken, done = torch.arange(W, W + count, device=device), [], 0
     for r in range(rounds):
         m = min(count * (r + 1) // rounds - done, score.shape[1])
         best = score.topk(m)
-        parents, at, rank, history = (x.gather(1, best.indices) for x in pool)
-        taken.append([parents, at, rank])
-        score = score.scatter(1, best.indices, -torch.inf)
-        history = (history << 1 | (rank > 0).long()) & (1 << 62) - 1
-        moved = (history & 1 | history >> min(width - 1, 62) & 1).bool()
+        chosen = pool.gather(2, best.indices[:, None].expand(-1, 4, -1))
+        taken.append(chosen)
+        if r + 1 == rounds:
+            break
+        _, at, rank, history = chosen.unbind(1)
+        replaced = rank > 0
+        history = (history << 1 | replaced) & (1 << 62) - 1
+        moved = replaced | (history >> min(width - 1, 62) & 1)
         after = (at + 1).clamp(max=W - 1)
-        price = best.values[..., None] + torch.where(moved[..., None], doubtful[rows, after], certain[rows, after])
-        price = price.masked_fill((at >= W - 2)[..., None], -torch.inf)  # no branch goes past the window
-        score = torch.cat([score, price.flatten(1)], 1)
-        number = W + done + torch.arange(m, device=device).expand(B, -1)
-        parents, after, history = (x.repeat_interleave(K + 1, 1) for x in (number, after, history))
-        pool = [torch.cat(two, 1) for two in zip(pool, (parents, after, every.repeat(B, m), history), strict=True)]
+        price = best.values[..., None] + prices[moved, rows, after]
+        score = torch.cat([score.scatter_(1, best.indices, -torch.inf), price.flatten(1)], 1)
+        below = (number[done : done + m, None], after[..., None], every, history[..., None])
+        grown = torch.stack([x.expand(B, m, K + 1) for x in below], 1).flatten(2)
+        pool = torch.cat([pool, grown], 2)
         done += m
-    parents, slots, ranks = (torch.cat(x, 1) for x in zip(*taken, strict=True))
+    parents, slots, ranks, _ = torch.cat(taken, 2).unbind(1)
     return top.indices[rows, slots, ranks], parents, slots
 
 
@@ -69,8 +73,8 @@ def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tenso
     if warm and slots.line.step == 1:
         return frontier.expand(-1, slots.size, -1)
     (carried,), new = slide(slots.kept, slots.size, law)
-    fresh = slots.fresh()
-    return torch.where(new[..., None], torch.where(fresh.point[..., None], frontier, fresh.q), carried)
+    above, there = slots.predicted()
+    return torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried)
 
 
 def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Tensor:
@@ -146,8 +150,11 @@ def trajectories(
     law = frontier = torch.ones((), device=start.device)
 
     def win(ratio: Tensor, where: Tensor) -> Tensor:
+        drawn = largest(ratio)
+        if not line.grammar:
+            return drawn
         forced = model.forced[where.clamp(max=L - 1)]
-        return torch.where(forced >= 0, forced, ratio.argmax(-1))
+        return torch.where(forced >= 0, forced, drawn)
 
     def unlike(tokens: Tensor, other: Tensor) -> Tensor:
         return (tokens != other).to(noise.dtype) if codes is None else (codes[tokens] - codes[other]).norm(dim=-1)
