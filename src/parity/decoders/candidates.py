@@ -122,28 +122,55 @@ class Drawn(NamedTuple):
     laws: Tensor  # [B, I, V] q that the children of each node that has some were drawn from
 
 
-def drawn(drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, noise: Noise, step: int) -> Drawn:
+class Level(NamedTuple):
+    """Nodes of a static tree whose children are drawn together, all of one depth."""
+
+    nodes: Tensor  # [n]
+    parents: Tensor  # [n] as the drafter numbers them: those it was shown, in order
+    depth: int
+    most: int  # children of one of them
+    children: Tensor  # [c], and of each: whose it is, [c] from 0 to n - 1, and its rank [c]
+    of: Tensor
+    rank: Tensor
+
+
+def levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
+    """The levels of a tree under a vocabulary of V, from node 0 down."""
+    found, shown, level = [], {0: -1}, [0]
+    while level:
+        most = min(max(len(shape.children[node]) for node in level), V)
+        place = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:most])]
+        above = [shown[shape.parents[node]] if node else -1 for node in level]
+        nodes, parents, *child = (torch.tensor(x, device=device) for x in (level, above, *zip(*place, strict=True)))
+        found.append(Level(nodes, parents, shape.depth[level[0]], most, *child))
+        if level != [0]:
+            first = len(shown) - 1
+            shown |= {node: first + i for i, node in enumerate(level)}
+        level = [c for node in level for c in shape.children[node] if shape.children[c]]
+    return found
+
+
+def drawn(
+    drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: int
+) -> Drawn:
     """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).
 
-    logits [B, V]: the drafter's law after the last final token, at position `last` [B]; step numbers the pass.
+    logits [B, V]: the drafter's law after the last final token, at position `last` [B]; tree: the levels of its shape;
+    step numbers the pass.
     """
-    (B, V), S, device = logits.shape, len(shape.parents), logits.device
-    tokens = torch.zeros(B, S, dtype=torch.int64, device=device)
+    (B, V), S = logits.shape, len(shape.parents)
+    tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
-    laws, level, shown = {0: logits.softmax(-1)}, [0], {0: -1}
-    while level:
-        exponential = noise.exponential("draft", step * S + torch.tensor(level, device=device).expand(B, -1), V)
-        most = min(max(len(shape.children[node]) for node in level), V)
-        best = (torch.stack([laws[node] for node in level], 1) / exponential).topk(most)
-        place = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:most])]
-        column, which, rank = torch.tensor(place, device=device).T
-        tokens[:, column], valid[:, column] = best.indices[:, which, rank], best.values[:, which, rank] > 0
-        level = [c for node in level for c in shape.children[node] if shape.children[c]]
-        if level:
-            above = torch.tensor([shown[shape.parents[c]] for c in level], device=device).expand(B, -1)
-            positions = (last + shape.depth[level[0]])[:, None].expand(-1, len(level))
-            law = drafter.tree(tokens[:, level], positions, above).softmax(-1)
-            first = len(shown) - 1
-            shown |= {c: first + i for i, c in enumerate(level)}
-            laws |= {c: law[:, i] for i, c in enumerate(level)}
-    return Drawn(tokens, valid, torch.stack(list(laws.values()), 1))
+    laws: list[Tensor] = []
+    for level in tree:
+        if laws:
+            positions = (last + level.depth)[:, None].expand(-1, len(level.nodes))
+            behind = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
+            laws.append(behind.softmax(-1))
+        else:
+            laws.append(logits.softmax(-1)[:, None])
+        exponential = noise.exponential("draft", (step * S + level.nodes).expand(B, -1), V)
+        best = (laws[-1] / exponential).topk(level.most)
+        tokens[:, level.children] = best.indices[:, level.of, level.rank]
+        valid[:, level.children] = best.values[:, level.of, level.rank] > 0
+    return Drawn(tokens, valid, torch.cat(laws, 1))

@@ -28,8 +28,9 @@ def groups(
     V, at = p.shape[-1], draft[..., None]
     own = p.gather(-1, at)
     # The G // 2 next below and the rest next above, as a sort would give them. Equals stand below; the draft is itself.
-    lower = p.masked_fill(p > own, -1).scatter(-1, at, -1).topk(min(G // 2, V - 1))
-    upper = (-p).masked_fill(p <= own, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
+    likelier = p > own
+    lower = p.masked_fill(likelier, -1).scatter_(-1, at, -1).topk(min(G // 2, V - 1))
+    upper = (-p).masked_fill_(~likelier, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
     lower_in, upper_in = lower.values >= 0, upper.values > -2
     if border == "plain" and G > 1:
         # The released slice is empty where its start is negative, and its error falls back to the token alone.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from parity.base.noise import Noise
-from parity.decoders.candidates import Drawn, drawn, harmonic, read_on
+from parity.decoders.candidates import Drawn, drawn, harmonic, levels, read_on
 from parity.decoders.line import Line
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
@@ -78,6 +78,7 @@ def lantern_pp(
     """
     V, line, shape = model.vocab, Line(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    tree_levels = levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
     sibling = torch.arange(children.shape[1], device=start.device)
@@ -87,7 +88,7 @@ def lantern_pp(
     while line.left():
         if line.step:
             law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)
-            drafts = drawn(model.drafter, law, line.at - 1, shape, noise, line.step - 1)
+            drafts = drawn(model.drafter, law, line.at - 1, shape, tree_levels, noise, line.step - 1)
         S, where = len(offset) if line.step else 1, line.ahead(depth + 1)
         tree = Tree(line, drafts.tokens[:, 1:S], parents[:S].expand(len(start), -1), offset[:S])
         # A position is decided in one pass alone, so its number is all that its random numbers need.

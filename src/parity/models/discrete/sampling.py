@@ -33,8 +33,9 @@ def top_k_filter(logits: Tensor, k: int) -> Tensor:
 def top_p_filter(logits: Tensor, p: float) -> Tensor:
     """The smallest set of most likely tokens whose mass reaches p; the rest to -inf (Holtzman et al. 2020)."""
     ordered, order = logits.sort(descending=True)
-    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of the more likely ones
-    return logits.masked_fill((before >= p).scatter(-1, order, before >= p), float("-inf"))
+    law = ordered.softmax(-1)
+    out = law.cumsum(-1) - law >= p  # by the mass of the more likely ones
+    return logits.masked_fill(torch.empty_like(out).scatter_(-1, order, out), float("-inf"))
 
 
 class Sampled:
