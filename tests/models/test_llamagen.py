@@ -20,7 +20,7 @@ from parity.models.discrete.cached import LlamaGen
 from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.t5 import left_pad, t5_encoder
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer, rotary_table
+from parity.models.discrete.transformer import LlamaGenConfig, RMSNorm, Transformer, rotary_table
 from parity.models.discrete.vq import VQ, VQConfig
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)
@@ -366,3 +366,19 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
     for r in range(3):
         alone = run(small, rows=[r], gamma=3)
         assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_norm_is_torchs_bit_for_bit(dtype):
+    """And a product in another order is not."""
+    generator, other = torch.Generator().manual_seed(0), False
+    for dim in (16, 100, 192, 1280):
+        norm = RMSNorm(dim, 1e-5).to(dtype)
+        norm.weight.data = torch.randn(dim, generator=generator).to(dtype)
+        for scale in (1e-3, 1.0, 1e3):
+            x = (scale * torch.randn(4, 7, dim, generator=generator)).to(dtype)
+            wanted = torch.rms_norm(x, (dim,), norm.weight, 1e-5)
+            with torch.inference_mode():
+                assert torch.equal(norm.forward(x), wanted)
+            other |= not torch.equal(x * norm.weight * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt(), wanted)
+    assert other

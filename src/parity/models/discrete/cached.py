@@ -92,9 +92,9 @@ class Cached:
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [R, S] -> logits [R, S, V] of the tokens that follow; keys and values go to `positions`."""
         self._leave(positions)
-        B, tokens, positions = len(tokens), tokens[self.going], positions[self.going]
+        B, (tokens, positions) = len(tokens), self._of_going(tokens, positions)
         slots = positions + self.prefix
-        self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
+        self.on.scatter_(1, slots, self.on.gather(1, slots) | (slots >= self.prefix))  # as in `_see`
         hidden = self._forward(self._embed(tokens, positions), slots)
         if self.features is not None:
             self.features[self.going[:, None], positions + 1] = hidden
@@ -109,6 +109,10 @@ class Cached:
             self.cache = list(zip(cache[::2], cache[1::2], strict=True))
             self.shift = None if self.shift is None else close_up(self.shift, left)
 
+    def _of_going(self, *inputs: Tensor) -> list[Tensor]:
+        """Of inputs [R, ...] the rows that are not done."""
+        return [x if len(x) == len(self.going) else x[self.going] for x in inputs]
+
     def _see(self, rows: Tensor, slots: Tensor) -> None:
         """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
         self.on[rows, slots] |= slots >= self.prefix
@@ -117,7 +121,7 @@ class Cached:
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie beside the cache until `keep`."""
         self._leave(positions)
-        B, tokens, positions, parents = len(tokens), tokens[self.going], positions[self.going], parents[self.going]
+        B, (tokens, positions, parents) = len(tokens), self._of_going(tokens, positions, parents)
         slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         above = ancestors(parents)
         root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
@@ -141,7 +145,7 @@ class Cached:
     @torch.inference_mode()
     def keep(self, nodes: Tensor) -> None:
         """nodes [R, W], -1 for none: their keys and values go where their positions are."""
-        nodes = nodes[self.going]
+        (nodes,) = self._of_going(nodes)
         if not self.static:
             row, column = (nodes >= 0).nonzero(as_tuple=True)
             node = nodes[row, column]
@@ -209,10 +213,11 @@ def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
     if positions.device.type != "cpu":
         return None
     more = (positions < length - 1).any(1)
-    left = more[going]
-    if int(left.sum()) < int(more.sum()):
+    left = more if len(going) == len(more) else more[going]
+    n = int(left.sum())
+    if len(going) < len(more) and n < int(more.sum()):
         raise ValueError("a row goes on that was done in an earlier pass")
-    return left if 0 < int(left.sum()) < len(going) else None
+    return left if 0 < n < len(going) else None
 
 
 def close_up(x: Tensor, left: Tensor) -> Tensor:
