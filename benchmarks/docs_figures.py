@@ -183,6 +183,14 @@ def generate(t: pd.DataFrame) -> str:
     return table(lines)
 
 
+def overhead(t: pd.DataFrame) -> str:
+    """Share of a step that is not the networks', the smallest first."""
+    lines = [("method", "of a step, not the networks'")]
+    for r in t.sort_values("overhead", kind="stable").itertuples():
+        lines.append((f"`{r.name}`", f"{100 * r.overhead:.0f}%"))
+    return table(lines)
+
+
 PAPER = {f"cspd as released, gamma {g}": x for g, x in ((4, "1.11"), (8, "1.26"), (16, "1.37"), (32, "1.44"))}
 
 
@@ -232,6 +240,7 @@ BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its 
     "continuous": ("default", continuous),
     "waits": ("default", waits),
     "generate": ("generate", generate),
+    "overhead": ("overhead", overhead),
     "continuous-speed": ("continuous-speed", continuous_speed),
 }
 

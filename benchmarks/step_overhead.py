@@ -1,16 +1,18 @@
 """Step overhead: what a decoder's step costs beyond the bare forward of the same shape.
 
-    python benchmarks/step_overhead.py [--batch 1] [--rounds 5] [--threads 1]
+    python benchmarks/step_overhead.py [--batch 1] [--rounds 5] [--threads 1] [--keep NAME]
 
 Every forward of a network is timed inside the run, so both times come from the same steps: overhead = 1 - sum(forward)
 / sum(step). The forward is the network alone, both guidance rows, and the drafting network's where there is one;
 guidance mixing, filtering, noise, verification and bookkeeping are the overhead. Methods alternate; the figure is the
-median over rounds. On a CPU compare methods by passes, not by seconds.
+median over rounds. On a CPU compare methods by passes, not by seconds. --keep puts the table in docs/figures, from
+which `benchmarks/docs_figures.py` writes it into the docs.
 """
 
 import statistics
 
 from common import asked, captioned, cell, guided
+from docs_figures import keep_benchmark
 
 from parity.base.noise import batch_noise
 from parity.decode import loop
@@ -20,7 +22,7 @@ from parity.experiment.options import methods, needs
 
 
 def main() -> None:
-    a = asked(__doc__, batch=1, rounds=5)
+    a = asked(__doc__, batch=1, rounds=5, keep="")
     names = methods("discrete")
     manifest, every = captioned((a.rounds + 1) * a.batch)
     specs = {name: cell("discrete", name, 0, sampling=guided(1.8)) for name in names}
@@ -36,9 +38,13 @@ def main() -> None:
             if turn:  # the first warms up
                 taken[name].append((1 - clock.seconds() / done.seconds, 1000 * done.seconds / len(clock.spans)))
     print(f"batch {a.batch}, {a.threads} thread(s), median of {a.rounds} rounds")
+    table = []
     for name, runs in taken.items():
         overhead, step = (statistics.median(r[i] for r in runs) for i in (0, 1))
         print(f"{name:12s} overhead {overhead:6.1%} of a step of {step:7.2f} ms")
+        table.append({"name": name, "batch": a.batch, "overhead": overhead, "step_ms": step, "rounds": a.rounds})
+    if a.keep:
+        keep_benchmark(a.keep, table)
 
 
 if __name__ == "__main__":
