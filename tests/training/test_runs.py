@@ -49,16 +49,16 @@ def module(tmp_path, monkeypatch):
     """A module of a package with nothing else in it, written from its literals."""
     (tmp_path / "training").mkdir()
     monkeypatch.setattr(read, "PACKAGE", tmp_path)
-    read.source.cache_clear()
+    read.outline.cache_clear()
 
     def write(said, function="def recipe(job): ..."):
         lines = [f"{key} = {value!r}" for key, value in said.items()]
         (tmp_path / "training/toy.py").write_text("\n".join([*lines, function]))
-        read.source.cache_clear()
+        read.outline.cache_clear()
         return declared("toy")
 
     yield write
-    read.source.cache_clear()
+    read.outline.cache_clear()
 
 
 def test_a_module_that_declares_all_is_a_recipe(module):
