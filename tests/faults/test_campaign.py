@@ -1,6 +1,7 @@
 """A short campaign of faults, and that a broken promise is seen."""
 
 import json
+import random
 import sys
 
 import numpy as np
@@ -103,6 +104,7 @@ def test_a_fault_is_run_once_and_the_exit_code_tells_a_broken_one(monkeypatch, p
     monkeypatch.setattr(Place, "prepare", lambda self: None)
     monkeypatch.setattr(command, "reference", lambda place: {})
     monkeypatch.setattr(command, "mounts", lambda: False)
+    monkeypatch.setattr(command, "warm", lambda: None)  # it is this process's environment that it changes
     out, asked, finished = tmp_path / "f.jsonl", [], "at once"
 
     def fault(place, kind, seed, undisturbed):
@@ -127,8 +129,31 @@ def test_a_fault_is_run_once_and_the_exit_code_tells_a_broken_one(monkeypatch, p
         run("--faults", "1", "--only", "flip")
     assert end.value.code == 1 and asked[-1] == ("flip", 0) and "broken: flip 0: why" in capsys.readouterr().out
     assert [json.loads(line)["seed"] for line in out.read_text().splitlines() if line.endswith("}")][-1] == 0
+    finished = "at once"
+    run("--faults", "2", "--seed", str(len(kinds.KINDS) - 1), "--out", str(tmp_path / "both.jsonl"))
+    both = [json.loads(line) for line in (tmp_path / "both.jsonl").read_text().splitlines()]
+    assert [line["experiment"] for line in both] == ["image", "text"]
     with pytest.raises(ParityError, match="needs mounts"):
         run("--faults", "1", "--only", "disk-full")
+
+
+def test_a_run_that_ends_before_its_fault_is_begun_again(monkeypatch, place):
+    """The machine was busy when its seconds were taken: by now a run takes a tenth of them."""
+    place.goal, takes, begun = [], 1.0, []
+    (place.folder / "seconds.json").write_text(json.dumps({"decode": 10 * takes, "whole": 10 * takes}))
+
+    class Quick:
+        def until(self, moment):
+            self.moment = moment
+            return min(moment, takes)
+
+        def alive(self):
+            return self.moment < takes
+
+    monkeypatch.setattr(kinds, "left_to_do", lambda place, rng: None)
+    monkeypatch.setattr(Place, "start", lambda self: begun.append(Quick()) or begun[-1])
+    run, moment = kinds.at_random(place, random.Random(0))
+    assert run.alive() and len(begun) == 2 and 0.2 * takes <= moment < takes
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from parity.faults.place import DECODE, WHOLE, Ended, Place, Run, killed
 
 Did = dict[str, Any]
 DAY = 86_400
+AGAIN = 4  # times a run is begun that has ended before the moment of its fault
 APART = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]  # mounts that nobody else sees
 READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
 FULL = (
@@ -47,11 +48,14 @@ def left_to_do(place: Place, rng: random.Random) -> None:
 
 
 def at_random(place: Place, rng: random.Random) -> tuple[Run, float]:
-    """A run at a random moment of its time."""
-    left_to_do(place, rng)
-    run, moment = place.start(), rng.uniform(0.2, 1.0) * min(place.seconds, 60)
-    passed = run.until(moment)
-    if not run.alive():
+    """A run at a random moment of its time. One that has ended by then was faster than the last one: begin again."""
+    share = rng.uniform(0.2, 1.0)
+    for _ in range(AGAIN):
+        left_to_do(place, rng)
+        run = place.start()
+        passed = run.until(share * min(place.seconds, 60))
+        if run.alive():
+            break
         place.took(passed)
     return run, round(passed, 2)
 

@@ -132,7 +132,7 @@ class Place:
     cores: int = 2
     goal: list[str] = field(default_factory=list)  # of the run that is disturbed, and of those after it
     watch: Watch | None = None  # since the first run in a folder that was restored
-    shortest: dict[str, float] = field(default_factory=dict)  # seconds of runs that ended before they were disturbed
+    seen: dict[str, float] = field(default_factory=dict)  # seconds of the last runs that nothing disturbed in time
 
     @property
     def work(self) -> Path:
@@ -143,14 +143,18 @@ class Place:
         return self.work / "results"
 
     @property
+    def reach(self) -> str:
+        """How far the goal goes."""
+        return "decode" if self.goal == DECODE else "whole"
+
+    @property
     def seconds(self) -> float:
-        """What the run of this goal takes when nobody disturbs it, by what has been seen."""
-        name = "decode" if self.goal == DECODE else "whole"
-        return self.shortest.get(name) or json.loads((self.folder / "seconds.json").read_text())[name]
+        """What the run of this goal takes when nobody disturbs it, as last seen."""
+        return self.seen.get(self.reach) or json.loads((self.folder / "seconds.json").read_text())[self.reach]
 
     def took(self, seconds: float) -> None:
         """A run of this goal ended after so many seconds: the machine is not as busy as it was."""
-        self.shortest["decode" if self.goal == DECODE else "whole"] = seconds
+        self.seen[self.reach] = seconds
 
     def start(self, *before: str, warm: bool = False) -> Run:
         """Begin a run of the goal; `before` stands before the command, to limit what it may do."""

@@ -17,8 +17,10 @@ from typing import Any, NoReturn
 from client import NAME, exactly, place, same_user, sent  # of this folder, by path: the package is not imported
 
 # What may differ between the server's environment and a job's: the child takes the job's.
-FREE = {NAME, "TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES"}
-FREE.add("PARITY_COMMAND")  # what was typed, for a page to tell
+FREE = {
+    NAME, "TMPDIR", "TMP", "TEMP", "TEMPDIR", "PWD", "OLDPWD", "SHLVL", "_", "CUDA_VISIBLE_DEVICES",
+    "PARITY_COMMAND",  # what was typed, for a page to tell
+}  # fmt: skip
 Request = dict[str, Any]
 
 
