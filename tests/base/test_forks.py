@@ -156,6 +156,16 @@ def test_a_library_that_starts_threads_is_not_forked(began, package):
     assert not is_forked(began(), package)
 
 
+def test_pandas_does_not_end_all_forking(began, package):
+    """Its pyarrow begins a thread where nobody forbids it."""
+    (package / "src/torch.py").write_text("import pandas")
+    environment = began()
+    assert is_forked(environment, package) and is_forked(environment, package)
+    count = "import os, pandas; print(len(os.listdir('/proc/self/task')))"
+    done = subprocess.run([sys.executable, "-c", count], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 1, "pandas begins no thread any more: nothing need be forbidden"
+
+
 def test_no_server_is_begun_where_none_is_wanted(began, package):
     script = "import os; from parity.base import forks; forks.begin(); print(repr(os.environ[forks.NAME]))"
     done = subprocess.run(

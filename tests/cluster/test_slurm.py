@@ -1,22 +1,34 @@
-"""A Slurm of two nodes, on this machine: the tokens of a local run, whatever happens to jobs and nodes on the way."""
+"""A Slurm of two nodes, on this machine: `ci.yaml` whole, whatever happens to jobs and nodes on the way.
+
+Its tokens, its tables of tests and its page are those of a local run.
+"""
 
 import os
 import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 
 from parity.base.forks import NAME
 from tests.cluster import one_machine
+from tests.cluster.test_s3 import untimed
+from tests.report.test_page import parts
 from tests.workflow.conftest import copied
 from tests.workflow.test_workflow import tokens
 
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
 CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
 CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
-# two shards a job of the cluster: what a job costs beside its work is most of what this test takes
-CLUSTER += ["--groups", "captions=inputs", "decode=decode", "--group-components", "inputs=8", "decode=2"]
+# small jobs of a kind are one job of the cluster: what that costs beside its work is most of what this test takes
+SMALL = "captions=inputs task=inputs reference=inputs decode=decode render=pictures measure=measure accuracy=measure"
+SMALL += " layer=layers layer_with_laws=laws exact=laws_known"
+SIZES = "inputs=8 decode=2 pictures=8 measure=6 layers=8 laws=8 laws_known=4"
+CLUSTER += ["--groups", *SMALL.split(), "--group-components", *SIZES.split()]
+
+
+TIMED = {"image-cost", "text", "continuous", "published", "environment"}  # sections that tell times or the command
 
 
 def lacking():
@@ -28,7 +40,7 @@ def lacking():
 
 
 def begun(project, *arguments):
-    command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", "--until", "decode", *arguments]
+    command = [sys.executable, "-m", "snakemake", "--configfile", "workflow/experiments/ci.yaml", *arguments]
     environment = {k: v for k, v in os.environ.items() if k != NAME} | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
     log = (project / "run.log").open("a")
     return subprocess.Popen(command, cwd=project, env=environment, stdout=log, stderr=log)
@@ -52,10 +64,10 @@ def wait_for(what, run, seconds=600):
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
-def test_a_cluster_gives_the_tokens_of_one_machine(tmp_path):
+def test_a_cluster_gives_the_tokens_and_the_page_of_one_machine(tmp_path):
     """One job cancelled, one node drained while its jobs run and given back; then nothing is left to be done."""
     here, there = copied(tmp_path / "here"), copied(tmp_path / "there")
-    assert begun(here, *ONE_MACHINE).wait(500) == 0, (here / "run.log").read_text()
+    assert begun(here, *ONE_MACHINE).wait(1200) == 0, (here / "run.log").read_text()
     slurm = tmp_path / "slurm"
     slurm.mkdir()
     with one_machine.slurm(slurm):
@@ -69,7 +81,7 @@ def test_a_cluster_gives_the_tokens_of_one_machine(tmp_path):
             wait_for(lambda: node not in decoding().values(), run)
             assert one_machine.states()[node] in ("drained", "draining")
             one_machine.called("scontrol", "update", f"NodeName={node}", "State=RESUME")
-            assert run.wait(1200) == 0, (there / "run.log").read_text()[-5000:]
+            assert run.wait(3000) == 0, (there / "run.log").read_text()[-5000:]
         finally:
             run.kill()
             run.wait()
@@ -78,5 +90,13 @@ def test_a_cluster_gives_the_tokens_of_one_machine(tmp_path):
     assert told.splitlines()[-1].startswith("0 jobs"), told[-5000:]
     assert any("CANCELLED" in log.read_text() for log in (there / ".snakemake/log").glob("*.log"))
     ours, theirs = tokens(here), tokens(there)
-    assert len(ours) == 6 and ours.keys() == theirs.keys()
+    assert len(ours) == 11 and ours.keys() == theirs.keys()
     assert all((ours[name] == theirs[name]).all() for name in ours)
+    mine, other = here / "results/ci", there / "results/ci"
+    for name in ("equality.csv", "self_tests.csv"):
+        assert (mine / name).read_bytes() == (other / name).read_bytes(), name
+    summaries = [untimed(pd.read_csv(folder / "summary.csv")) for folder in (mine, other)]
+    pd.testing.assert_frame_equal(*summaries)
+    mine, other = (parts((folder / "report.html").read_text()) for folder in (mine, other))
+    assert list(mine) == list(other) and len(mine) > 12
+    assert {k for k in mine if mine[k] != other[k]} <= TIMED

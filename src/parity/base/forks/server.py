@@ -266,7 +266,10 @@ def serve() -> None:
     site.main()
     del sys.modules["sitecustomize"]
     sys.path.insert(0, "")  # a child's working folder
-    Server(socket.socket(fileno=os.dup(0)), int(sys.argv[1])).serve()
+    server = Server(socket.socket(fileno=os.dup(0)), int(sys.argv[1]))
+    # pandas imports pyarrow, whose allocator would begin a thread here, and after it no job could be forked
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
+    server.serve()
 
 
 if __name__ == "__main__":
