@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import ParityError
+from parity.certify import __main__ as command
 from parity.certify.texts import certify_texts, of_engine
 
 V, L = 50, 12
@@ -46,6 +47,15 @@ def test_by_the_engines_log_probabilities(tmp_path):
     wrong = certify_texts(None, written(tmp_path / "wrong.jsonl", 0.8))
     assert wrong.exit_code == 1 and "rejected by teacher-forced" in wrong.verdict["note"]
     assert {r["repeat"] for r in wrong.rows} == {0, 1} and {r["repeat"] for r in right.rows} == {0}
+
+
+def test_the_command_needs_no_target_and_writes_a_page(tmp_path, monkeypatch, capsys):
+    file = written(tmp_path / "wrong.jsonl", 0.8)
+    monkeypatch.setattr("sys.argv", ["certify", "--texts", str(file), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 1 and "the engine's own log-probabilities" in capsys.readouterr().out
+    assert "log-probabilities" in (tmp_path / "out/report.html").read_text()
 
 
 def test_tokens_that_were_not_among_the_likeliest_are_one_rank():

@@ -118,6 +118,7 @@ def test_a_fault_is_run_once_and_the_exit_code_tells_a_broken_one(monkeypatch, p
 
     monkeypatch.setattr(command, "fault", fault)
     run("--faults", "3", "--seed", "5")
+    run("--minutes", "-1", "--seed", "90")  # no time: begins none
     first = list(asked)
     assert [seed for _, seed in first] == [5, 6, 7] and not {k for k, _ in first} & set(kinds.MOUNTING)
     lines = out.read_text().splitlines()

@@ -4,11 +4,12 @@
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
     sampler FILE.py:FUNCTION --target DIR (or --law FILE.py:FUNCTION ...)       sample(prompts [n, P], seed)
     decoder FILE.py:FUNCTION --option k=v                                       a decoder written for Parity
-    texts --target DIR --texts FILE.jsonl                                       a large model's, teacher-forced
+    texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
-The verdict is printed, and a page, JSON and a badge are written to --out. Exit code 0: certified or consistent,
-1: lossy, 2: inconclusive, or an error (one line). Samples are kept: the same command goes on where it stopped.
+The verdict is printed, and a page, JSON and a badge are written to --out (not by `decoder`). Exit code 0: certified or
+consistent, 1: lossy, 2: inconclusive, or an error (one line). The first three ways keep their samples: the same command
+goes on where it stopped.
 """
 
 import argparse
@@ -167,7 +168,8 @@ def texts(a: argparse.Namespace) -> int:
     found = leaf("parity.certify.texts").certify_texts(a.target, a.texts, options=dict(a.options))
     print(leaf("parity.certify.texts").said(found))
     if a.out:
-        leaf("parity.certify.page").write(found, a.out, {"target": weights_digest(a.target), "texts": str(a.texts)})
+        target = {"target": weights_digest(a.target)} if a.target else {}
+        leaf("parity.certify.page").write(found, a.out, target | {"texts": str(a.texts)})
     return found.exit_code
 
 
@@ -225,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--models", choices=("full", "small"), default="full")
     p.add_argument("--threads", type=int, default=1)
     p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
-    p.add_argument("--target", type=Path, required=True)
+    p.add_argument("--target", type=Path, help="without it by the file's own top_logprobs, in fewer tests")
     p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
     p = way(models, "tiny checkpoints of an architecture, and companions", enumerated=False)
     p.add_argument("--kind", default="llama")

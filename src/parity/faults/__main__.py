@@ -2,7 +2,7 @@
 
 python -m parity.faults --minutes 30            each kind of fault in turn, for half an hour
 python -m parity.faults --faults 100 --seed 7   a hundred; the first has seed 7, the next 8, ...
-python -m parity.faults --only flip --seed 31 --faults 1      that one again, to look at it
+python -m parity.faults --only flip --seed 23 --faults 1 --out again.jsonl      that one again, to look at it
 
 Every fault is a line of --out, with its kind, seed, moment and what was told; one that is there already is not run
 again. The exit code is 1 if a promise broke. Kinds that need mounts (root, or user namespaces) are left out elsewhere.
@@ -32,7 +32,7 @@ COLUMNS = ("kind", "faults", "at once", "after a line", "broken", "tokens equal"
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--minutes", type=float, default=30, help="begin no fault after so many (30)")
+    p.add_argument("--minutes", type=float, help="begin no fault after so many (30, or any time if --faults is given)")
     p.add_argument("--faults", type=int, help="how many; without it as many as the minutes allow")
     p.add_argument("--seed", type=int, default=0, help="of the first fault (0)")
     p.add_argument("--only", nargs="+", choices=list(KINDS), metavar="KIND", help=f"of {', '.join(KINDS)}")
@@ -76,6 +76,7 @@ def warm() -> None:
 def campaign(a: argparse.Namespace, folder: Path, say: Any) -> list[dict[str, Any]]:
     """Every fault, those of earlier commands too."""
     found, begin = kept(a.out), time.monotonic()
+    minutes = a.minutes if a.minutes is not None else 30 if a.faults is None else float("inf")
     known = {(f["kind"], f["seed"]) for f in found}
     places, undisturbed = [Place(folder / name, snakefile(), experiment=name) for name in EXPERIMENTS], []
     warm()
@@ -86,7 +87,7 @@ def campaign(a: argparse.Namespace, folder: Path, say: Any) -> list[dict[str, An
     if a.out.exists() and not a.out.read_bytes().endswith(b"\n"):
         publish(a.out, a.out.read_bytes() + b"\n")
     for kind, seed in asked(a):
-        if time.monotonic() - begin > 60 * a.minutes:
+        if time.monotonic() - begin > 60 * minutes:
             break
         if (kind, seed) in known:
             continue

@@ -1,6 +1,6 @@
-"""What an experiment will need, before anything is loaded: downloads, memory, images, hours of a GPU where known.
+"""What an experiment on images will need, before anything is loaded: downloads, memory, hours of a GPU where known.
 
-    snakemake plan --configfile workflow/experiments/sjd-table1.yaml
+    snakemake --cores 1 plan --configfile workflow/experiments/sjd-table1.yaml
 
 Memory is that of weights as their files hold them, of keys and values, and of the laws of a window: what decides
 whether a batch fits. Files that are not here count as the hub says, where it answers. Hours are images x tokens x

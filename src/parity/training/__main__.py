@@ -1,4 +1,4 @@
-"""The recipes of the embedded models, as a command; `snakemake train_embedded train_words train_continuous` runs all.
+"""The recipes of the embedded models; `snakemake --cores all train_embedded train_words train_continuous` runs all.
 
     python -m parity.training vq --work results/training --threads 2
     python -m parity.training xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
