@@ -21,8 +21,8 @@ from tests.workflow.test_workflow import tokens
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
 CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
 CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
-# small jobs of a kind are one job of the cluster: what that costs beside its work is most of what this test takes. Those
-# that hold no device run beside each other, and a node has two cores.
+# Small jobs of a kind are one job of the cluster, for what that costs beside its work is most of what this test takes.
+# Those that hold no device run beside each other, and a node has two cores.
 SMALL = "captions=inputs reference=inputs decode=decode render=pictures measure=measure accuracy=measure"
 SMALL += " layer=layers layer_with_laws=laws exact=laws_known"
 SIZES = "inputs=8 decode=2 pictures=8 measure=6 layers=8 laws=8 laws_known=2"
