@@ -1,20 +1,15 @@
 """The profile for Kubernetes with results in S3, one pod killed: the tokens and the page of a run on one machine."""
 
-import io
 import os
 import subprocess
 import sys
 import time
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from parity.base.forks import NAME
-from parity.decode.records import read_shard
 from tests.cluster import one_api
-from tests.cluster.test_s3 import ONE, SECRET, endpoint, in_bucket, lacking, storage, untimed  # noqa: F401
-from tests.report.test_page import parts
+from tests.cluster.test_s3 import ONE, SECRET, endpoint, lacking, same_in_bucket, storage  # noqa: F401
 from tests.workflow.conftest import copied
 
 
@@ -29,7 +24,8 @@ def without():
 def begun(project, *arguments, **environment):
     command = [sys.executable, "-m", "snakemake", "--configfile", "one.yaml", *arguments]
     given = {k: v for k, v in os.environ.items() if k != NAME} | environment
-    return subprocess.Popen(command, cwd=project, env=given, stdout=(project / "run.log").open("a"), stderr=-2)
+    log = (project / "run.log").open("a")
+    return subprocess.Popen(command, cwd=project, env=given, stdout=log, stderr=log)
 
 
 def decoding(pods):
@@ -71,18 +67,4 @@ def test_pods_give_the_tokens_and_the_page_of_one_machine(tmp_path, endpoint):  
         assert evicted and pods.codes[evicted] == 128 + 9
         asked = [s["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] for s in pods.every]
         assert all(r["nvidia.com/gpu"] == "0" for r in asked if "nvidia.com/gpu" in r)
-    shards = sorted((here / "results/cells").rglob("shards/*.npz"))
-    assert len(shards) == 2 and not list((there / "results").rglob("shards/*.npz"))
-    for shard in shards:
-        (tmp_path / "got.npz").write_bytes(in_bucket(client, shard.relative_to(here)))
-        assert np.array_equal(read_shard(tmp_path / "got.npz").tokens, read_shard(shard).tokens)
-    own = here / "results/tiny"
-    for name in ("equality.csv", "self_tests.csv"):
-        assert in_bucket(client, f"results/tiny/{name}") == (own / name).read_bytes(), name
-    fetched = io.BytesIO(in_bucket(client, "results/tiny/summary.csv"))
-    pd.testing.assert_frame_equal(untimed(pd.read_csv(own / "summary.csv")), untimed(pd.read_csv(fetched)))
-    page = in_bucket(client, "results/tiny/report.html").decode()
-    assert SECRET not in page
-    mine, other = parts((own / "report.html").read_text()), parts(page)
-    assert list(mine) == list(other) and len(mine) > 10
-    assert {k for k in mine if mine[k] != other[k]} <= {"image-cost", "published", "environment"}  # times, the command
+    same_in_bucket(client, here, there, tmp_path)
