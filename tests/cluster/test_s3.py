@@ -80,7 +80,7 @@ def in_bucket(client, name):
 
 def untimed(table):
     """A summary without what is measured by a clock."""
-    timed = re.compile("second|speedup|ms_per|network_share|head_share|memory")
+    timed = re.compile("second|speedup|ms_per|(network|head|test)_share|memory")
     return table[[c for c in table if not timed.search(c)]]
 
 
