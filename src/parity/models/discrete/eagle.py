@@ -140,11 +140,13 @@ class EagleDrafter:
         self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         slots = positions + self.before
-        mask = ((torch.arange(self.keys.shape[1], device=slots.device) <= slots[..., None]) & self.on[:, None])[:, None]
+        self.live = self.keys.shape[1] if self.target.static else int(slots.max()) + 1  # as in the target
+        key = torch.arange(self.live, device=slots.device)
+        mask = ((key <= slots[..., None]) & self.on[:, None, : self.live])[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys[self.rows, slots], self.values[self.rows, slots] = k, v
-            return self.keys, self.values
+            return self.keys[:, : self.live], self.values[:, : self.live]
 
         output = self.net.forward(
             self.embeddings[tokens], features, self._turned(slots, features.dtype), mask, remember
@@ -163,15 +165,14 @@ class EagleDrafter:
         at = positions.clamp(max=self.target.length - 1) + self.before
         self.shown.append(parents)
         above = ancestors(torch.cat(self.shown, 1))[:, -S:]
-        written = ((torch.arange(self.keys.shape[1], device=at.device) <= self.last) & self.on)[:, None].expand(
-            -1, S, -1
-        )
+        key = torch.arange(self.live, device=at.device)
+        written = ((key <= self.last) & self.on[:, : self.live])[:, None].expand(-1, S, -1)
         mask = torch.cat([written, above], -1)[:, None]
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.beside.append((k, v))
             keys, values = (torch.cat(x, 1) for x in zip(*self.beside, strict=True))
-            return torch.cat([self.keys, keys], 1), torch.cat([self.values, values], 1)
+            return torch.cat([self.keys[:, : self.live], keys], 1), torch.cat([self.values[:, : self.live], values], 1)
 
         features = self.predicted[self.rows, parents + 1]
         output = self.net.forward(self.embeddings[tokens], features, self._turned(at, features.dtype), mask, remember)

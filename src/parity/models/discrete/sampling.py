@@ -80,8 +80,8 @@ class Sampled:
         if s.guidance == 1:
             logits = logits_of(tokens, positions, *more)
         else:
-            conditional, unconditional = logits_of(*(torch.cat([x, x]) for x in (tokens, positions, *more))).chunk(2)
-            logits = torch.lerp(unconditional, conditional, s.guidance)
+            B, both = len(tokens), logits_of(*(torch.cat([x, x]) for x in (tokens, positions, *more)))
+            logits = torch.lerp(both[B:], both[:B], s.guidance)
         if logits.dtype.itemsize < 4:
             logits = logits.float()
         if s.temperature != 1:

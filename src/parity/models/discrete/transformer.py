@@ -70,7 +70,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         eager = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
         if eager and x.device.type == "cpu" and x.dtype in WIDE:  # torch's sums and products, in half as many ops
-            eps, n = numbers((self.eps, len(self.weight)), x.dtype)
+            eps, n = numbers((self.eps, x.shape[-1]), x.dtype)
             return (x * torch.addcdiv(eps, (x * x).sum(-1, keepdim=True), n).rsqrt_()).mul_(self.weight)
         return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
@@ -88,9 +88,10 @@ class Attention(nn.Module):
         self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
-        made = F.linear(x, self.wqkv.weight).unflatten(-1, (3 * self.heads, -1))
-        q, k = rotate(made[:, :, : 2 * self.heads], table).chunk(2, 2)
-        v = made[:, :, 2 * self.heads :]
+        h = self.heads
+        made = F.linear(x, self.wqkv.weight).unflatten(-1, (3 * h, -1))
+        turned = rotate(made[:, :, : 2 * h], table)
+        q, k, v = turned[:, :, :h], turned[:, :, h:], made[:, :, 2 * h :]
         if remember is not None:
             k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
