@@ -162,14 +162,15 @@ def drawn(
     tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     laws: list[Tensor] = []
-    for level in tree:
+    inner = step * S + torch.cat([level.nodes for level in tree])  # one number a node whose children are drawn
+    races = noise.exponential("draft", inner.expand(B, -1), V).split([len(level.nodes) for level in tree], 1)
+    for level, exponential in zip(tree, races, strict=True):
         if laws:
             positions = (last + level.depth)[:, None].expand(-1, len(level.nodes))
             behind = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
             laws.append(behind.softmax(-1))
         else:
             laws.append(logits.softmax(-1)[:, None])
-        exponential = noise.exponential("draft", (step * S + level.nodes).expand(B, -1), V)
         best = (laws[-1] / exponential).topk(level.most)
         tokens[:, level.children] = best.indices[:, level.of, level.rank]
         valid[:, level.children] = best.values[:, level.of, level.rank] > 0

@@ -20,6 +20,8 @@ from parity.decoders.steps import Step
 from parity.decoders.verification import race, slide
 from parity.models.discrete.protocol import TokenModel
 
+AHEAD = 16  # passes whose uniforms are drawn at once: where they are few, calls are what they cost
+
 
 class Drafts(NamedTuple):
     tokens: Tensor  # [B, W]
@@ -64,6 +66,7 @@ class Window:
         self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
         self.end = self.line.at  # [B] positions before it have been written
         self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
+        self.drawn: dict[str, Tensor] = {}  # [B, AHEAD * size] uniforms of a use, of this pass and the next
         self.tokens: Tensor | None = None  # [B, W], and below the law [B, W, V] they came from: of the last pass
         self.stored: Tensor | None = None
 
@@ -75,6 +78,15 @@ class Window:
         self.index = (self.slot[:W] + self.line.step * self.size)[None]
         self.exponential: Tensor | None = None
         return left > 0
+
+    def uniform(self, use: str) -> Tensor:
+        """U(0, 1) [B, W], one a slot of the pass: those of `index`."""
+        turn = self.line.step % AHEAD
+        if turn == 0 or use not in self.drawn:
+            first = (self.line.step - turn) * self.size
+            numbers = torch.arange(first, first + AHEAD * self.size, device=self.slot.device)
+            self.drawn[use] = self.noise.uniform(use, numbers[None])
+        return self.drawn[use][:, turn * self.size : turn * self.size + self.where.shape[1]]
 
     def races(self) -> Tensor:
         """Unit exponentials [B, W, V] that the pass's tokens are drawn by."""
@@ -110,7 +122,7 @@ class Window:
         or above, or a draw from the law predicted there. Random where there is none, and where the grammar forces a
         token that one."""
         V = self.model.vocab
-        tokens = (self.noise.uniform("draft", self.index) * V).long().clamp(max=V - 1)
+        tokens = (self.uniform("draft") * V).long().clamp(max=V - 1)
         point, q = self.point.expand_as(self.where), self.nothing.expand(*self.where.shape, V)
         if self.init != "random":
             source, exists = self._source()

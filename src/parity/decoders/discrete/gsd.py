@@ -120,10 +120,10 @@ def gsd(
     slots = Window(model, start, noise, window, init)
     while slots.open():
         draft, q, point = slots.drafts()
-        p, u = slots.law(draft), noise.uniform("accept", slots.index)
+        p, u = slots.law(draft), slots.uniform("accept")
         now = (p, q, draft, point, u, slots.races())
         if resample == "token":
             tokens, kept = verify_grouped(*now, *groups(p, draft, group, delta, distance, vectors, border))
         else:
-            tokens, kept = verify_two_level(*now, noise.uniform("branch", slots.index), neighbourhoods(p, group), group)
+            tokens, kept = verify_two_level(*now, slots.uniform("branch"), neighbourhoods(p, group), group)
         yield slots.advance(tokens, kept, p)

@@ -42,6 +42,6 @@ def sjd(
     slots = Window(model, start, noise, window, init, refine=refine)
     while slots.open():
         draft, q, point = slots.drafts()
-        p, u = slots.law(draft), noise.uniform("accept", slots.index)
+        p, u = slots.law(draft), slots.uniform("accept")
         tokens, kept = verify(p, q, draft, point, u, slots.races(), tolerance)
         yield slots.advance(tokens, kept, p)

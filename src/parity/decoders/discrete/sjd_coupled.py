@@ -50,6 +50,6 @@ def sjd_coupled(
         if shared:
             tokens, stored = race(p, e), p
         else:
-            tokens, stays = transport(p, q, draft, point, noise.uniform("accept", slots.index), e)
+            tokens, stays = transport(p, q, draft, point, slots.uniform("accept"), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p
         yield slots.advance(tokens, run(tokens == draft) + 1, p, stored)

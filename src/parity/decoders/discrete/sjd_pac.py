@@ -96,7 +96,7 @@ def sjd_pac(
     slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
     while slots.open():
         draft, q, point = slots.drafts()
-        u, e, index = noise.uniform("accept", slots.index), slots.races(), slots.index[:, :D]
+        u, e, index = slots.uniform("accept"), slots.races(), slots.index[:, :D]
         tried, valid = candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
         levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
         tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)

@@ -26,9 +26,10 @@ def propose(
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
     read = (line.at[:, None] + torch.arange(-1, 1, device=where.device)).clamp(min=0)
     feed, positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
+    e = noise.exponential("draft", index[:, :-1], model.vocab)
     for k in range(where.shape[1] - 1):
         laws.append(model.logits(feed, positions)[:, -1].softmax(-1))
-        drafts.append(race(laws[-1], noise.exponential("draft", index[:, k], model.vocab)))
+        drafts.append(race(laws[-1], e[:, k]))
         feed, positions = drafts[-1][:, None], where[:, k : k + 1].clamp(max=model.length - 1)
     return drafts, laws
 
