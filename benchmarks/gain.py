@@ -1,0 +1,52 @@
+"""What a user gains on this CPU: images a second of every lossless method, against plain decoding compiled.
+
+    python benchmarks/gain.py [--batch 1] [--rounds 3] [--threads 1] [--keep NAME]
+
+Methods take turns on the embedded model, each at its own options, its passes as they run (eager); plain decoding runs
+eager too, and with its passes compiled. All decode the same captions, a new one a round; the figures are medians of
+wall seconds, and of their ratios to the compiled one of the same round. --keep puts the table in docs/figures, from
+which `benchmarks/docs_figures.py` writes it into the docs.
+"""
+
+import statistics
+
+from common import asked, captioned, cell, guided
+from docs_figures import keep_benchmark
+
+from parity.base.noise import batch_noise
+from parity.decode import loop
+from parity.decode.discrete import record
+from parity.experiment.options import claim, methods, needs
+
+COMPILED = "ar, compiled"
+
+
+def main() -> None:
+    a = asked(__doc__, batch=1, rounds=3, keep="")
+    manifest, every = captioned((a.rounds + 1) * a.batch)
+    specs = {name: cell("discrete", name, 0, sampling=guided(1.8)) for name in methods("discrete")}
+    specs = {name: spec for name, spec in specs.items() if claim("discrete", name, spec["options"]) == "lossless"}
+    specs[COMPILED] = specs["ar"]
+    loaded = {needs("discrete", spec["method"]): loop.load("discrete", manifest, spec) for spec in specs.values()}
+    fast = loop.load("discrete", manifest, specs["ar"], fast=True)
+    taken: dict[str, list[float]] = {name: [] for name in specs}
+    for turn in range(a.rounds + 1):  # the first warms up, and compiles
+        rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
+        for name, spec in specs.items():
+            nets = fast if name == COMPILED else loaded[needs("discrete", name)]
+            model, start, steps = loop.begun("discrete", nets, spec)(rows, batch_noise(0, rows["ids"].tolist()))
+            seconds = record(model, start, steps).seconds
+            if turn:
+                taken[name].append(seconds)
+    table = []
+    for name, seconds in sorted(taken.items(), key=lambda kv: statistics.median(kv[1])):
+        ratio = statistics.median(plain / own for plain, own in zip(taken[COMPILED], seconds, strict=True))
+        rate = a.batch / statistics.median(seconds)
+        print(f"batch {a.batch}  {name:12s} {rate:7.2f} images a second, {ratio:.2f} times compiled plain decoding")
+        table.append({"name": name, "batch": a.batch, "images_per_second": rate, "ratio": ratio, "rounds": a.rounds})
+    if a.keep:
+        keep_benchmark(a.keep, table)
+
+
+if __name__ == "__main__":
+    main()
