@@ -65,7 +65,10 @@ rule continuous:
 
 
 onstart:
-    if MAIN and not workflow.storage_settings.default_storage_provider:
+    if MAIN and workflow.storage_settings.default_storage_provider:
+        storage_of_all = workflow.storage_registry.default_storage_provider
+        alone.storing(storage_of_all, workflow.storage_settings.default_storage_prefix)
+    elif MAIN:
         alone.writing(Path("results"), Path("logs"))
     forks.begin()
     # for a limit of jobs a second Snakemake looks anew each second, once for each job so far

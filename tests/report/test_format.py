@@ -25,6 +25,12 @@ def test_numbers_as_shown(value, text):
     assert form.number(value) == text
 
 
+@pytest.mark.parametrize("error", [0.0, 2e-17])
+def test_an_error_that_is_rounding_alone_is_none(error):
+    assert form.plus_minus(1.99264706, error) == form.Entry("1.993", f"±{form.SPACE}0")
+    assert form.plus_minus(1.99264706, 1e-3) == form.Entry("1.9926", f"±{form.SPACE}0.0010")
+
+
 @given(st.floats(min_value=0, max_value=1))
 def test_a_p_value_never_reads_as_nought(p):
     assert float(form.p_value(p).lstrip("< ")) > 0

@@ -102,6 +102,22 @@ def writing(*folders: Path) -> None:
         sys.exit(1)
 
 
+def storing(storage: Any, prefix: str) -> None:
+    """The same of a storage that results go to, such as S3: a small object is put there and taken away again."""
+    try:
+        trial = storage.object(f"{prefix}/.trial", keep_local=False, retrieve=False)
+        trial.local_path().parent.mkdir(parents=True, exist_ok=True)
+        trial.local_path().write_bytes(b"")
+        trial.store_object()
+        trial.remove()
+        trial.local_path().unlink()
+    except Exception as error:  # each storage's library raises its own
+        why = (str(error) or type(error).__name__).strip().splitlines()[0]
+        place = "allowed: a storage that can be written, with keys that may"
+        print(f"error: {prefix}: cannot be written ({why}); {place}", file=sys.stderr)
+        sys.exit(1)
+
+
 def said(file: IO[str]) -> dict[str, Any]:
     """The last run that held the lock; {} if none has."""
     file.seek(0)

@@ -10,6 +10,7 @@ import pandas as pd
 NOT_RUN = "not run"
 SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
 SPACE = "\N{NO-BREAK SPACE}"
+NOUGHT = 1e-9  # no error: what rounding leaves where all figures are the same
 
 
 class Entry(NamedTuple):
@@ -70,8 +71,10 @@ def plus_minus(value: Any, error: Any) -> Entry:
     """Value, and its standard error beneath."""
     if missing(value):
         return ABSENT
-    if missing(error) or error <= 0 or not math.isfinite(error):
-        return Entry(number(value), f"±{SPACE}0" if not missing(error) and error == 0 else "")
+    if missing(error) or not 0 <= error < math.inf:
+        return Entry(number(value))
+    if error < NOUGHT:
+        return Entry(number(value), f"±{SPACE}0")
     decimals = decimals_for(error)
     return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
 
