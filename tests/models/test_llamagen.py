@@ -208,6 +208,22 @@ def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(ne
     assert torch.allclose(model.logits(new, at), plain.logits(new, at), atol=1e-9)
 
 
+def test_a_tree_leaves_all_that_was_fed_also_what_stands_behind_it(net, condition):
+    """A tree at position 2 of rows that were fed up to 8 and 12, also one that is wider than what is left."""
+    generator, (embeddings, valid) = torch.Generator().manual_seed(4), condition
+    fed, one = torch.randint(64, (3, 10), generator=generator), torch.randint(64, (3, 1), generator=generator)
+    for last in (8, 12):
+        at = torch.arange(last - 9, last + 1).expand(3, -1)
+        plain, model = (LlamaGen(net, embeddings, valid, guided=False) for _ in range(2))
+        for each in (plain, model):
+            each.logits(fed, at)
+        S = 5 if last == 8 else 9
+        tree = torch.randint(64, (3, S), generator=generator)
+        model.tree(tree, (2 + torch.arange(S)).expand(3, -1), (torch.arange(S) - 1).expand(3, -1))
+        law, expected = (each.logits(one, torch.full((3, 1), last + 1)) for each in (model, plain))
+        assert torch.allclose(law, expected, atol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def drafter():
     torch.manual_seed(2)

@@ -65,6 +65,7 @@ class Cached:
         # [rows] whose pictures are not done: cache, on, last and shift hold these alone
         self.going = torch.arange(rows, device=prefix.device)
         self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
+        self.fed = self.prefix  # slots from here on hold nothing: known on a CPU alone
         self.last, self.shift = prefix[:, -1], shift
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
         self.features: Tensor | None = None
@@ -83,6 +84,7 @@ class Cached:
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         live = self.on.shape[1] if self.static else int(slots.numpy().max()) + 1
+        self.fed = max(self.fed, live)
         return self.read(self.net, x, slots, self._places(slots), self.on, self.cache, live)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -122,13 +124,18 @@ class Cached:
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie beside the cache until `keep`."""
+        """tokens, positions, parents [R, S] -> logits [R, S, V]; keys and values lie behind all that was fed until the
+        next call, and where `keep` puts them."""
         self._leave(positions)
         B, (tokens, positions, parents) = len(tokens), self._of_going(tokens, positions, parents)
         slots = (positions + self.prefix).clamp(max=self.on.shape[1] - 1)
         above = ancestors(parents)
         root = (slots[:, None] * (above & (parents < 0)[:, None])).sum(-1)  # [R, S] slot of each node's first ancestor
-        live = self.on.shape[1] if self.static else int(slots[:, 0].max()) + 1
+        live = self.on.shape[1] if self.static else max(int(slots[:, 0].numpy().max()) + 1, self.fed)
+        end = live + tokens.shape[1]
+        if end > self.cache[0][0].shape[1]:
+            whole = self.on.shape[1] + tokens.shape[1]  # at once what the end of the picture will need
+            self.cache = [(widened(keys, whole), widened(values, whole)) for keys, values in self.cache]
         seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
         places = self._places(slots)
         x, table = self._embed(tokens, positions), self.net.table[slots if places is None else places]
@@ -137,7 +144,8 @@ class Cached:
 
         def attended(k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
             self.beside.append((k, v))
-            return torch.cat([keys[:, :live], k], 1), torch.cat([values[:, :live], v], 1)
+            keys[:, live:end], values[:, live:end] = k, v  # not joined to a copy of the cache, which is long
+            return keys[:, :end], values[:, :end]
 
         for layer, (keys, values) in zip(self.net.layers, self.cache, strict=True):
             read = lambda k, v, keys=keys, values=values: attended(k, v, keys, values)  # noqa: E731
@@ -156,6 +164,8 @@ class Cached:
             node = torch.where(nodes < 0, nodes.amax(1, keepdim=True).clamp(min=0), nodes)
             row = torch.arange(len(nodes), device=nodes.device)[:, None]
         to = self.slots[row, node]
+        if not self.static:
+            self.fed = max(self.fed, int(to.max()) + 1) if len(to) else self.fed
         self._see(row, to)
         for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
             keys[row, to], values[row, to] = k[row, node], v[row, node]
@@ -238,6 +248,11 @@ def close_up(x: Tensor, left: Tensor) -> Tensor:
     n = int(left.sum())
     x[(~left[:n]).nonzero()[:, 0]] = x[n + left[n:].nonzero()[:, 0]]
     return x[:n]
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """x [R, T, ...] with room for `width` slots."""
+    return torch.cat([x, x.new_zeros(len(x), width - x.shape[1], *x.shape[2:])], 1)
 
 
 def at_rows(x: Tensor, rows: Tensor, count: int) -> Tensor:

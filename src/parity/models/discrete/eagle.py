@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.weights import tensors
-from parity.models.discrete.cached import Cached, at_rows, close_up, staying
+from parity.models.discrete.cached import Cached, at_rows, close_up, staying, widened
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
 
@@ -140,7 +140,7 @@ class EagleDrafter:
         self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
         slots = positions + self.before
-        self.live = self.keys.shape[1] if self.target.static else int(slots.max()) + 1  # as in the target
+        self.live = self.on.shape[1] if self.target.static else int(slots.max()) + 1  # as in the target
         key = torch.arange(self.live, device=slots.device)
         mask = ((key <= slots[..., None]) & self.on[:, None, : self.live])[:, None]
 
@@ -153,7 +153,6 @@ class EagleDrafter:
         )
         self.last = slots[:, -1:]
         self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
-        self.beside: list[tuple[Tensor, Tensor]] = []  # and their keys and values
         self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
         return at_rows(self.target.net.output(output), self.going, B)
 
@@ -169,10 +168,14 @@ class EagleDrafter:
         written = ((key <= self.last) & self.on[:, : self.live])[:, None].expand(-1, S, -1)
         mask = torch.cat([written, above], -1)[:, None]
 
+        end = self.live + above.shape[2]
+        if end > self.keys.shape[1]:
+            whole = self.on.shape[1] + above.shape[2]
+            self.keys, self.values = widened(self.keys, whole), widened(self.values, whole)
+
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            self.beside.append((k, v))
-            keys, values = (torch.cat(x, 1) for x in zip(*self.beside, strict=True))
-            return torch.cat([self.keys[:, : self.live], keys], 1), torch.cat([self.values[:, : self.live], values], 1)
+            self.keys[:, end - S : end], self.values[:, end - S : end] = k, v  # behind all that was written
+            return self.keys[:, :end], self.values[:, :end]
 
         features = self.predicted[self.rows, parents + 1]
         output = self.net.forward(self.embeddings[tokens], features, self._turned(at, features.dtype), mask, remember)
