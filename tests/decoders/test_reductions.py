@@ -8,6 +8,7 @@ from parity.decoders.discrete.eagle import eagle
 from parity.decoders.discrete.gsd import gsd
 from parity.decoders.discrete.jacobi import jacobi
 from parity.decoders.discrete.lantern import lantern
+from parity.decoders.discrete.lantern_pp import lantern_pp
 from parity.decoders.discrete.mtj import mtj
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.sjd_coupled import sjd_coupled
@@ -94,6 +95,13 @@ def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips
     assert torch.equal(PLAIN, tokens(eagle, rank="race", **tree))
     for delta in (0.0, 0.3):
         assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_there_is_no_candidate_no_law_is_relaxed(seed):
+    """Nothing can be drafted before the first pass, so its token is plain decoding's; later ones are others."""
+    plain, relaxed = (run(d, table(4, 6, seed), 6, 500).tokens for d in (ar, lantern_pp))
+    assert torch.equal(plain[:, 0], relaxed[:, 0]) and not torch.equal(plain, relaxed)
 
 
 def test_older_features_make_worse_drafts_not_other_tokens_and_a_skip_makes_other_tokens():

@@ -157,7 +157,7 @@ def verify_siblings(
         v = candidates[:, k : k + 1]
         if near is not None:
             mass, without = relaxed(p, v, near[v[:, 0]], relax * p.gather(1, v))
-            p = without.scatter(1, v, mass[:, None])
+            p = torch.where(valid[:, k : k + 1], without.scatter(1, v, mass[:, None]), p)
         likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
         accepted &= valid[:, k] & (rank < 0)
