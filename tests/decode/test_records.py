@@ -28,6 +28,7 @@ def columns(n=3, L=4, passes=4, first=0):
         "network_seconds": one / 4,
         **dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), one * np.nan),
         "batch": np.full(n, n),
+        "at_once": np.full(n, n),
     }
 
 

@@ -10,6 +10,8 @@ import torch
 
 from parity.base.noise import Noise, counted_noise
 from parity.decode import anysubset, continuous, discrete
+from parity.decode.loop import refills
+from parity.decode.queue import Queue
 from parity.decoders.steps import Step
 from parity.experiment import options
 from parity.models.anysubset.causal import Causal
@@ -26,7 +28,7 @@ from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, back, elsewhere
 from tests.tables import decoder, mixtures, prompts, table, texts
 
-ROWS = 3
+ROWS, WAIT = 3, 4
 SETUP = 2  # reads before the first pass: what the grammar forces
 RECORD = {"discrete": discrete.record, "anysubset": anysubset.record, "continuous": continuous.record}
 LLAMAGEN = LlamaGenConfig(vocab=16, dim=16, layers=2, heads=2, grid=3, prefix=3, caption_dim=4, multiple_of=16)
@@ -86,10 +88,11 @@ class Nets:
     def everything(self) -> list[Any]:
         return [self.net, self.small, self.drafter, self.gpt2, *(n for two in self.families.values() for n in two)]
 
-    def llamagen(self, put: Put) -> Sampled:
+    def llamagen(self, put: Put, rows: slice = slice(ROWS)) -> Sampled:
         generator = torch.Generator().manual_seed(5)
-        condition = put(torch.randn(ROWS, 3, 4, generator=generator, dtype=torch.float64))
-        valid = put(torch.tensor([[True] * 3, [False, True, True], [False, False, True]]))
+        condition = put(torch.randn(ROWS + WAIT, 3, 4, generator=generator, dtype=torch.float64)[rows])
+        captions = torch.tensor([[True] * 3, [False, True, True], [False, False, True]])
+        valid = put(captions.repeat(3, 1)[: ROWS + WAIT][rows])
         model = LlamaGen(self.net, condition, valid, True)
         codes = torch.randn(16, 2, generator=generator, dtype=torch.float64)
         model.raw_codebook, model.codebook = put(codes), put(torch.nn.functional.normalize(codes))
@@ -211,6 +214,31 @@ def test_a_decoder_elsewhere(kind, model, method, nets):
         kind, method
     ):  # its coupling draws by rejection, and asks the host whether it must: docs/exact.md
         return
+    for number, (passes, reads) in enumerate(looks):
+        assert len(reads) <= max(passes, 1) + (0 if number else SETUP), f"pass {number}: {passes} passes, {reads}"
+
+
+@pytest.mark.parametrize("method", [m for m in options.methods("discrete") if refills("discrete", m)])
+def test_a_batch_that_is_refilled_elsewhere(method, nets):
+    """The same tokens, and the one read of a pass tells which rows are done."""
+    given = options.small("discrete", options.options("discrete", method, {}))
+
+    def whole(device: Any = None) -> tuple[Any, list]:
+        put, looks = Put(device), []
+        keys = put(counted_noise(1, range(ROWS + WAIT)).keys)
+        model, noise = put.watched(nets.llamagen(put), "logits", "tree"), Noise(keys[:ROWS], torch.float64)
+        model.queue = Queue(model, noise, keys, lambda rows: nets.llamagen(put, rows))
+        start = torch.zeros_like(noise.keys)
+        steps = decoder("discrete", method)(model, start, noise=noise, **given)
+        return discrete.record(model, start, noted(steps, put, looks)), looks
+
+    here, _ = whole()
+    with elsewhere() as device:
+        for net in nets.everything():
+            device.put(net)
+        there, looks = whole(device)
+    assert torch.equal(back(there.tokens), here.tokens) and torch.equal(back(there.step), here.step)
+    assert torch.equal(back(there.nfe), here.nfe) and there.tokens.shape[0] == ROWS + WAIT
     for number, (passes, reads) in enumerate(looks):
         assert len(reads) <= max(passes, 1) + (0 if number else SETUP), f"pass {number}: {passes} passes, {reads}"
 

@@ -34,6 +34,7 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
         "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
         "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "batch": np.where(first, 4, rows - 4),
+        "at_once": np.where(first, 4, rows - 4),
         "passes": np.where(first, 5, 4),
     }
     shard = Shard(columns, {"device": "cpu", "dtype": "float64"})
@@ -106,6 +107,7 @@ def continuous() -> SimpleNamespace:
         "distance": np.where(accepted >= 0, [[0, 1, 2], [0, 3, 4]], np.nan).astype(np.float32),
         "seconds": np.array([8.0, 8.0]),
         "batch": np.array([2, 2]),
+        "at_once": np.array([2, 2]),
         **{name: np.array([1, 3]) for name in ("steps", "tries", "gave_up")},
     }
     costs = {"target_conditions": [3, 3], "target_network_seconds": [1, 1], "target_head_seconds": [2, 2]}

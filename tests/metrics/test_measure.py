@@ -48,6 +48,7 @@ def rows(length: int) -> dict[str, np.ndarray]:
         "single_seconds": np.where(np.arange(len(first)) == 0, 0.5, np.nan),
         "plain_single_seconds": np.where(np.arange(len(first)) == 0, 1.5, np.nan),
         "batch": np.where(first, 8, 4),
+        "at_once": np.where(first, 8, 4),
         "passes": np.where(first, length, length - 1),
     }
 

@@ -359,6 +359,7 @@ def cell(tmp_path, pixels):
     ids = np.array([f"{i:05d}/000" for i in range(n)])
     columns = {
         "ids": ids, "captions": np.array(CAPTIONS[:n]), "tokens": np.zeros((n, 4), np.int32), "batch": np.full(n, n),
+        "at_once": np.full(n, n),
         "step": np.tile(np.arange(1, 5, dtype=np.int16), (n, 1)), "seconds": np.ones(n), "network_seconds": np.ones(n),
         "plain_seconds": np.ones(n), "single_seconds": np.ones(n), "plain_single_seconds": np.ones(n),
         "passes": np.full(n, 4), "nfe": np.full(n, 4), "nodes": np.full(n, 4), "kept": np.ones((n, 4), np.int16),

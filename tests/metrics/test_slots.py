@@ -40,6 +40,7 @@ def test_figures_of_requests():
     shard = SimpleNamespace(
         kept=np.array([[2, 2, 1], [2, 1, 2]]), step=np.tile([1, 1, 2, 2, 3], (2, 1)), seconds=np.array([2.0, 2.0]),
         single_seconds=np.array([0.5, np.nan]), first_seconds=np.array([0.25, 0.25]),
+        batch=np.array([2, 2]), at_once=np.array([2, 2]), nfe=np.array([3, 3]), passes=np.array([6, 6]),
     )  # fmt: skip
     shard.columns = vars(shard).copy()
     found = slots.measure(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2)))
@@ -52,3 +53,6 @@ def test_figures_of_requests():
         ]
         == 2
     )  # a forced token is no work of a request
+    shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone
+    found = slots.measure(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2)))
+    assert found["request_tokens_per_second"] == 5

@@ -180,6 +180,7 @@ def shard(path: Path, ids: list[str], step: np.ndarray, **columns: Any) -> None:
         "single_seconds": np.ones(n),
         "plain_single_seconds": np.ones(n),
         "batch": np.full(n, n),
+        "at_once": np.full(n, n),
         "passes": np.full(n, 9),
     }
     write_shard(
@@ -228,6 +229,7 @@ def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> 
         "nfe": nfe,
         "passes": nfe,
         "batch": n,
+        "at_once": n,
         "text": [f"once upon a {cell.key} {i}" for i in range(n)],
         **drawn,
     }

@@ -61,6 +61,7 @@ rule decode:
         batch=lambda w: batch(BY_KEY[w.key]),
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
         compile=EXPERIMENT.compile,
+        refill=EXPERIMENT.refill,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: told(*decoding_code(BY_KEY[w.key])),
     message:
@@ -79,6 +80,7 @@ rule decode:
             --threads {threads} \
             --device {resources.gpu} \
             --compile {params.compile} \
+            --refill {params.refill} \
             --out {output:q} \
             >{log:q} 2>&1
         """

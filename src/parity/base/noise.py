@@ -85,6 +85,11 @@ class Noise:
         """The noise of some of the rows."""
         return Noise(self.keys[rows], self.dtype)
 
+    def replace(self, rows: Tensor, keys: Tensor) -> None:
+        """Rows [n], by number, have other keys [n] from now on."""
+        self.keys = self.keys.index_copy(0, rows, keys)
+        self.streams.clear()
+
     def uniform(self, use: str, index: Tensor) -> Tensor:
         """U(0, 1), one a row and index: [B, ...]."""
         return self._uniform(use, index, 1)[..., 0]

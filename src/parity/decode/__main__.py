@@ -32,6 +32,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--code", required=True, help="digest of the sources that the samples depend on")
     parser.add_argument("--compile", choices=["auto", "off"], default="auto", help="auto: passes on CUDA alone")
+    parser.add_argument(
+        "--refill",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="whether rows that are done give their place to the shard's next; auto: on CUDA alone",
+    )
     parser.add_argument("--shards", type=int, default=1, help="parts that the rows are decoded and kept in")
     arguments(parser, "spec", "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
@@ -47,14 +53,15 @@ def main() -> None:
         print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
     if open_shards:
         device = taken(a.device, spec.get("dtype", "float32"))
-        fast = a.compile == "auto" and device.startswith("cuda")
+        cuda = device.startswith("cuda")
+        fast, refill = a.compile == "auto" and cuda, a.refill == "on" or (a.refill == "auto" and cuda)
         loaded = loop.load(a.kind, read_json(a.checkpoint), spec, device, fast)
         how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
         for part, kept in open_shards:
             paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
             with held(kept):
                 if not is_whole(kept):  # another job's meanwhile
-                    write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced).columns, how)
+                    write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced, refill).columns, how)
     files = [kept for _, kept in shards]
     if len(files) == 1:
         link(files[0], a.out)

@@ -25,11 +25,17 @@ class Canvas:
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
         self.steps, self.begin, self.first = 0, now(blank.device), float("nan")  # `first`: seconds to the first step
 
-    def write(self, where: Tensor, new: Tensor) -> None:
-        """One step: tokens new [B, W] or [B, W, D] at places where [B, W]; L for a slot that is not final."""
+    def write(self, where: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
+        """One step: tokens new [B, W] or [B, W, D] at places where [B, W]; L for a slot that is not final. rows [B]:
+        which they are of, all in order if None."""
         self.steps += 1
-        self.tokens.scatter_(1, where if new.ndim == 2 else where[..., None].expand_as(new), new.to(self.tokens.dtype))
-        self.step.scatter_(1, where, self.steps)
+        if rows is None:
+            at = where if new.ndim == 2 else where[..., None].expand_as(new)
+            self.tokens.scatter_(1, at, new.to(self.tokens.dtype))
+            self.step.scatter_(1, where, self.steps)
+        else:
+            self.tokens[rows[:, None], where] = new.to(self.tokens.dtype)
+            self.step[rows[:, None], where] = self.steps
         if self.steps == 1:
             self.first = now(self.step.device) - self.begin
 

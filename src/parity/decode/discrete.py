@@ -11,6 +11,7 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.decode.canvas import Canvas
 from parity.decode.clock import Call
+from parity.decode.queue import Queue
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
@@ -38,24 +39,41 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     ParityError that names row and position if it stops early or draws what is not in the vocabulary.
     """
     B, L, device = len(start), model.length, start.device
-    canvas = Canvas(model.forced.clamp(min=0).repeat(B, 1))
-    by_step: list[tuple[Tensor, Tensor]] = []  # [B] each: tokens that became final, and those evaluated
-    i = torch.arange(0, device=device)
+    queue: Queue | None = getattr(model, "queue", None)
+    N, every = B if queue is None else len(queue.keys), torch.arange(B, device=device)
+    canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
+    by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
+    i, end = torch.arange(0, device=device), 1 + int((model.forced < 0).nonzero().max())  # as in `Line`
     for new, kept, positions, evaluated in steps:
         if len(i) != new.shape[1]:
             i = torch.arange(new.shape[1], device=device)
         places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
-        canvas.write(places.clamp(max=L), new)
+        canvas.write(places.clamp(max=L), new, None if queue is None else queue.of)
         if evaluated is None:
-            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (L - positions).clamp(max=new.shape[1])
-        by_step.append((kept, evaluated))
-    seconds = canvas.finish((model.forced < 0).expand(B, L))
+            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (end - positions).clamp(0, new.shape[1])
+        by_step.append((every if queue is None else queue.of, kept, evaluated))
+    seconds = canvas.finish((model.forced < 0).expand(N, L))
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)
     canvas.refuse(wrong, f"the decoder drew token {{token}}; allowed: 0 to {model.vocab - 1}")
-    kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
-    active = kept > 0
-    nfe, nodes = active.sum(1), torch.where(active, nodes, 0).sum(1)
-    return Decoded(canvas.tokens, canvas.step, nfe, nodes, kept.to(torch.int16), canvas.steps, seconds, canvas.first)
+    rows, kept, nodes = (torch.stack(x, 1) for x in zip(*by_step, strict=True))
+    begun, kept, nodes = by_row(rows, kept, nodes, N)
+    step = torch.where(canvas.step > 0, canvas.step - begun[:, None], 0).to(torch.int16)
+    nfe = (kept > 0).sum(1)
+    return Decoded(canvas.tokens, step, nfe, nodes.sum(1), kept.to(torch.int16), canvas.steps, seconds, canvas.first)
+
+
+def by_row(rows: Tensor, kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What passes did for each of n rows, from the rows in a batch's places, tokens that became final there and those
+    evaluated, [B, passes] each: passes of the batch before the row's first [n]; kept and nodes [n, a row's most passes]
+    by its own passes."""
+    place, at = (kept > 0).nonzero(as_tuple=True)
+    row, order = (rows[place, at] * kept.shape[1] + at).sort()
+    row, place, at = row // kept.shape[1], place[order], at[order]
+    nfe = torch.bincount(row, minlength=n)
+    first = nfe.cumsum(0) - nfe
+    turn = torch.arange(len(row), device=row.device) - first[row]
+    own = [x.new_zeros(n, int(nfe.max())).index_put((row, turn), x[place, at]) for x in (kept, nodes)]
+    return at[first], own[0], own[1]
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:

@@ -24,7 +24,9 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
 from parity.decode.clock import clocked
+from parity.decode.queue import Queue
 from parity.decode.records import Shard, join
+from parity.experiment.declared import constant
 from parity.experiment.options import needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
 
@@ -45,16 +47,30 @@ def load(kind: str, manifest: Mapping[str, Any], spec: dict[str, Any], device: s
     return models.load(manifest, device, dtype, needs(kind, spec["method"]), fast)
 
 
+def some(rows: Rows, which: slice) -> Rows:
+    return {k: v[which] for k, v in rows.items()}
+
+
 def begun(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
-    """A method on the models of a job: rows and their noise to what `record` takes."""
+    """A method on the models of a job: rows and their noise to what `record` takes. Rows beyond those of the noise wait
+    for a place."""
     decoder = getattr(importlib.import_module(f"parity.decoders.{kind}.{spec['method']}"), spec["method"])
     begin = leaf(kind).opened(loaded, spec)
 
     def steps(rows: Rows, noise: Noise) -> Begun:
-        model, start = begin(rows, noise)
+        n = len(noise.keys)
+        model, start = begin(some(rows, slice(n)), noise)
+        if n < len(rows["ids"]):
+            keys = noise_of(rows, loaded, spec).keys
+            model.queue = Queue(model, noise, keys, lambda new: begin(some(rows, new), Noise(keys[new]))[0])
         return model, start, decoder(model, start, noise=noise, **spec["options"])
 
     return steps
+
+
+def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
+    wide = torch.float64 if spec.get("dtype") == "float64" else torch.float32  # laws are float32 or wider
+    return batch_noise(spec["seed"], rows["ids"].tolist(), str(loaded.device), wide)
 
 
 def column(value: Any, n: int) -> np.ndarray:
@@ -71,17 +87,20 @@ def seconds_of(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: 
 
 def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> dict[str, Any]:
     """Wall times of plain decoding of a batch and, of a job's first, of its first row alone, by the method and plainly.
-    What a first call pays for once is nobody's. A cell that is plain decoding is its own measure."""
+    What a first call pays for once is nobody's. A cell that is plain decoding is its own measure. Plainly no row is
+    done before the others: as many as are decoded at once are timed, for all of the rows."""
     plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
     itself, n = is_plain(kind, spec["method"], spec["options"]), len(rows["ids"])
+    at_once = len(noise.keys)
+    rows = some(rows, slice(at_once))
     times: dict[str, Any] = {}
     if first:
         _, _, steps = begun(kind, loaded, plain)(rows, noise)
         next(steps)
     if not itself:
-        times["plain_seconds"] = seconds_of(kind, loaded, plain, rows, noise)
+        times["plain_seconds"] = seconds_of(kind, loaded, plain, rows, noise) * n / at_once
     if first and n > 1:
-        one, its = {k: v[:1] for k, v in rows.items()}, noise.take(torch.arange(1, device=noise.keys.device))
+        one, its = some(rows, slice(1)), noise.take(torch.arange(1, device=noise.keys.device))
         plainly = seconds_of(kind, loaded, plain, one, its)
         own = plainly if itself else seconds_of(kind, loaded, spec, one, its)
         alone = {"single_seconds": own, "plain_single_seconds": plainly}
@@ -89,59 +108,74 @@ def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Nois
     return times
 
 
-def told(steps: Iterator[Any], done: int, whole: int) -> Iterator[Any]:
+def told(steps: Iterator[Any], done: int, whole: int, queue: Queue | None) -> Iterator[Any]:
     """The steps; each says how far the job is."""
     for passes, step in enumerate(steps, 1):
-        note(f"{done} of {whole} done, pass {passes}")
+        now = done if queue is None else done + queue.next - len(queue.of)
+        note(f"{now} of {whole} done, pass {passes}")
         yield step
 
 
 def piece(
-    kind: str, loaded: Any, spec: dict[str, Any], some: Rows, number: int, paced: int, done_of: tuple[int, int]
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, at_once: int, paced: bool, done_of: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    """Columns of batch `number`, with how many rows of how many are done before it; see `decode`."""
-    n, wide = len(some["ids"]), torch.float64 if spec.get("dtype") == "float64" else torch.float32
-    noise = batch_noise(spec["seed"], some["ids"].tolist(), str(loaded.device), wide)  # laws are float32 or wider
-    times = beside(kind, loaded, spec, some, noise, number == 0) if number < paced else {}
-    model, start, steps = begun(kind, loaded, spec)(some, noise)
+    """Columns of a batch, with how many rows of how many are done before it; see `decode`."""
+    n, noise = len(rows["ids"]), noise_of(some(rows, slice(at_once)), loaded, spec)
+    times = beside(kind, loaded, spec, rows, noise, done_of[0] == 0) if paced else {}
+    model, start, steps = begun(kind, loaded, spec)(rows, noise)
     with clocked(leaf(kind).networks(model), noise.keys.device) as clock:
-        done = leaf(kind).record(model, start, told(steps, *done_of))
-    if number < paced:
+        done = leaf(kind).record(model, start, told(steps, *done_of, getattr(model, "queue", None)))
+    if paced:
         times = {"plain_seconds": done.seconds, **times}
         if n == 1:
             times |= {"single_seconds": done.seconds, "plain_single_seconds": times["plain_seconds"]}
-    given = {"ids": some["ids"], **UNTIMED, **times, "network_seconds": clock.seconds(), "batch": n}
-    return {k: column(v, n) for k, v in (given | leaf(kind).columns(some, model, start, done)).items()}
+    counts = {"batch": n, "at_once": len(noise.keys)}
+    given = {"ids": rows["ids"], **UNTIMED, **times, "network_seconds": clock.seconds(), **counts}
+    return {k: column(v, n) for k, v in (given | leaf(kind).columns(rows, model, start, done)).items()}
 
 
-def fitted(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int) -> Iterator[Any]:
-    """The batches one after the other; if memory is too little for one, halves of it, from there on. A row's noise is
-    keyed by its id, so its tokens are the same. ParityError if it is too little for one row."""
+def fitted(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int, refill: bool
+) -> Iterator[Any]:
+    """The batches one after the other, or one that is refilled; if memory is too little for one, halves of it, from
+    there on. A row's noise is keyed by its id, so its tokens are the same. ParityError if it is too little for one
+    row."""
     first = number = 0
-    while first < len(rows["ids"]):
-        some = {k: v[first : first + batch] for k, v in rows.items()}
+    while (left := len(rows["ids"]) - first) > 0:
+        batch = min(batch, left)
+        now = some(rows, slice(first, None if refill else first + batch))
         try:
-            yield piece(kind, loaded, spec, some, number, paced, (first, len(rows["ids"])))
+            yield piece(kind, loaded, spec, now, batch, number < paced, (first, len(rows["ids"])))
         except Exception as error:
             if not too_large(error):
                 raise
-            what = f"out of memory: batch {len(some['ids'])} on {loaded.device}"
-            if len(some["ids"]) == 1:
+            what = f"out of memory: batch {batch} on {loaded.device}"
+            if batch == 1:
                 raise ParityError(f"{what}: one row does not fit; allowed: a device with more") from None
-            batch = len(some["ids"]) // 2
+            batch = batch // 2
             print(f"{what}; {batch} from here on, with the same tokens", file=sys.stderr, flush=True)
         else:
-            first, number = first + len(some["ids"]), number + 1
+            first, number = first + len(now["ids"]), number + 1
             continue
         if torch.cuda.is_available():  # behind the handler, which holds what the failed batch had
             torch.cuda.empty_cache()
 
 
-def decode(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0) -> Shard:
-    """Tokens and records of `rows` under `spec`, `batch` of them at once.
+def refills(kind: str, method: str) -> bool:
+    """Whether a method can begin a row in the midst of others."""
+    return bool(constant(f"decoders/{kind}", method, "REFILLS", False))
+
+
+def decode(
+    kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, batch: int, paced: int = 0, refill: bool = False
+) -> Shard:
+    """Tokens and records of `rows` under `spec`, `batch` of them at once. refill: where a row is done the next takes
+    its place, of a method that `refills`.
 
     What a job's seconds are worth depends on what else the machine does, so plain decoding is timed beside the first
     `paced` batches, on the same rows. Noise is keyed by a row's id, so that changes nothing of what the method draws.
     """
-    parts, whole = fitted(kind, loaded, spec, rows, batch, paced), -(-len(rows["ids"]) // batch)
+    refill = refill and refills(kind, spec["method"])
+    parts = fitted(kind, loaded, spec, rows, batch, paced, refill)
+    whole = 1 if refill else -(-len(rows["ids"]) // batch)
     return Shard(join(list(progress(parts, whole, f"{spec['method']} {canonical(spec['options'])}"))))

@@ -4,12 +4,15 @@ Of every kind of model
     ids           [n] str: what keys a row's noise
     tokens        [n, L], or [n, L, D] where they are continuous
     step          [n, L] int16: the step in which a token became final; 0 for what was given or forced
-    seconds       [n] wall time of the row's batch, decoding alone
+    seconds       [n] wall time of the row's batch, decoding alone; where rows that were done gave their places to
+                  others, of all of these together
     network_seconds      [n] of these, those of its networks
-    plain_seconds        [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed
+    plain_seconds        [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed;
+                         of rows that took others' places, that of the first at once times as often as they fit
     single_seconds, plain_single_seconds
                          [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
-    batch         [n] rows in that batch
+    batch         [n] rows in that time
+    at_once       [n] rows decoded at once
     passes        [n] passes of the target over that batch, one after another
     provenance    device, versions, specification, code
 and what `columns` of `parity.decode.<kind>` adds.
@@ -27,7 +30,7 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical, read_arrays, write_arrays
 
 TIMES = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "passes")
+NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes")
 
 
 @dataclass

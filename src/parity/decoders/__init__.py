@@ -23,6 +23,7 @@ EXACT_WITH    options at whose stated values alone a claim of "lossless" is made
 COUPLED_WITH  options with which it shares plain decoding's noise, so that its tokens must be plain decoding's; {}: any
 PLAIN         options with which it is plain decoding, the baseline of its kind, which one module of it is; {}: any
 NEEDS         the companion of the target that it needs: "drafter" or "draft" (a draft model)
+REFILLS       True if a row can begin in the midst of others (`parity.decode.queue`)
 RESTS_ON      an observation that the method rests on: a module of `parity.metrics` that makes figures of it
 EXACT_LAYER   options with which it runs on enumerable models; {} (as if left out): any; None: never
 """

@@ -55,17 +55,24 @@ def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: in
     line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one
     `older` places before; a row with fewer tokens reads its last again.
     """
-    at = (begin[:, None] + torch.arange(most, device=line.device)).minimum(end[:, None] - 1)
+    at = (begin[:, None] + torch.arange(most, device=line.device)).minimum((end[:, None] - 1).clamp(min=0))
     return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
 
 
 def drafted(
-    drafter: Drafter, line: Line, size: tuple[int, int, int], most: int, begin: Tensor, end: Tensor, stale: int = -1
+    drafter: Drafter,
+    line: Line,
+    size: tuple[int, int, int],
+    most: int,
+    begin: Tensor,
+    end: Tensor,
+    older: Tensor | int = 0,
 ) -> Candidates:
     """`dynamic` of a size (total, depth, top_k) behind position end - 1, the drafter having read the tokens from
-    `begin` on; stale: -1 for fresh features, else how many positions older they are than the last before these."""
-    older = (end - begin + stale)[:, None] if stale >= 0 else 0
-    return dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
+    `begin` on, beside features that are `older` than theirs (see `read_on`). None in a row's first pass: before there
+    is a feature nothing can be drafted."""
+    tree = dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
+    return tree._replace(tokens=line.or_none(tree.tokens))
 
 
 class Raced:
@@ -151,19 +158,19 @@ def levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
 
 
 def drawn(
-    drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: int
+    drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> Drawn:
     """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).
 
     logits [B, V]: the drafter's law after the last final token, at position `last` [B]; tree: the levels of its shape;
-    step numbers the pass.
+    step [B, 1] numbers the row's pass.
     """
     (B, V), S = logits.shape, len(shape.parents)
     tokens = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     laws: list[Tensor] = []
     inner = step * S + torch.cat([level.nodes for level in tree])  # one number a node whose children are drawn
-    races = noise.exponential("draft", inner.expand(B, -1), V).split([len(level.nodes) for level in tree], 1)
+    races = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
     for level, exponential in zip(tree, races, strict=True):
         if laws:
             positions = (last + level.depth)[:, None].expand(-1, len(level.nodes))

@@ -14,15 +14,19 @@ class Line:
             first; `spare` columns take what is drawn past the end
     at      [B] first open position; before: that of the last pass
     step    passes made
+    age     [B, 1] passes made since a row was begun: less than `step` where it took the place of one that was done
+    newest  passes made since any row was begun; 0: this pass is some row's first
     grammar whether tokens are forced
     end     behind the last position whose token is drawn
     """
 
     def __init__(self, model: TokenModel, start: Tensor, spare: int):
-        self.model, self.step = model, 0
+        self.model, self.step, self.newest = model, 0, 0
+        self.queue = getattr(model, "queue", None)
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
         self.at = self.before = torch.zeros_like(start)
+        self.age = self.at[:, None]
         self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
         self.end = model.length  # or where the grammar forces all that follows, which costs no pass
         self.grammar = getattr(model, "grammar", True)
@@ -30,8 +34,24 @@ class Line:
             self.end = 1 + int((model.forced < 0).nonzero().max())
 
     def left(self) -> int:
-        """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done."""
-        return max(self.end - int(self.at.min()), 0)
+        """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done.
+
+        Rows that are done begin again if the model's queue has pictures that wait.
+        """
+        at = self.at
+        if self.queue is not None and self.queue.waits():
+            at = at.cpu()
+            begun = self.queue.fill(at >= self.end)
+            if begun is not None:
+                self._begin(begun)
+                return self.end
+        return max(self.end - int(at.min()), 0)
+
+    def _begin(self, rows: Tensor) -> None:
+        """Nothing is written in `rows` [B] bool."""
+        self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
+        self.at, self.before = (x.masked_fill(rows, 0) for x in (self.at, self.before))
+        self.age, self.newest = self.age.masked_fill(rows[:, None], 0), 0
 
     def last(self) -> Tensor:
         """[B, 1] the last final token."""
@@ -41,10 +61,15 @@ class Line:
         """[B, n] the first n open positions, counted on past a row's end."""
         return self.at[:, None] + self.numbers[:n]
 
+    def or_none(self, drafts: Tensor) -> Tensor:
+        """Drafts [B, n] of passes before this one; -1, for none, in rows that have made none."""
+        return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
+
     def advance(self, tokens: Tensor, kept: Tensor, nodes: Tensor | None = None) -> Step:
         """Write a pass's tokens [B, W] from the first open position on; kept [B] of them are final, less those past the
-        end."""
-        kept = kept.minimum(self.model.length - self.at)
+        end: what the grammar forces there costs no pass, so a row is done in the same one whatever others do."""
+        kept = kept.minimum(self.end - self.at)
         self.tokens.scatter_(1, self.ahead(tokens.shape[1]) + 1, tokens)
-        self.before, self.at, self.step = self.at, self.at + kept, self.step + 1
+        self.before, self.at = self.at, self.at + kept
+        self.step, self.newest, self.age = self.step + 1, self.newest + 1, self.age + 1
         return Step(tokens, kept, self.before, nodes)

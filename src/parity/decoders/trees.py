@@ -24,13 +24,18 @@ class Tree:
     """The S nodes of one pass. Node 0 is the last final token, a node's parent comes before it.
 
     tokens, parents, positions [B, S]; offset [B, S] how far a node stands behind node 0
+    missing  [B, S] bool, nodes that are not there, or None: all are
+    follows  [B, S] parents, S where a node is missing
     """
 
     def __init__(self, line: Line, behind: Tensor, parents: Tensor, offset: Tensor):
-        """behind [B, S - 1]: the tokens of all nodes but the first; parents [B, S], -1 for node 0; offset [B, S] or
-        [S]."""
-        self.line, self.parents = line, parents
+        """behind [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
+        pass where others have made some; parents [B, S], -1 for node 0; offset [B, S] or [S]."""
+        self.line, self.parents, self.follows = line, parents, parents
         self.tokens = torch.cat([line.last(), behind], 1)
+        self.missing = self.tokens < 0 if line.newest == 0 else None
+        if self.missing is not None:
+            self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
         self.offset = offset.expand_as(self.tokens)
         self.positions = line.at[:, None] - 1 + offset
 
@@ -47,11 +52,13 @@ class Tree:
         """Which nodes [B, S] bool hold the tokens that were drawn [B, S] behind their parents: one path from node 0,
         which always does, if no two children of a node hold the same token."""
         right = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
+        right = right if self.missing is None else right & ~self.missing
         return ~(self.above & ~right[:, None]).any(-1)
 
     def evaluated(self, first: int = 0) -> Tensor:
         """[B] nodes from `first` on whose law is one of the row's positions."""
-        return (self.positions[:, first:] < self.line.model.length - 1).sum(1)
+        inside = self.positions < self.line.end - 1
+        return (inside if self.missing is None else inside & ~self.missing)[:, first:].sum(1)
 
     def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
         """Keep the `nodes` [B, W], -1 for none, whose tokens are final. tokens [B, W]: theirs but node 0's, then the

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.line import Line
+from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.verification import race, slide
 from parity.models.discrete.protocol import TokenModel
@@ -33,7 +34,7 @@ class Window:
     """The slots of the pass at hand, and what the passes before left for them.
 
     where [B, W]  their positions
-    index [1, W]  numbers of their draws: no two passes share one
+    index [B, W]  numbers of their draws: no two passes of a row share one
     line          what is written
     """
 
@@ -60,39 +61,50 @@ class Window:
         self.refine, self.warm, self.shared = refine, warm, shared
         self.shrink = shrink and not getattr(model, "static", False)
         self.line = Line(model, start, size)
+        self.by_position = Races(self.line, noise)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.slot = torch.arange(size, device=start.device)
         self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # what random drafts are, and a law of none
         self.nothing = torch.zeros((), dtype=noise.dtype, device=start.device)
-        self.end = self.line.at  # [B] positions before it have been written
+        self.end = self.kept = self.line.at  # [B] positions before it have been written; tokens of the last pass kept
         self.laws: Tensor | None = None  # [B, L + size, V] last predicted at each position, for an `init` that samples
-        self.drawn: dict[str, Tensor] = {}  # [B, AHEAD * size] uniforms of a use, of this pass and the next
+        # [B, AHEAD * size] uniforms of a use, of some passes, and the first of these
+        self.drawn: dict[str, tuple[Tensor, int]] = {}
         self.tokens: Tensor | None = None  # [B, W], and below the law [B, W, V] they came from: of the last pass
         self.stored: Tensor | None = None
 
     def open(self) -> bool:
         """Whether a row has an open position; the window then stands at the first of every row."""
-        left = self.line.left()
+        left, line = self.line.left(), self.line
+        if line.step and line.newest == 0:
+            self._begin(line.age[:, 0] == 0)
         W = min(self.size, left) if self.shrink else self.size
-        self.where = self.line.ahead(W)
-        self.index = (self.slot[:W] + self.line.step * self.size)[None]
+        self.where = line.ahead(W)
+        self.index = self.slot[:W] + line.age * self.size
         self.exponential: Tensor | None = None
         return left > 0
 
+    def _begin(self, rows: Tensor) -> None:
+        """Nothing of the passes before is left in `rows` [B] bool."""
+        assert self.tokens is not None
+        self.kept, self.end = self.kept.masked_fill(rows, self.tokens.shape[1]), self.end.masked_fill(rows, 0)
+        self.drawn.clear()
+
     def uniform(self, use: str) -> Tensor:
         """U(0, 1) [B, W], one a slot of the pass: those of `index`."""
-        turn = self.line.step % AHEAD
-        if turn == 0 or use not in self.drawn:
-            first = (self.line.step - turn) * self.size
-            numbers = torch.arange(first, first + AHEAD * self.size, device=self.slot.device)
-            self.drawn[use] = self.noise.uniform(use, numbers[None])
-        return self.drawn[use][:, turn * self.size : turn * self.size + self.where.shape[1]]
+        step, size = self.line.step, self.size
+        if use not in self.drawn or step == self.drawn[use][1] + AHEAD:
+            numbers = self.line.age * size + torch.arange(AHEAD * size, device=self.slot.device)
+            self.drawn[use] = self.noise.uniform(use, numbers), step
+        uniform, first = self.drawn[use]
+        return uniform[:, (step - first) * size :][:, : self.where.shape[1]]
 
     def races(self) -> Tensor:
         """Unit exponentials [B, W, V] that the pass's tokens are drawn by."""
         if self.exponential is None:
-            numbers = self.where if self.shared else self.index
-            self.exponential = self.noise.exponential("sample", numbers, self.model.vocab)
+            W = self.where.shape[1]
+            own = self.by_position.ahead(W) if self.shared else None
+            self.exponential = self.noise.exponential("sample", self.index, self.model.vocab) if own is None else own
         return self.exponential
 
     def law(self, draft: Tensor) -> Tensor:
@@ -105,17 +117,23 @@ class Window:
         if self.tokens is None:
             return self.fresh()
         W = self.where.shape[1]
-        if self.warm and self.line.step == 1 and self.stored is not None:  # the laws behind the frontier were of noise
-            frontier = (self.kept - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.model.vocab)
-            q = self.stored.gather(1, frontier).expand(-1, W, -1)
-            return self._given(race(q, self._draft_races()), q, torch.zeros_like(self.where, dtype=torch.bool))
         last = [self.tokens] if self.stored is None else [self.tokens, self.stored]
         fresh, ((carried, *q_of), new) = self.fresh(), slide(self.kept, W, *last)
         if not self.refine:
             new = torch.ones_like(new)
         q = q_of[0] if q_of else fresh.q
         q = q if self.laws is None else torch.where(new[..., None], fresh.q, q)
-        return Drafts(torch.where(new, fresh.tokens, carried), q, new & fresh.point)
+        drafts = Drafts(torch.where(new, fresh.tokens, carried), q, new & fresh.point)
+        return self._warmed(drafts) if self.warm and self.line.newest <= 1 and self.stored is not None else drafts
+
+    def _warmed(self, drafts: Drafts) -> Drafts:
+        """In a row's second pass drafts of the frontier's law: the laws behind it were of noise."""
+        assert self.stored is not None
+        second, frontier = self.line.age == 1, (self.kept - 1).clamp(min=0, max=self.stored.shape[1] - 1)
+        q = self.stored.gather(1, frontier[:, None, None].expand(-1, 1, self.model.vocab)).expand_as(drafts.q)
+        drawn = self._given(race(q, self._draft_races()), q, torch.zeros_like(drafts.point))
+        tokens, point = (torch.where(second, drawn[i], drafts[i]) for i in (0, 2))
+        return Drafts(tokens, torch.where(second[..., None], q, drafts.q), point)
 
     def fresh(self) -> Drafts:
         """Drafts that `init` makes (sec. 4.2): random tokens; or the token of the nearest position written to the left

@@ -297,6 +297,11 @@ class Config(Strict):
     compile: Literal["auto", "off"] = Field(
         "auto", description="auto: a network's passes are compiled on CUDA, and run as they are on a CPU; off: nowhere"
     )
+    refill: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="whether an image that is done gives its place in the batch to the next of its shard, with the same"
+        " tokens; auto: on CUDA, where a pass costs the same with fewer images, and not on a CPU",
+    )
 
     @model_validator(mode="after")
     def _some_section(self):

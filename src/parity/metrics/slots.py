@@ -45,7 +45,9 @@ def measure(sample: Any) -> dict[str, Any]:
     passes = (shard.kept > 0).sum(1)
     length, error = ratio_and_error(shard.kept.sum(1), passes)
     free = free_tokens(shard.step, sample.forced)
-    rate, rate_error = mean_and_error(free / shard.seconds, sample.groups)
+    # A row waits for its batch, but where others take the places of rows that are done.
+    waited = np.where(shard.at_once < shard.batch, shard.nfe / shard.passes, 1) * shard.seconds
+    rate, rate_error = mean_and_error(free / waited, sample.groups)
     alone = ~np.isnan(shard.single_seconds)
     figures: dict[str, Any] = {
         "acceptance_length": length,

@@ -11,12 +11,14 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.decoders.candidates import Raced, drafted
 from parity.decoders.line import Line
+from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import race
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossless"
+REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "drafter"
 SOURCE = "Li et al. 2024 (EAGLE-2), sec. 4; rank: race is this project's"
@@ -43,9 +45,9 @@ def eagle(
            those likeliest to win it; sharp: how far the drafter is trusted then, as a temperature
     """
     line, rows = Line(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
-    size = (total, depth, top_k)
+    size, races = (total, depth, top_k), Races(line, noise)
     while line.left():
-        e = noise.exponential("sample", line.ahead(depth + 1), model.vocab)
+        e = races.ahead(depth + 1)
         drafter = Raced(model.drafter, e, line.at, sharp) if rank == "race" else model.drafter
         tree = below(line, drafted(drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
         drawn = race(tree.law(), e[rows, tree.offset])

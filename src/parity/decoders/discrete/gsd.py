@@ -14,6 +14,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossy"
+REFILLS = True
 SOURCE = "Grouped Speculative Decoding, supplement, Alg. 1 and 2"
 
 

@@ -14,6 +14,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 COUPLED_WITH = {"coupling": "shared"}
 SOURCE = "Song et al. 2021; as a baseline in Teng et al. 2024, sec. 3.2 and table 1"
 

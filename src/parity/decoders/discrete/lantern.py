@@ -10,12 +10,14 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
+from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import descend, look_alikes
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
+REFILLS = True
 NEEDS = "drafter"
 SOURCE = "Jang et al. 2024 (LANTERN), sec. 4"
 
@@ -43,14 +45,14 @@ def lantern(
     reject  what a rejected candidate takes with it: the look-alikes that "counted", or, as released, "all" k
     """
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    size = (total, depth, top_k)
     line, sibling = Line(model, start, depth + 1), torch.arange(min(top_k, model.vocab), device=start.device)
+    size, races = (total, depth, top_k), Races(line, noise)
     while line.left():
         where = line.ahead(depth + 1)
         tree = below(line, drafted(model.drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
         # A position is decided in one pass alone, so its number is all that its random numbers need.
         u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
-        e = noise.exponential("sample", where, model.vocab)
+        e = races.ahead(depth + 1)
         root = torch.zeros_like(line.at)
-        path, tokens = descend(tree.law(), tree.tokens, tree.parents, root, e, u, near, delta, reject)
+        path, tokens = descend(tree.law(), tree.tokens, tree.follows, root, e, u, near, delta, reject)
         yield tree.advance(tokens, path)

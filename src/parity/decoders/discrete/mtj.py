@@ -17,6 +17,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
 SOURCE = "this project: docs/mtj.md. Without branches it is GS of Speculative Coupled Decoding"
@@ -70,18 +71,18 @@ def grow(
 def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
     """q [B, W, V] of every slot: that of the last pass, of a new one that of the position above, else the frontier's
     [B, 1, V], which is also everyone's where the others were computed on noise (`warm`, after the first pass)."""
-    if warm and slots.line.step == 1:
-        return frontier.expand(-1, slots.size, -1)
     (carried,), new = slide(slots.kept, slots.size, law)
     above, there = slots.predicted()
-    return torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried)
+    q, age = torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried), slots.line.age
+    q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
+    return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
 
 
 def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Tensor:
     """[B, W] the node that gives each slot its law: on the final path its own; past it that of the likeliest node
     behind the draft that is least `unlike` [B, S] the token drawn there (behind node `last` [B]); else the chain's."""
     S, device = unlike.shape[1], unlike.device
-    far = torch.where(tree.parents == last[:, None], unlike, torch.inf)
+    far = torch.where(tree.follows == last[:, None], unlike, torch.inf)
     near = far.argmin(1)[:, None, None].expand(-1, S, 1)
     behind = tree.above.gather(2, near)[..., 0] & far.isfinite().any(1, keepdim=True)
     order = torch.where(behind | path, torch.arange(S, device=device), S)
@@ -172,7 +173,7 @@ def trajectories(
         if count:
             left, upper = (moved.gather(1, slots.where + model.width - back) for back in (1, model.width))
             beside, under, where = grow(ratio, left | upper, sure, unsure, K, model.width, count, depth)
-            behind, parents = torch.cat([behind, beside], 1), torch.cat([parents, under], 1)
+            behind, parents = torch.cat([behind, line.or_none(beside)], 1), torch.cat([parents, under], 1)
             offset = torch.cat([offset, where + 1], 1)  # of the slot a node gives the law of
         tree = Tree(line, behind, parents, offset)
         p = tree.law()

@@ -17,6 +17,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"
 FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
@@ -39,10 +40,12 @@ class Parareal:
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
     def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: Win) -> Tensor:
-        """See Redraft. A slot whose law was of no node, or of noise, has q' itself."""
+        """See Redraft. A slot whose law was of no node, or of noise, has q' itself; in a row's first
+        pass there is none to be moved."""
         assert self.law is not None
+        given = ratio
         (old,), new = slide(slots.kept, slots.size, self.law)
-        new = torch.ones_like(new) if slots.line.step == 1 else new
+        new = new | (slots.line.age == 1) if slots.line.newest <= 1 else new
         last, at = (ratio * e).log().clamp(min=FLOOR), (slots.where - 1).clamp(max=self.draft.length - 1)
         for _ in range(self.rounds):
             now = (
@@ -51,7 +54,7 @@ class Parareal:
             law = torch.where(new[..., None], now, last + self.power * (now - old)).softmax(-1)
             ratio = law / e
             draft = win(ratio, slots.where)
-        return ratio
+        return ratio if slots.line.newest else torch.where(slots.line.age[..., None] == 0, given, ratio)
 
 
 def mtj_draft(

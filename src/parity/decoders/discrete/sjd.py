@@ -14,6 +14,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 EXACT_WITH = {"tolerance": 0.0}
 SOURCE = "Teng et al. 2024, sec. 4.1 and 4.2; tolerance: the naive lossy control of the GSD supplement, fig. 3"
 

@@ -14,6 +14,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 EXACT_WITH = {"store": "p"}
 COUPLED_WITH = {"coupling": "gumbel"}
 SOURCE = "Speculative Coupled Decoding (MC-SJD and GS), with the stored law corrected; warm: this project"

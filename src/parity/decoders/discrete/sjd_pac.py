@@ -16,6 +16,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 SOURCE = "SJD-PAC, re-implemented from its description; warm: this project"
 
 

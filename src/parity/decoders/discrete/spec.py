@@ -15,6 +15,7 @@ from parity.decoders.verification import finish, probability, race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+REFILLS = True
 NEEDS = "draft"
 SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.10444), Alg. 2"
 
@@ -84,7 +85,7 @@ def spec(
     V, line = model.vocab, Line(model, start, gamma + 1)
     static = getattr(model, "static", False)
     while W := min(gamma + 1, line.left() * (gamma + 1 if static else 1)):  # it shrinks at the end of the image
-        where, index = line.ahead(W), line.step * (gamma + 1) + torch.arange(W, device=start.device)[None]
+        where, index = line.ahead(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)
         drafts, laws = propose(draft_model, line, where, noise, index)
         last = line.last()[:, 0]
         p = model.logits(torch.stack([last, *drafts], 1), (where - 1).clamp(max=model.length - 1)).softmax(-1)

@@ -13,12 +13,14 @@ from torch.nn.functional import normalize, one_hot
 from parity.base.noise import Noise
 from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
+from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
 from parity.decoders.verification import Descent, descend, look_alikes, none, race
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
+REFILLS = True
 NEEDS = "drafter"
 RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how features age
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
@@ -50,6 +52,12 @@ def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
     number = (u * leaf.sum(1)).long()[:, None]
     drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
     return path_to(tree, likeliest(tree) if select == "confidence" else drawn, depth)
+
+
+def staleness(line: Line, s1: int, s2: int, blend: bool) -> Tensor:
+    """[B, 1] how many positions older features are than those of the tokens read: by s1, or by turns, see `vvs`."""
+    one, two = ((line.at - line.before)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2))
+    return torch.where(line.age % 2 == 0, two, one) if blend else one
 
 
 def take(line: Line, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
@@ -139,27 +147,27 @@ def vvs(
     """
     line, near = Line(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
     slot, sibling = (torch.arange(n, device=start.device) for n in (depth + 1, min(top_k, model.vocab)))
-    G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
+    G, races = 0 if schedule == "off" else depth, Races(line, noise)  # G: most tokens that are taken unverified
     draft = partial(drafted, model.drafter, line, (total, depth, top_k), G + depth + 1)
     while line.left():
-        g, turn = torch.zeros_like(line.at), torch.full_like(line.at, 2 * line.step)
+        g, age = torch.zeros_like(line.at), line.age[:, 0]
         tree = below(line, None)
         if line.step:  # before there is a feature nothing can be drafted
-            candidates = draft(line.before, line.at, s2 if blend and line.step % 2 == 0 else s1)
-            skip = g == 0
+            candidates = draft(line.before, line.at, staleness(line, s1, s2, blend))
+            skip = (age > 0) & (age % (interval - 1) == 0)
             if schedule == "dynamic":
-                skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
-            due = schedule == "dynamic" or (schedule == "uniform" and line.step % (interval - 1) == 0)
-            if due and not none(skip):
-                path = sequence(candidates, select, noise.uniform("branch", turn), depth)
+                skip = (age > 0) & (similarity(candidates, model.codebook, depth, decay, stride) >= threshold)
+            if schedule != "off" and not none(skip):
+                path = sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
                 g = take(line, candidates, path, skip, truncate)
-                candidates = Candidates(*choose(g > 0, draft(line.at, line.at + g, max(s2, 0)), candidates))
+                others = draft(line.at, line.at + g, (g + max(s2, 0))[:, None])
+                candidates = Candidates(*choose(g > 0, others, candidates))
             tree = joined(line, g, G, candidates)
         p, where = tree.law(), (line.at + g)[:, None] + slot
-        e = noise.exponential("sample", where, model.vocab)
+        e = torch.take_along_dim(races.ahead(G + depth + 1), (g[:, None] + slot)[..., None], 1)
         u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
-        verified = descend(p, tree.tokens, tree.parents, g, e, u, near, delta, "counted")
+        verified = descend(p, tree.tokens, tree.follows, g, e, u, near, delta, "counted")
         if replace and line.step:
             other = replacement(tree, candidates, G + 1, verified, p, e)
-            verified = Descent(*choose(noise.uniform("branch", turn + 1) < replace, other, verified))
+            verified = Descent(*choose(noise.uniform("branch", 2 * age + 1) < replace, other, verified))
         yield conclude(tree, g, G, verified)

@@ -109,7 +109,7 @@ class Cached:
         """Rows [R] of positions [R, S] that are done leave the cache."""
         left = None if self.returns or self.static else staying(self.going, positions, self.length)
         if left is not None:
-            held = [self.going, self.on, self.last, *(x for layer in self.cache for x in layer)]
+            held = [self.going, self.on, self.last, *flat(self.cache)]
             self.going, self.on, self.last, *cache = (close_up(x, left) for x in held)
             self.cache = list(zip(cache[::2], cache[1::2], strict=True))
             self.shift = None if self.shift is None else close_up(self.shift, left)
@@ -117,6 +117,22 @@ class Cached:
     def _of_going(self, *inputs: Tensor) -> list[Tensor]:
         """Of inputs [R, ...] the rows that are not done."""
         return [x if len(x) == len(self.going) else x[self.going] for x in inputs]
+
+    @torch.inference_mode()
+    def join(self, rows: Tensor, fresh: "Cached") -> None:
+        """See TokenModel."""
+        cache = begin_again(self, fresh, rows, (self.prefix, fresh.prefix), *map(flat, (self.cache, fresh.cache)))
+        self.cache = list(zip(cache[::2], cache[1::2], strict=True))
+        self.fed += max(fresh.prefix - self.prefix, 0)
+        self.prefix = max(self.prefix, fresh.prefix)
+        at = rows.nonzero()[:, 0].to(self.last.device)
+        self.last[at] = fresh.last
+        if self.features is not None:
+            self.features[at] = 0
+        companions: list[tuple[Any, Any]] = [(self.draft, fresh.draft), (self.drafter, fresh.drafter)]
+        for own, other in companions:
+            if own is not None:
+                own.join(rows, other)
 
     def _see(self, rows: Tensor, slots: Tensor) -> None:
         """Image slots that are written are attended from now on; of the prefix the caption's mask decides."""
@@ -248,6 +264,32 @@ def close_up(x: Tensor, left: Tensor) -> Tensor:
     n = int(left.sum())
     x[(~left[:n]).nonzero()[:, 0]] = x[n + left[n:].nonzero()[:, 0]]
     return x[:n]
+
+
+def flat(cache: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Keys and values of the first layer, of the second, ..."""
+    return [x for layer in cache for x in layer]
+
+
+def begin_again(
+    mine: Any, fresh: Any, rows: Tensor, prefixes: tuple[int, int], cache: list[Tensor], theirs: list[Tensor]
+) -> list[Tensor]:
+    """A batch's keys and values in which `rows` [B] bool are those of other prompts, and its `on` and `shift` likewise.
+
+    prefixes  slots before the picture, of the batch and of the new rows: prompts end where pictures begin, so the
+              shorter ones have more padding on their left
+    """
+    gap, more = prefixes[0] - prefixes[1], max(prefixes[1] - prefixes[0], 0)
+    if more:
+        mine.on, cache = F.pad(mine.on, (more, 0)), [F.pad(x, (0, 0, 0, 0, more, 0)) for x in cache]
+        mine.shift, gap = None if mine.shift is None else mine.shift + more, 0
+    at = rows.nonzero()[:, 0].to(mine.on.device)
+    mine.on[at] = F.pad(fresh.on, (gap, 0))
+    if mine.shift is not None:
+        mine.shift[at] = fresh.shift + gap
+    for x, y in zip(cache, theirs, strict=True):
+        x[at, gap : gap + prefixes[1]] = y[:, : prefixes[1]]
+    return cache
 
 
 def widened(x: Tensor, width: int) -> Tensor:

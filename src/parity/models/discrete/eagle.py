@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.weights import tensors
-from parity.models.discrete.cached import Cached, at_rows, close_up, staying, widened
+from parity.models.discrete.cached import Cached, at_rows, begin_again, close_up, staying, widened
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
 
@@ -122,6 +122,13 @@ class EagleDrafter:
             return k, v
 
         self.net.forward(seen.words, seen.told, self._turned(slots[None], seen.told.dtype), mask, remember)
+
+    @torch.inference_mode()
+    def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
+        """See TokenModel; the target forgets their features."""
+        prefixes, held = (self.before, fresh.before), [[d.keys, d.values] for d in (self, fresh)]
+        self.keys, self.values = begin_again(self, fresh, rows, prefixes, *held)
+        self.before = max(prefixes)
 
     def _turned(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
         """The rotary table at slots [G or 1, S]."""

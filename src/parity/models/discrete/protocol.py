@@ -42,6 +42,8 @@ class TokenModel(Protocol):
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
     drafter     a `Drafter`, whose model keeps its features (hidden states before the output matrix) by position
+    join(rows [B] bool on the CPU, fresh)   these rows begin again as those of another model, which has read its prompts
+                alone, its draft and drafter theirs; queue: what asks for it (`parity.decode.queue`)
     """
 
     vocab: int

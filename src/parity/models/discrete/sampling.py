@@ -51,7 +51,11 @@ class Sampled:
         for vectors in ("codebook", "raw_codebook", "embeddings"):
             setattr(self, vectors, getattr(model, vectors, None))
         self.static = getattr(model, "static", False)
-        self.grammar = bool((model.forced >= 0).any())
+
+    @cached_property
+    def grammar(self) -> bool:
+        """Whether tokens are forced."""
+        return bool((self.forced >= 0).any())
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [B, S] -> [B, S, V]. Guided, the model has B conditional, then B unconditional rows."""
@@ -63,6 +67,11 @@ class Sampled:
 
     def keep(self, nodes: Tensor) -> None:
         self.model.keep(nodes if self.sampling.guidance == 1 else nodes.repeat(2, 1))
+
+    def join(self, rows: Tensor, fresh: "Sampled") -> None:
+        """See TokenModel."""
+        model: Any = self.model  # only what can be refilled is asked to
+        model.join(rows if self.sampling.guidance == 1 else rows.repeat(2), fresh.model)
 
     @property
     def drafter(self) -> "SampledDrafter":

@@ -98,12 +98,18 @@ class TabularModel:
         where = torch.where(some, self.nodes[1].gather(1, node) + 1, 0)  # slot 0, the start, is never kept
         self.memory.scatter_(1, where, torch.where(some, self.nodes[0].gather(1, node), self.memory[:, :1]))
 
+    def join(self, rows: Tensor, fresh: "TabularModel") -> None:
+        """See TokenModel: every prompt is the same here, and what was fed is replaced."""
+
 
 class TabularDrafter:
     """See Drafter: a model's draft in its place. Which feature stands beside a token makes no difference here."""
 
     def __init__(self, draft: TokenModel):
         self.draft = draft
+
+    def join(self, rows: Tensor, fresh: "TabularDrafter") -> None:
+        """See TokenModel."""
 
     def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
         self.shown: list[tuple[Tensor, ...]] = []
