@@ -50,7 +50,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
         places = positions if positions.ndim == 2 else torch.where(i < kept[:, None], positions[:, None] + i, L)
         canvas.write(places.clamp(max=L), new, None if queue is None else queue.of)
         if evaluated is None:
-            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (end - positions).clamp(0, new.shape[1])
+            evaluated = (positions < L).sum(1) if positions.ndim == 2 else (end - positions).clamp_(0, new.shape[1])
         by_step.append((every if queue is None else queue.of, kept, evaluated))
     seconds = canvas.finish((model.forced < 0).expand(N, L))
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab)

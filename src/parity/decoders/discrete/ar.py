@@ -20,23 +20,20 @@ SOURCE = "the definition of the target law"
 def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     """Draw x_n ~ p(x | x_<n) for n = 0..L-1. Tokens that the grammar forces are filled in, at no pass of their own."""
     B, L, forced = len(start), model.length, model.forced.tolist()
+    numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # of positions
 
-    def forced_run(n: int) -> Tensor:
-        """The forced tokens that stand at n, n+1, ..., [B, 0 or more]."""
+    def then(tokens: Tensor, n: int) -> Tensor:
+        """Tokens [B, 1], and the forced ones that stand at n, n + 1, ... behind them."""
         stop = next((i for i in range(n, L) if forced[i] < 0), L)
-        return model.forced[n:stop].expand(B, -1)
+        return tokens if stop == n else torch.cat([tokens, model.forced[n:stop].expand(B, -1)], 1)
 
-    end = 0  # of the positions whose races are drawn
-    feed = torch.cat([start[:, None], forced_run(0)], 1)  # tokens that the model has not seen
+    feed, end = then(start[:, None], 0), 0  # tokens that the model has not seen; where the races that are drawn end
     n = feed.shape[1] - 1
     while n < L:
-        positions = torch.arange(n - feed.shape[1], n, device=start.device).expand(B, -1)
-        p = model.logits(feed, positions)[:, -1].softmax(-1)
-        at = positions[:, -1] + 1
+        p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)
         if n >= end:
             end = min(n + AHEAD, L)
-            races = noise.exponential("sample", torch.arange(n, end, device=start.device)[None], model.vocab)
-        token = race(p, races[:, n - end])
-        feed = torch.cat([token[:, None], forced_run(n + 1)], 1)
-        yield Step(feed, torch.full_like(start, feed.shape[1]), at)
+            races = noise.exponential("sample", numbers[:1, n + 1 : end + 1], model.vocab)
+        feed = then(race(p, races[:, n - end])[:, None], n + 1)
+        yield Step(feed, torch.full_like(start, feed.shape[1]), numbers[:, n + 1])
         n += feed.shape[1]

@@ -5,6 +5,7 @@ remember)`), `norm`, `output`, the rotary `table` by place, and `kept`, the head
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Cached:
         read   `a_pass`, or the same compiled (`compiling.compiled`), and then its shapes are those of (batch, window)
                alone, as they are on a GPU; None: `a_pass`
         """
-        self.net = net
+        self.net = net if read is not None else at_hand(net)
         self.returns, self.read = returns, read or a_pass
         self.static = read is not None or prefix.device.type != "cpu"
         self.embeddings, self.vocab = embeddings, len(embeddings)
@@ -217,11 +218,16 @@ def a_pass(
 ) -> Tensor:
     """x [R, S, dim] at slots [R, S] through the layers, keys and values into the cache; `on` [R, T] slots are attended,
     of the first `live`; places [R, S] in the rotary table, None: the slots. Hidden states [R, S, dim]."""
-    key = torch.arange(live, device=x.device)
-    mask = ((key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None]))[:, None]
-    at = one_run(slots, live) or (torch.arange(len(x), device=x.device)[:, None], slots)
+    block = one_run(slots, live)
+    if block and slots.shape[1] == 1:  # the last of the live ones, which sees them all and itself
+        mask = on[:, None, :live].clone()
+        mask[..., -1] = True
+    else:
+        key = torch.arange(live, device=x.device)
+        mask = (key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None])
+    at = block or (torch.arange(len(x), device=x.device)[:, None], slots)
     table = net.table[slots if places is None else places].to(x.dtype)
-    mask = to_add(mask, x.dtype)
+    mask = to_add(mask[:, None], x.dtype)
     for layer, (keys, values) in zip(net.layers, cache, strict=True):
         x = layer.forward(x, table, mask, lambda k, v, keys=keys, values=values: write(keys, values, at, k, v, live))
     return net.norm.forward(x)
@@ -239,7 +245,23 @@ def one_run(slots: Tensor, live: int) -> tuple[slice, slice] | None:
 
 def to_add(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """What attention adds to its scores for a mask bool [...]: once a pass, where it would do it once a layer."""
+    if mask.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.where(mask, *added(dtype))
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+
+
+@lru_cache
+def added(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """To a score that counts, and to one that does not, on a CPU."""
+    return torch.zeros((), dtype=dtype, device="cpu"), torch.full((), float("-inf"), dtype=dtype, device="cpu")
+
+
+def at_hand(net: Any) -> Any:
+    """A network whose modules find their parts as any attribute: torch asks a table of names, after all else failed,
+    which takes as long as a small op, and a pass at batch 1 asks a hundred times."""
+    for module in net.modules() if isinstance(net, torch.nn.Module) else ():
+        vars(module).update(module._modules)
+    return net
 
 
 def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
@@ -251,7 +273,10 @@ def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
     """
     if positions.device.type != "cpu":
         return None
-    more = np.any(positions.numpy() < length - 1, 1)  # numpy's: of so few numbers a call of torch's costs twice as much
+    at = positions.numpy()  # of so few numbers a call of torch's costs twice as much
+    if len(going) == len(at) and at.max() < length - 1:
+        return None
+    more = np.any(at < length - 1, 1)
     left = more if len(going) == len(more) else more[going.numpy()]
     n = int(left.sum())
     if len(going) < len(more) and n < int(more.sum()):
