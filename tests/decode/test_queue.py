@@ -164,11 +164,10 @@ def test_a_prompt_that_is_kept_from_the_row_before_is_seen(of, words, monkeypatc
     own = loop.decode("discrete", loaded, spec, rows, 3)
     rejoin = of.begin_again
 
-    def kept(mine: Any, fresh: Any, which: Any, prefixes: Any, cache: Any, theirs: Any) -> Any:
-        gap = prefixes[0] - prefixes[1]
-        at = which.nonzero()[:, 0]
-        olds = [torch.nn.functional.pad(x[at], (0, 0, 0, 0, max(-gap, 0), 0))[:, max(gap, 0) :] for x in cache]
-        return rejoin(mine, fresh, which, prefixes, cache, olds)
+    def kept(mine: Any, fresh: Any, which: Any, prefixes: Any, cache: Any, theirs: Any) -> None:
+        at, gap = which.nonzero()[:, 0], max(prefixes[0] - prefixes[1], 0)
+        olds = [x[at, gap:].clone() for x in cache]
+        rejoin(mine, fresh, which, prefixes, cache, olds)
 
     monkeypatch.setattr(of, "begin_again", kept)
     other = loop.decode("discrete", loaded, spec, rows, 3, refill=True)

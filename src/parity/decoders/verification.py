@@ -222,14 +222,16 @@ def descend(
             alike = near[v[:, 0]]
             own, (mass, left) = law.gather(1, v)[:, 0], relaxed(law, v, alike, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - own) < mass - own))
-            below = torch.where(accepted, children[:, k], below)
+            below, rejected = torch.where(accepted, children[:, k], below), tried & ~accepted
+            if none(rejected):
+                continue
             if reject == "all":
                 left = law.scatter(1, alike, 0)
             left = left.scatter(1, v, 0)
             some = left.sum(1, keepdim=True) > 0
             left = torch.where(some, normal(left), 1 / law.shape[1] if reject == "all" else law)
-            law = torch.where((tried & ~accepted)[:, None], left, law)
-            drawn = torch.where(tried & ~accepted, race(law, exponential[:, d]), drawn)
+            law = torch.where(rejected[:, None], left, law)
+            drawn = torch.where(rejected, race(law, exponential[:, d]), drawn)
         held = below >= 0
         draws.append(torch.where(held, tokens.gather(1, below.clamp(min=0)[:, None])[:, 0], drawn))
         running, node = running & held, torch.where(held, below, node)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.by_position import races
 from parity.decoders.line import Line
-from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.verification import race, slide
 from parity.models.discrete.protocol import TokenModel
@@ -61,7 +61,7 @@ class Window:
         self.refine, self.warm, self.shared = refine, warm, shared
         self.shrink = shrink and not getattr(model, "static", False)
         self.line = Line(model, start, size)
-        self.by_position = Races(self.line, noise)
+        self.by_position = races(self.line, noise)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.slot = torch.arange(size, device=start.device)
         self.point = torch.ones_like(start, dtype=torch.bool)[:, None]  # what random drafts are, and a law of none

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.by_position import races
 from parity.decoders.candidates import Raced, drafted
 from parity.decoders.line import Line
-from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import race
@@ -45,9 +45,9 @@ def eagle(
            those likeliest to win it; sharp: how far the drafter is trusted then, as a temperature
     """
     line, rows = Line(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
-    size, races = (total, depth, top_k), Races(line, noise)
+    size, exponential = (total, depth, top_k), races(line, noise)
     while line.left():
-        e = races.ahead(depth + 1)
+        e = exponential.ahead(depth + 1)
         drafter = Raced(model.drafter, e, line.at, sharp) if rank == "race" else model.drafter
         tree = below(line, drafted(drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
         drawn = race(tree.law(), e[rows, tree.offset])

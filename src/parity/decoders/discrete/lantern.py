@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
-from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import descend, look_alikes
@@ -45,14 +45,12 @@ def lantern(
     reject  what a rejected candidate takes with it: the look-alikes that "counted", or, as released, "all" k
     """
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    line, sibling = Line(model, start, depth + 1), torch.arange(min(top_k, model.vocab), device=start.device)
-    size, races = (total, depth, top_k), Races(line, noise)
+    line, size = Line(model, start, depth + 1), (total, depth, top_k)
+    # A position is decided in one pass alone, so its number is all that its random numbers need.
+    exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
     while line.left():
-        where = line.ahead(depth + 1)
         tree = below(line, drafted(model.drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
-        # A position is decided in one pass alone, so its number is all that its random numbers need.
-        u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
-        e = races.ahead(depth + 1)
+        e, u = exponential.ahead(depth + 1), uniform.ahead(depth)
         root = torch.zeros_like(line.at)
         path, tokens = descend(tree.law(), tree.tokens, tree.follows, root, e, u, near, delta, reject)
         yield tree.advance(tokens, path)

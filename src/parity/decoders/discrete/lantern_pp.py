@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from parity.base.noise import Noise
+from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import Drawn, drawn, harmonic, levels, read_on
 from parity.decoders.line import Line
-from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
 from parity.decoders.verification import look_alikes, none, verify_siblings
@@ -79,22 +79,22 @@ def lantern_pp(
     relax  lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
     V, line, shape = model.vocab, Line(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
-    races = Races(line, noise)
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
-    sibling = torch.arange(children.shape[1], device=start.device)
+    # A position is decided in one pass alone, so its number is all that its random numbers need.
+    exponential, uniform = races(line, noise), trials(line, noise, children.shape[1])
     blank = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
     drafts = Drawn(blank, blank > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
     while line.left():
         if line.step:
             law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)
             drafts = drawn(model.drafter, law, line.at - 1, shape, tree_levels, noise, line.age - 1)
-        S, where = len(offset) if line.step else 1, line.ahead(depth + 1)
-        drafts = drafts._replace(valid=drafts.valid & (line.age > 0))  # at first there is nothing to draft from
+        if not line.newest:  # in a row's first pass there is nothing to draft from
+            drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
+        S = len(offset) if line.step else 1
         tree = Tree(line, line.or_none(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
-        # A position is decided in one pass alone, so its number is all that its random numbers need.
-        u = noise.uniform("accept", where[..., None] * len(sibling) + sibling)
-        path, tokens = accept(tree.law(), drafts, children, u, races.ahead(depth + 1), near, relax)
+        e, u = exponential.ahead(depth + 1), uniform.ahead(depth + 1)
+        path, tokens = accept(tree.law(), drafts, children, u, e, near, relax)
         yield tree.advance(tokens, path)

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from parity.base.noise import Noise
+from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import drafted
 from parity.decoders.line import Line
-from parity.decoders.races import Races
 from parity.decoders.steps import Step
 from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
 from parity.decoders.verification import Descent, descend, look_alikes, none, race
@@ -146,27 +146,26 @@ def vvs(
     replace  r, share of verified steps whose accepted tokens give way to as many of the likeliest path (table 4)
     """
     line, near = Line(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
-    slot, sibling = (torch.arange(n, device=start.device) for n in (depth + 1, min(top_k, model.vocab)))
-    G, races = 0 if schedule == "off" else depth, Races(line, noise)  # G: most tokens that are taken unverified
+    exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
+    slot = torch.arange(depth + 1, device=start.device)
+    G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
     draft = partial(drafted, model.drafter, line, (total, depth, top_k), G + depth + 1)
     while line.left():
-        g, age = torch.zeros_like(line.at), line.age[:, 0]
-        tree = below(line, None)
+        g, age, tree = torch.zeros_like(line.at), line.age[:, 0], below(line, None)
         if line.step:  # before there is a feature nothing can be drafted
             candidates = draft(line.before, line.at, staleness(line, s1, s2, blend))
-            skip = (age > 0) & (age % (interval - 1) == 0)
+            skip = age % (interval - 1) == 0
             if schedule == "dynamic":
-                skip = (age > 0) & (similarity(candidates, model.codebook, depth, decay, stride) >= threshold)
-            if schedule != "off" and not none(skip):
+                skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
+            if schedule != "off" and not none(skip := skip & (age > 0)):
                 path = sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
                 g = take(line, candidates, path, skip, truncate)
                 others = draft(line.at, line.at + g, (g + max(s2, 0))[:, None])
                 candidates = Candidates(*choose(g > 0, others, candidates))
             tree = joined(line, g, G, candidates)
-        p, where = tree.law(), (line.at + g)[:, None] + slot
-        e = torch.take_along_dim(races.ahead(G + depth + 1), (g[:, None] + slot)[..., None], 1)
-        u = noise.uniform("accept", where[:, :-1, None] * len(sibling) + sibling)
-        verified = descend(p, tree.tokens, tree.follows, g, e, u, near, delta, "counted")
+        p, draws = tree.law(), (exponential.ahead(G + depth + 1), uniform.ahead(G + depth + 1))
+        e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
+        verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], near, delta, "counted")
         if replace and line.step:
             other = replacement(tree, candidates, G + 1, verified, p, e)
             verified = Descent(*choose(noise.uniform("branch", 2 * age + 1) < replace, other, verified))

@@ -146,7 +146,8 @@ def widened(one: Cached, rows: int) -> Cached:
     for name in ("on", "last", "told", "shift"):
         if (x := getattr(one, name)) is not None:
             setattr(many, name, x.repeat_interleave(rows, 0))
-    many.cache = [(k.repeat_interleave(rows, 0), v.repeat_interleave(rows, 0)) for k, v in one.cache]
+    assert one.whole is not None  # on a CPU
+    many.hold(one.whole.repeat_interleave(rows, 2))
     many.going = torch.arange(len(many.last))
     if isinstance(one.drafter, EagleDrafter) and one.features is not None:
         many.drafter = drafter = copy.copy(one.drafter)

@@ -59,13 +59,16 @@ class Cached:
         self.forced, self.length, self.width = forced, len(forced), width
         rows, self.prefix = prefix.shape[:2]
         shape = (rows, self.prefix + self.length, *net.kept)
-        # one K and one V per layer
-        self.cache = [(prefix.new_zeros(shape), prefix.new_zeros(shape)) for _ in net.layers]
+        # one K and one V per layer [rows, T, H, D]; parts of one tensor [layers, 2, rows, T, H, D], so that `keep` is
+        # two ops, but where passes are compiled, which take each for itself
+        self.whole = None if self.static else prefix.new_zeros(len(net.layers), 2, *shape)
+        self.cache = [(prefix.new_zeros(shape), prefix.new_zeros(shape)) for _ in net.layers] if self.static else []
+        self.hold(self.whole)
         # [rows, total] slots that are attended: of the image, those that were fed
         self.on = F.pad(valid.bool(), (0, self.length))
         # [rows] whose pictures are not done: cache, on, last and shift hold these alone
         self.going = torch.arange(rows, device=prefix.device)
-        self.beside: list[tuple[Tensor, Tensor]] = []  # keys and values of the last tree's nodes, layer by layer
+        self.behind = 0  # where keys and values of the last tree's nodes begin
         self.fed = self.prefix  # slots from here on hold nothing: known on a CPU alone
         self.last, self.shift = prefix[:, -1], shift
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
@@ -75,6 +78,19 @@ class Cached:
         if self.prefix > 1:
             before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
             self.told = self._forward(prefix[:, :-1], before)
+
+    def hold(self, whole: Tensor | None) -> None:
+        """Keys and values are parts of `whole`; None: tensors of their own."""
+        if whole is not None:
+            self.whole, self.cache = whole, [(whole[i, 0], whole[i, 1]) for i in range(len(whole))]
+
+    def _widen(self, before: int, behind: int) -> None:
+        """Room for so many slots more."""
+        pad = (0, 0, 0, 0, before, behind)
+        if self.whole is None:
+            self.cache = [(F.pad(keys, pad), F.pad(values, pad)) for keys, values in self.cache]
+        else:
+            self.hold(F.pad(self.whole, pad))
 
     def _places(self, slots: Tensor) -> Tensor | None:
         """Places in the rotary table of slots [G, S]; None where they are the same."""
@@ -110,9 +126,11 @@ class Cached:
         """Rows [R] of positions [R, S] that are done leave the cache."""
         left = None if self.returns or self.static else staying(self.going, positions, self.length)
         if left is not None:
-            held = [self.going, self.on, self.last, *flat(self.cache)]
-            self.going, self.on, self.last, *cache = (close_up(x, left) for x in held)
-            self.cache = list(zip(cache[::2], cache[1::2], strict=True))
+            assert self.whole is not None
+            self.going, self.on, self.last = (close_up(x, left) for x in (self.going, self.on, self.last))
+            for x in flat(self.cache):
+                close_up(x, left)
+            self.hold(self.whole[:, :, : len(self.going)])
             self.shift = None if self.shift is None else close_up(self.shift, left)
 
     def _of_going(self, *inputs: Tensor) -> list[Tensor]:
@@ -122,10 +140,10 @@ class Cached:
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """See TokenModel."""
-        cache = begin_again(self, fresh, rows, (self.prefix, fresh.prefix), *map(flat, (self.cache, fresh.cache)))
-        self.cache = list(zip(cache[::2], cache[1::2], strict=True))
-        self.fed += max(fresh.prefix - self.prefix, 0)
-        self.prefix = max(self.prefix, fresh.prefix)
+        more = max(fresh.prefix - self.prefix, 0)
+        self._widen(more, 0)
+        begin_again(self, fresh, rows, (self.prefix, fresh.prefix), flat(self.cache), flat(fresh.cache))
+        self.fed, self.prefix = self.fed + more, self.prefix + more
         at = rows.nonzero()[:, 0].to(self.last.device)
         self.last[at] = fresh.last
         if self.features is not None:
@@ -152,15 +170,14 @@ class Cached:
         end = live + tokens.shape[1]
         if end > self.cache[0][0].shape[1]:
             whole = self.on.shape[1] + tokens.shape[1]  # at once what the end of the picture will need
-            self.cache = [(widened(keys, whole), widened(values, whole)) for keys, values in self.cache]
+            self._widen(0, whole - self.cache[0][0].shape[1])
         seen = (torch.arange(live, device=tokens.device) < root[..., None]) & self.on[:, None, :live]
         places = self._places(slots)
         x, table = self._embed(tokens, positions), self.net.table[slots if places is None else places]
         mask = to_add(torch.cat([seen, above], -1)[:, None], x.dtype)
-        self.beside, self.slots = [], slots
+        self.behind, self.slots = live, slots
 
         def attended(k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-            self.beside.append((k, v))
             keys[:, live:end], values[:, live:end] = k, v  # not joined to a copy of the cache, which is long
             return keys[:, :end], values[:, :end]
 
@@ -184,8 +201,8 @@ class Cached:
         if not self.static:
             self.fed = max(self.fed, int(to.max()) + 1) if len(to) else self.fed
         self._see(row, to)
-        for (keys, values), (k, v) in zip(self.cache, self.beside, strict=True):
-            keys[row, to], values[row, to] = k[row, node], v[row, node]
+        for x in flat(self.cache) if self.whole is None else [self.whole]:
+            x[..., row, to, :, :] = x[..., row, self.behind + node, :, :]
         if self.features is not None:
             self.features[self.going[row], to - self.prefix + 1] = self.hidden[row, node]
 
@@ -298,23 +315,21 @@ def flat(cache: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
 
 def begin_again(
     mine: Any, fresh: Any, rows: Tensor, prefixes: tuple[int, int], cache: list[Tensor], theirs: list[Tensor]
-) -> list[Tensor]:
-    """A batch's keys and values in which `rows` [B] bool are those of other prompts, and its `on` and `shift` likewise.
+) -> None:
+    """A batch's keys and values in `rows` [B] bool become those of other prompts, and its `on` and `shift` likewise.
 
     prefixes  slots before the picture, of the batch and of the new rows: prompts end where pictures begin, so the
-              shorter ones have more padding on their left
+              shorter ones have more padding on their left. In the cache there is room for the longer.
     """
-    gap, more = prefixes[0] - prefixes[1], max(prefixes[1] - prefixes[0], 0)
+    gap, more = max(prefixes[0] - prefixes[1], 0), max(prefixes[1] - prefixes[0], 0)
     if more:
-        mine.on, cache = F.pad(mine.on, (more, 0)), [F.pad(x, (0, 0, 0, 0, more, 0)) for x in cache]
-        mine.shift, gap = None if mine.shift is None else mine.shift + more, 0
+        mine.on, mine.shift = F.pad(mine.on, (more, 0)), None if mine.shift is None else mine.shift + more
     at = rows.nonzero()[:, 0].to(mine.on.device)
     mine.on[at] = F.pad(fresh.on, (gap, 0))
     if mine.shift is not None:
         mine.shift[at] = fresh.shift + gap
     for x, y in zip(cache, theirs, strict=True):
         x[at, gap : gap + prefixes[1]] = y[:, : prefixes[1]]
-    return cache
 
 
 def widened(x: Tensor, width: int) -> Tensor:

@@ -126,8 +126,9 @@ class EagleDrafter:
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """See TokenModel; the target forgets their features."""
-        prefixes, held = (self.before, fresh.before), [[d.keys, d.values] for d in (self, fresh)]
-        self.keys, self.values = begin_again(self, fresh, rows, prefixes, *held)
+        prefixes, pad = (self.before, fresh.before), (0, 0, 0, 0, max(fresh.before - self.before, 0), 0)
+        self.keys, self.values = F.pad(self.keys, pad), F.pad(self.values, pad)
+        begin_again(self, fresh, rows, prefixes, *([d.keys, d.values] for d in (self, fresh)))
         self.before = max(prefixes)
 
     def _turned(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
