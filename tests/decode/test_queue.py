@@ -113,6 +113,9 @@ def captions(n: int) -> dict[str, np.ndarray]:
     return {"ids": ids, "captions": ids, "embeddings": rng.normal(size=(n, 3, 4)), "valid": valid}
 
 
+CAPTIONS, NETS = captions(11), LlamaGenOf()
+
+
 def cell(method: str) -> dict[str, Any]:
     given = options.small("discrete", options.options("discrete", method, {}))
     return {"method": method, "options": given, "sampling": {}, "seed": 0, "dtype": "float64"}
@@ -133,6 +136,25 @@ def test_a_shard_that_is_refilled_is_the_shard(method):
     assert set(other.batch) == {11} and set(other.at_once) == {4} and len(set(other.passes)) == 1
     assert np.isfinite(other.plain_seconds).all() and np.isfinite(other.single_seconds).sum() == 1
     assert set(own.at_once) == {4, 3} and other.passes[0] <= np.unique(own.passes).sum() * 3
+
+
+def test_prompts_are_read_as_passes_are_that_are_not_compiled():
+    """Rows that begin are few or many: compiled, each number of them would be another graph."""
+    reads: list[int] = []
+
+    def read(net: Any, x: torch.Tensor, *given: Any) -> torch.Tensor:
+        reads.append(len(x))
+        return cached.a_pass(net, x, *given)
+
+    def model(rows: slice) -> Sampled:
+        condition, valid = (torch.from_numpy(CAPTIONS[k][rows]) for k in ("embeddings", "valid"))
+        return Sampled(cached.LlamaGen(NETS.net, condition, valid, True, read=read), TokenSampling(guidance=1.8))
+
+    noise, keys = counted_noise(2, range(4)), counted_noise(2, range(11)).keys
+    batch, start = model(slice(4)), torch.zeros(4, dtype=torch.int64)
+    batch.queue = Queue(batch, noise, keys, model)
+    record(batch, start, decoder("discrete", "jacobi")(batch, start, noise=noise, window=3))
+    assert set(reads) == {8}  # with guidance, a row counts twice
 
 
 @pytest.fixture(scope="module")

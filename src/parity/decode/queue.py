@@ -14,6 +14,8 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 
+PART = 8  # of a batch: as many of its rows, at most, begin at once, as each has a cache of its own until it has joined
+
 
 class Queue:
     """The rows of a shard, of which a batch holds some.
@@ -38,10 +40,10 @@ class Queue:
         places = done.nonzero()[: len(self.keys) - self.next, 0]
         if not len(places):
             return None
-        rows, to = slice(self.next, self.next + len(places)), places.to(self.of.device)
-        self.next = rows.stop
-        begun = torch.zeros_like(done).index_fill_(0, places, True)
-        self.model.join(begun, self.begin(rows))
-        self.noise.replace(to, self.keys[rows])
-        self.of = self.of.index_copy(0, to, torch.arange(rows.start, rows.stop, device=to.device))
-        return begun.to(self.of.device)
+        for some in places.split(max(1, len(done) // PART)):
+            rows, to = slice(self.next, self.next + len(some)), some.to(self.of.device)
+            self.next = rows.stop
+            self.model.join(torch.zeros_like(done).index_fill_(0, some, True), self.begin(rows))
+            self.noise.replace(to, self.keys[rows])
+            self.of = self.of.index_copy(0, to, torch.arange(rows.start, rows.stop, device=to.device))
+        return torch.zeros_like(done).index_fill_(0, places, True).to(self.of.device)

@@ -77,7 +77,7 @@ class Cached:
         self.told = prefix[:, :-1]
         if self.prefix > 1:
             before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            self.told = self._forward(prefix[:, :-1], before)
+            self.told = self._forward(prefix[:, :-1], before, a_pass)  # once: of any number of rows, not to be compiled
 
     def hold(self, whole: Tensor | None) -> None:
         """Keys and values are parts of `whole`; None: tensors of their own."""
@@ -96,13 +96,14 @@ class Cached:
         """Places in the rotary table of slots [G, S]; None where they are the same."""
         return None if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
 
-    def _forward(self, x: Tensor, slots: Tensor) -> Tensor:
-        """x [R, S, dim] at cache slots [R, S]; returns hidden states [R, S, dim] before the output matrix."""
+    def _forward(self, x: Tensor, slots: Tensor, read: "Pass | None" = None) -> Tensor:
+        """x [R, S, dim] at cache slots [R, S]; returns hidden states [R, S, dim] before the output matrix. read: the
+        model's own, if not given."""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         live = self.on.shape[1] if self.static else int(slots.numpy().max()) + 1
         self.fed = max(self.fed, live)
-        return self.read(self.net, x, slots, self._places(slots), self.on, self.cache, live)
+        return (read or self.read)(self.net, x, slots, self._places(slots), self.on, self.cache, live)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         known = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
