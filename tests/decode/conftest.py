@@ -41,7 +41,7 @@ class Job:
         return replace(self, spec=self.spec | changes)
 
     def arguments(
-        self, *, batch: int = 3, code: str = "0", out: str = "0-of-1.npz", checkpoint: str = "", shards: int = 1
+        self, *, batch=3, code="0", out="0-of-1.npz", checkpoint: str = "", shards=1, refill="auto"
     ) -> list[str]:
         """Of the command; its files are written. `checkpoint`: another file, for jobs that must not load a model."""
         write_json(self.folder / "spec.json", self.spec)
@@ -53,6 +53,7 @@ class Job:
         manifest = checkpoint or str(self.folder / "manifest.json")
         paths = ["--checkpoint", manifest, "--spec", str(self.folder / "spec.json"), "--store", str(self.store)]
         how = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
+        how += ["--refill", refill]
         return [*how, *paths, *given, "--out", str(self.folder / out)]
 
     @property

@@ -33,6 +33,16 @@ def test_a_row_alone_is_the_row_in_a_batch(job, decoded):
 
 
 @every_kind
+def test_a_job_is_refilled_where_its_method_can_be(job, decoded):
+    """Asked for, of images alone, whose methods say so; where a GPU is not, not by itself."""
+    apart, one = decoded(job, batch=2), decoded(job, batch=2, code="1", refill="on")
+    assert same(one.tokens, apart.tokens, job.kind) and np.array_equal(one.step, apart.step)
+    assert apart.batch.tolist() == [2, 2, 1] == apart.at_once.tolist()
+    assert one.batch.tolist() == ([3] * 3 if job.kind == "discrete" else [2, 2, 1])
+    assert one.at_once.tolist() == ([2] * 3 if job.kind == "discrete" else [2, 2, 1])
+
+
+@every_kind
 def test_a_shard_says_what_it_holds_and_how_it_came_about(job, decoded):
     """Every row is filled in; plain decoding was timed beside the first batches of the job, and beside no other."""
     found = decoded(job, batch=1)
