@@ -403,3 +403,15 @@ def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
     assert checks.load(image({"ar": [{}], "sjd": [{}]}))
     with pytest.raises(ConfigError, match="needs a draft trained for this model"):
         checks.load(image({"ar": [{}], "spec": [{}]}, models={"m": {"source": "files"}}))
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_on_and_off_are_words_where_words_are_asked_for(word):
+    """YAML reads them as truth values."""
+    config = checks.load(image() | yaml.safe_load(f"refill: {word}\ncompile: off"))
+    assert (config.refill, config.compile) == (word, "off")
+    drafted = checks.load(image({"ar": [{}], "vvs": yaml.safe_load("[{schedule: off, truncate: on}]")}))
+    vvs = [c.spec["options"] for c in cells(drafted, ["a"]) if c.spec["method"] == "vvs"]
+    assert {(given["schedule"], given["truncate"]) for given in vvs} == {("off", True)}
+    with pytest.raises(ConfigError, match="compile = .*allowed: 'auto' or 'off'"):
+        checks.load(image() | yaml.safe_load("compile: on"))

@@ -1,9 +1,9 @@
 """What keys of a configuration may hold: names, digests, paths."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
 Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -29,6 +29,14 @@ HUB = "hub:"  # before owner/name@commit[:path], what lies in a repository of it
 OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"
 PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))?")
 File = Annotated[str, AfterValidator(a_path)]
+
+
+def as_word(value: Any) -> Any:
+    """YAML reads `on` and `off` as truth values; where a word is asked for they are words."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
+
+
+Word = BeforeValidator(as_word)
 
 
 class Strict(BaseModel):

@@ -16,12 +16,13 @@ declares, as literals:
 import ast
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from parity.base.errors import ConfigError
 from parity.experiment.declared import constant, function, modules
+from parity.experiment.fields import Word
 from parity.experiment.validation import validate
 
 KINDS = {
@@ -137,10 +138,9 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
     for argument, default in zip(signature.args.kwonlyargs, signature.args.kw_defaults, strict=True):
         if argument.arg != "noise" and argument.annotation is not None and default is not None:
             expression = compile(ast.Expression(argument.annotation), method, "eval")
-            fields[argument.arg] = (
-                eval(expression, {"__builtins__": {}}, names),
-                ast.literal_eval(default),
-            )  # our own source
+            annotation = eval(expression, {"__builtins__": {}}, names)  # our own source
+            words = get_origin(annotation) is Literal and {"on", "off"} & set(get_args(annotation))
+            fields[argument.arg] = (Annotated[annotation, Word] if words else annotation, ast.literal_eval(default))
     return create_model(
         f"{method}_options", __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields
     )

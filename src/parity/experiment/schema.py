@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from parity.experiment.data import Networks, PromptSpec
-from parity.experiment.fields import File, Hex64, Name, Scalar, Strict
+from parity.experiment.fields import File, Hex64, Name, Scalar, Strict, Word
 from parity.experiment.repositories import TextModel, WeightsSpec
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
@@ -294,10 +294,10 @@ class Config(Strict):
         False, description="decode every method once more on seeds.again, to confirm or clear what a layer rejects"
     )
     equality: EqualitySpec = EqualitySpec()
-    compile: Literal["auto", "off"] = Field(
+    compile: Annotated[Literal["auto", "off"], Word] = Field(
         "auto", description="auto: a network's passes are compiled on CUDA, and run as they are on a CPU; off: nowhere"
     )
-    refill: Literal["auto", "on", "off"] = Field(
+    refill: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",
         description="whether an image that is done gives its place in the batch to the next of its shard, with the same"
         " tokens; auto: on CUDA, where a pass costs the same with fewer images, and not on a CPU",
