@@ -138,8 +138,8 @@ def test_a_shard_that_is_refilled_is_the_shard(method):
     assert set(own.at_once) == {4, 3} and other.passes[0] <= np.unique(own.passes).sum() * 3
 
 
-def test_prompts_are_read_as_passes_are_that_are_not_compiled():
-    """Rows that begin are few or many: compiled, each number of them would be another graph."""
+def test_rows_that_begin_compile_nothing_and_leave_the_cache_where_it_is():
+    """They are few or many: compiled, each number of them would be another graph."""
     reads: list[int] = []
 
     def read(net: Any, x: torch.Tensor, *given: Any) -> torch.Tensor:
@@ -152,9 +152,10 @@ def test_prompts_are_read_as_passes_are_that_are_not_compiled():
 
     noise, keys = counted_noise(2, range(4)), counted_noise(2, range(11)).keys
     batch, start = model(slice(4)), torch.zeros(4, dtype=torch.int64)
-    batch.queue = Queue(batch, noise, keys, model)
+    batch.queue, cache = Queue(batch, noise, keys, model), batch.model.cache[0][0].data_ptr()
     record(batch, start, decoder("discrete", "jacobi")(batch, start, noise=noise, window=3))
     assert set(reads) == {8}  # with guidance, a row counts twice
+    assert batch.model.cache[0][0].data_ptr() == cache  # nor is the cache, which may be most of a GPU, made anew
 
 
 @pytest.fixture(scope="module")

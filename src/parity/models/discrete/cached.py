@@ -87,10 +87,11 @@ class Cached:
     def _widen(self, before: int, behind: int) -> None:
         """Room for so many slots more."""
         pad = (0, 0, 0, 0, before, behind)
-        if self.whole is None:
-            self.cache = [(F.pad(keys, pad), F.pad(values, pad)) for keys, values in self.cache]
-        else:
+        if self.whole is not None:
             self.hold(F.pad(self.whole, pad))
+            return
+        for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
+            self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
     def _places(self, slots: Tensor) -> Tensor | None:
         """Places in the rotary table of slots [G, S]; None where they are the same."""
@@ -142,7 +143,8 @@ class Cached:
     def join(self, rows: Tensor, fresh: "Cached") -> None:
         """See TokenModel."""
         more = max(fresh.prefix - self.prefix, 0)
-        self._widen(more, 0)
+        if more:
+            self._widen(more, 0)
         begin_again(self, fresh, rows, (self.prefix, fresh.prefix), flat(self.cache), flat(fresh.cache))
         self.fed, self.prefix = self.fed + more, self.prefix + more
         at = rows.nonzero()[:, 0].to(self.last.device)

@@ -126,8 +126,9 @@ class EagleDrafter:
     @torch.inference_mode()
     def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
         """See TokenModel; the target forgets their features."""
-        prefixes, pad = (self.before, fresh.before), (0, 0, 0, 0, max(fresh.before - self.before, 0), 0)
-        self.keys, self.values = F.pad(self.keys, pad), F.pad(self.values, pad)
+        prefixes, more = (self.before, fresh.before), fresh.before - self.before
+        if more > 0:
+            self.keys, self.values = (F.pad(x, (0, 0, 0, 0, more, 0)) for x in (self.keys, self.values))
         begin_again(self, fresh, rows, prefixes, *([d.keys, d.values] for d in (self, fresh)))
         self.before = max(prefixes)
 
