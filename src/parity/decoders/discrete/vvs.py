@@ -54,6 +54,13 @@ def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
     return path_to(tree, likeliest(tree) if select == "confidence" else drawn, depth)
 
 
+def due(line: Line, schedule: str, interval: int) -> bool:
+    """Whether a row may skip in this pass, as far as the host knows without asking: rows of a batch that is refilled
+    have made different numbers of passes."""
+    by_turns = line.queue is None and schedule == "uniform"
+    return schedule != "off" and not (by_turns and line.step % (interval - 1))
+
+
 def staleness(line: Line, s1: int, s2: int, blend: bool) -> Tensor:
     """[B, 1] how many positions older features are than those of the tokens read: by s1, or by turns, see `vvs`."""
     one, two = ((line.at - line.before)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2))
@@ -157,7 +164,7 @@ def vvs(
             skip = age % (interval - 1) == 0
             if schedule == "dynamic":
                 skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
-            if schedule != "off" and not none(skip := skip & (age > 0)):
+            if due(line, schedule, interval) and not none(skip := skip & (age > 0)):
                 path = sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
                 g = take(line, candidates, path, skip, truncate)
                 others = draft(line.at, line.at + g, (g + max(s2, 0))[:, None])
