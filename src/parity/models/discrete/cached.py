@@ -88,8 +88,7 @@ class Cached:
         """Room for so many slots more."""
         pad = (0, 0, 0, 0, before, behind)
         if self.whole is not None:
-            self.hold(F.pad(self.whole, pad))
-            return
+            return self.hold(F.pad(self.whole, pad))
         for i, (keys, values) in enumerate(self.cache):  # a layer at once: two caches may be too much for a GPU
             self.cache[i] = F.pad(keys, pad), F.pad(values, pad)
 
@@ -98,8 +97,7 @@ class Cached:
         return None if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
 
     def _forward(self, x: Tensor, slots: Tensor, read: "Pass | None" = None) -> Tensor:
-        """x [R, S, dim] at cache slots [R, S]; returns hidden states [R, S, dim] before the output matrix. read: the
-        model's own, if not given."""
+        """x [R, S, dim] at cache slots [R, S] to hidden states [R, S, dim] before the output matrix. read: or the own"""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         live = self.on.shape[1] if self.static else int(slots.numpy().max()) + 1
@@ -146,8 +144,7 @@ class Cached:
         if more:
             self._widen(more, 0)
         begin_again(self, fresh, rows, (self.prefix, fresh.prefix), flat(self.cache), flat(fresh.cache))
-        self.fed, self.prefix = self.fed + more, self.prefix + more
-        at = rows.nonzero()[:, 0].to(self.last.device)
+        self.fed, self.prefix, at = self.fed + more, self.prefix + more, rows.nonzero()[:, 0].to(self.last.device)
         self.last[at] = fresh.last
         if self.features is not None:
             self.features[at] = 0
