@@ -97,7 +97,7 @@ class Cached:
         return None if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
 
     def _forward(self, x: Tensor, slots: Tensor, read: "Pass | None" = None) -> Tensor:
-        """x [R, S, dim] at cache slots [R, S] to hidden states [R, S, dim] before the output matrix. read: not its own"""
+        """x [R, S, dim] at cache slots [R, S] to hidden states [R, S, dim]; by its own pass, or the one given."""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         live = self.on.shape[1] if self.static else int(slots.numpy().max()) + 1
