@@ -14,7 +14,8 @@ from common import asked, captioned, cell, guided
 
 from parity.decode import loop
 
-VARIANTS = ["jacobi: {window: 16}", "mtj: {window: 24, branches: 24}", "sjd_coupled", "eagle: {total: 10, depth: 3}"]
+EAGLE = "eagle: {total: 10, depth: 3, top_k: 3}"
+VARIANTS = ["jacobi: {window: 16}", "mtj: {window: 24, branches: 24}", "sjd_coupled: {window: 32}", EAGLE]
 
 
 def main() -> None:

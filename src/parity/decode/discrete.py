@@ -12,6 +12,7 @@ from parity.base.noise import Noise
 from parity.decode.canvas import Canvas
 from parity.decode.clock import Call
 from parity.decode.queue import Queue
+from parity.decoders.line import end_of
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
@@ -43,7 +44,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     N, every = B if queue is None else len(queue.keys), torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
-    i, end = torch.arange(0, device=device), 1 + int((model.forced < 0).nonzero().max())  # as in `Line`
+    i, end = torch.arange(0, device=device), end_of(model.forced)
     for new, kept, positions, evaluated in steps:
         if len(i) != new.shape[1]:
             i = torch.arange(new.shape[1], device=device)

@@ -7,6 +7,11 @@ from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 
 
+def end_of(forced: Tensor) -> int:
+    """Behind the last position whose token is drawn, of forced [L]: what is forced from there on costs no pass."""
+    return 1 + int((forced < 0).nonzero().max())
+
+
 class Line:
     """The tokens of every row, final ones and drafts, and how far each row has come.
 
@@ -31,7 +36,7 @@ class Line:
         self.end = model.length  # or where the grammar forces all that follows, which costs no pass
         self.grammar = getattr(model, "grammar", True)
         if self.grammar:
-            self.end = 1 + int((model.forced < 0).nonzero().max())
+            self.end = end_of(model.forced)
 
     def left(self) -> int:
         """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done.

@@ -102,9 +102,10 @@ class Window:
     def races(self) -> Tensor:
         """Unit exponentials [B, W, V] that the pass's tokens are drawn by."""
         if self.exponential is None:
-            W = self.where.shape[1]
-            own = self.by_position.ahead(W) if self.shared else None
-            self.exponential = self.noise.exponential("sample", self.index, self.model.vocab) if own is None else own
+            if self.shared:
+                self.exponential = self.by_position.ahead(self.where.shape[1])
+            else:
+                self.exponential = self.noise.exponential("sample", self.index, self.model.vocab)
         return self.exponential
 
     def law(self, draft: Tensor) -> Tensor:

@@ -40,8 +40,7 @@ class Parareal:
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
     def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: Win) -> Tensor:
-        """See Redraft. A slot whose law was of no node, or of noise, has q' itself; in a row's first
-        pass there is none to be moved."""
+        """See Redraft. A slot whose law was of no node, or of noise, has q' itself. At first no law moves."""
         assert self.law is not None
         given = ratio
         (old,), new = slide(slots.kept, slots.size, self.law)

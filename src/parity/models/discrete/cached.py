@@ -332,11 +332,6 @@ def begin_again(
         x[at, gap : gap + prefixes[1]] = y[:, : prefixes[1]]
 
 
-def widened(x: Tensor, width: int) -> Tensor:
-    """x [R, T, ...] with room for `width` slots."""
-    return torch.cat([x, x.new_zeros(len(x), width - x.shape[1], *x.shape[2:])], 1)
-
-
 def at_rows(x: Tensor, rows: Tensor, count: int) -> Tensor:
     """x [G, ...] of `rows` [G] as [count, ...]; the others are zero."""
     return x if len(rows) == count else x.new_zeros(count, *x.shape[1:]).index_copy_(0, rows, x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.weights import tensors
-from parity.models.discrete.cached import Cached, at_rows, begin_again, close_up, staying, widened
+from parity.models.discrete.cached import Cached, at_rows, begin_again, close_up, staying
 from parity.models.discrete.transformer import Block, LlamaGenConfig, Remember, RMSNorm
 from parity.models.discrete.trees import ancestors
 
@@ -179,8 +179,8 @@ class EagleDrafter:
 
         end = self.live + above.shape[2]
         if end > self.keys.shape[1]:
-            whole = self.on.shape[1] + above.shape[2]
-            self.keys, self.values = widened(self.keys, whole), widened(self.values, whole)
+            room = (0, 0, 0, 0, 0, self.on.shape[1] + above.shape[2] - self.keys.shape[1])
+            self.keys, self.values = F.pad(self.keys, room), F.pad(self.values, room)
 
         def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys[:, end - S : end], self.values[:, end - S : end] = k, v  # behind all that was written
