@@ -14,6 +14,7 @@
 This page is the table of contents; each file in workflow/rules opens with what it reads and writes.
 """
 
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.22")
@@ -77,4 +78,11 @@ onstart:
 
 
 onsuccess:
-    announce(f"{RESULT}/report.html", *(f"{RESULT}/{section}/report.html" for section in options.KINDS.values()))
+    pages = {"all": f"{RESULT}/report.html"} | {s: f"{RESULT}/{s}/report.html" for s in options.KINDS.values()}
+    announce(*pages.values())
+    asked = workflow.dag_settings
+    missing = [
+        page for target, page in pages.items() if target in (asked.targets or {"all"}) and not Path(page).exists()
+    ]
+    if missing and not asked.until and not asked.omit_from:
+        raise WorkflowError(f"the run ended without {missing[0]}")

@@ -36,7 +36,7 @@ rule decode:
     input:
         spec="results/cells/{kind}/{model}/{method}-{key}/spec.json",
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key], int(w.shard)),
-        checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, BY_KEY[w.key])),
+        checkpoint=lambda w: paths.checkpoint(EXPERIMENT, BY_KEY[w.key]),
     output:
         "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",
     log:

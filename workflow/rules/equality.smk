@@ -146,7 +146,7 @@ rule layer:
         features=reads("features", lambda c: [f"{paths.folder(c)}/features.npz"]),
         baseline=reads("baseline", lambda c: layers.baseline(EXPERIMENT, CELLS, c)),
         reference=reads("reference", lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)]),
-        checkpoint=reads("checkpoint", lambda c: [ancient(paths.checkpoint(EXPERIMENT, c))]),
+        checkpoint=reads("checkpoint", lambda c: [paths.checkpoint(EXPERIMENT, c)]),
     output:
         rows="results/equality/{layer}/{kind}/{name}.json",
     log:

@@ -38,8 +38,8 @@ def of_cell(find):
 
 
 def checkpoint(wildcards):
-    """The manifest of a cell's model; its revision is in its path, so its age says nothing."""
-    return ancient(paths.checkpoint(EXPERIMENT, cell(wildcards)))
+    """The manifest of a cell's model."""
+    return paths.checkpoint(EXPERIMENT, cell(wildcards))
 
 
 def family(kind, model):
@@ -138,13 +138,14 @@ def runtime_of_draws(wildcards, attempt):
 
 
 def model_spec(wildcards):
-    """What a model's section of the configuration says of it."""
+    """A model's section of the configuration with every default filled in, so that two ways to write it are one."""
     if wildcards.kind == "discrete":
-        return canonical(EXPERIMENT.image.models[wildcards.model].model_dump(exclude_unset=True))
+        spec = EXPERIMENT.image.models[wildcards.model]
+        return canonical(spec.model_dump(exclude=None if spec.source == "embedded" else {"grid"}))
     if wildcards.kind == "networks":
         return canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
     if wildcards.kind == "anysubset":
-        return canonical({"xlnet": "", "judge": "", **EXPERIMENT.text.model.model_dump(exclude_unset=True)})
+        return canonical(EXPERIMENT.text.model.model_dump())
     section = EXPERIMENT.continuous
     said = section.model_dump(include={"weights"}) | (
         {"captions": section.captions.model_dump()} if section.captions else {}

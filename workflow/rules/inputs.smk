@@ -42,7 +42,7 @@ if EXPERIMENT.image:
 rule captions:
     input:
         prompts="results/inputs/discrete/{set}/{k}.json",
-        checkpoint=ancient("results/checkpoints/discrete/{model}/manifest.json"),
+        checkpoint="results/checkpoints/discrete/{model}/manifest.json",
     output:
         "results/inputs/discrete/{set}/{model}/{k}.npz",
     log:
@@ -76,7 +76,7 @@ rule captions:
 
 rule task:
     input:
-        checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+        checkpoint=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
         data=lambda w: local(task_data(w)),
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",

@@ -52,7 +52,7 @@ rule render:
 rule reference:
     input:
         prompts=reference_prompts,
-        checkpoint=lambda w: ancient(paths.manifest(w.kind, w.model, w.revision)),
+        checkpoint=lambda w: paths.manifest(w.kind, w.model, w.revision),
     output:
         "results/reference/{kind}/{set}/{model}-{revision}.npz",
     log:
@@ -98,7 +98,7 @@ rule reference:
 
 rule compared:
     input:
-        networks=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("networks/")],
+        networks=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("networks/")],
     output:
         "results/reference/{kind}/{key}.npz",
     log:
@@ -143,7 +143,7 @@ rule measure:
         laws=of_cell(lambda c: [paths.laws(c)] if "teacher_forced" in LAYERS[c.kind] else []),
         inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
         reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
-        networks=of_cell(lambda c: [ancient(m) for m in paths.judges(EXPERIMENT, c)]),
+        networks=of_cell(lambda c: list(paths.judges(EXPERIMENT, c))),
         checkpoint=checkpoint,
     output:
         metrics="results/cells/{kind}/{name}/metrics.json",
@@ -194,7 +194,7 @@ rule measure:
 rule accuracy:
     input:
         task="results/inputs/anysubset/{task_kind}-{key}.npz",
-        checkpoint=[ancient(m) for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+        checkpoint=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
     output:
         "results/accuracy/{task_kind}-{key}.json",
     log:
@@ -231,7 +231,7 @@ rule drafted_trees:
         spec="results/cells/discrete/{name}/spec.json",
         shards=lambda w: paths.pieces(EXPERIMENT, CELL["discrete", w.name], "shards"),
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, CELL["discrete", w.name]),
-        checkpoint=lambda w: ancient(paths.checkpoint(EXPERIMENT, CELL["discrete", w.name])),
+        checkpoint=lambda w: paths.checkpoint(EXPERIMENT, CELL["discrete", w.name]),
     output:
         "results/drafting/{name}/similarity.json",
         "results/drafting/{name}/staleness.json",

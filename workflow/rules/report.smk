@@ -16,7 +16,7 @@ os.environ.setdefault(machine.COMMAND, machine.typed(["snakemake", *sys.argv[1:]
 rule report:
     input:
         measured=measured,
-        manifests=[ancient(m) for m in paths.manifests(EXPERIMENT).values()],
+        manifests=list(paths.manifests(EXPERIMENT).values()),
         published=local(PUBLISHED),
         extra=observed,
         prompts=local(parity_prompts.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),

@@ -1,0 +1,40 @@
+"""One experiment after another in the same folder: what the first shared is not made again, all else is."""
+
+from itertools import permutations
+
+import pytest
+
+from tests.workflow.conftest import copied, finish, jobs, runner
+
+EXPERIMENTS = ("config.yaml", "workflow/experiments/ci.yaml", "workflow/experiments/sjd-window.yaml", "every.yaml")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """What each experiment plans in an empty folder."""
+    project = copied(tmp_path_factory.mktemp("empty"))
+    return {config: jobs(runner(project)("-n", config=config)) for config in EXPERIMENTS}
+
+
+@pytest.mark.parametrize(("first", "second"), permutations(EXPERIMENTS, 2))
+def test_a_second_experiment_plans_all_that_the_first_did_not_make(tmp_path, plans, first, second):
+    project = copied(tmp_path)
+    snakemake = runner(project)
+    finish(project, snakemake, config=first)
+    planned = jobs(snakemake("-n", config=second))
+    made = {output for _, output in plans[first]}
+    assert {job for job in plans[second] if job[1] not in made} <= planned <= plans[second]
+    assert any(rule == "report" for rule, _ in planned)
+    assert not any(rule == "checkpoint" and output in made for rule, output in planned)
+
+
+def test_a_run_without_its_page_fails(project, snakemake):
+    """Whatever Snakemake takes for finished: here the default target asks for the checkpoint alone."""
+    main = project / "Snakefile"
+    text = main.read_text()
+    asked = '    input:\n        f"{RESULT}/report.html",\n'
+    assert asked in text
+    main.write_text(text.replace(asked, "    input:\n        list(paths.manifests(EXPERIMENT).values()),\n"))
+    run = snakemake()
+    assert run.returncode != 0
+    assert "results/tiny/report.html" in run.stdout + run.stderr
