@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from parity_certify import certify_sampler, models
+from parity_certify.adapters import transformers as T
+from parity_certify.adapters.continuous import Continuous
+
 from parity.base.errors import ParityError
-from parity.certify import certify_sampler, models
-from parity.certify.adapters import transformers as T
-from parity.certify.adapters.continuous import Continuous
 
 PROMPTS = [[0, 1, 2], [3, 2, 1]]
 FOUR = {"num_assistant_tokens": 4}

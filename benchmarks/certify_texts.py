@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity_certify.adapters.transformers import load
 from torch import Tensor
-
-from parity.certify.adapters.transformers import load
 
 
 def written(folder: Path, vocab: int, spread: float = 6.0) -> Any:
@@ -81,7 +80,7 @@ def main() -> None:
             rows = texts(model, a.texts, a.length, temperature, seed=2)
             file.write_text("\n".join(json.dumps({"prompt": [0], "tokens": row}) for row in rows.tolist()))
             made, before = time.process_time() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
-            command = [sys.executable, "-m", "parity.certify", "--target", str(folder / "model"), "--texts", str(file)]
+            command = [sys.executable, "-m", "parity_certify", "--target", str(folder / "model"), "--texts", str(file)]
             found = subprocess.run(command, capture_output=True, text=True, check=False)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

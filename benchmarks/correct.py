@@ -18,14 +18,14 @@ import numpy as np
 import torch
 import yaml
 from common import asked
+from parity_certify import rows as R
+from parity_certify.named import leaf
+from parity_certify.verdict import layer_p, verdicts
 from scipy import stats
 
 from parity.base.errors import ParityError
-from parity.base.named import leaf
-from parity.equality import rows as R
 from parity.equality.exact import exact
 from parity.equality.targets import anysubset, continuous, discrete
-from parity.equality.verdict import layer_p, verdicts
 from parity.experiment import cells, checks, prompts
 from parity.experiment.cells import Variant
 from parity.models.anysubset.tabular import TabularAnySubset

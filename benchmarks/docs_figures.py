@@ -29,7 +29,7 @@ from parity.base.machine import processor
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-MAKES = ("src", "workflow", "config.yaml", "Snakefile")
+MAKES = ("src", "certify/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
     "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "tv_bound", "n", "batch", "nfe",
     "nfe_se", "nfe_ratio", "speedup", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from common import asked, cell
+from parity_certify.verdict import verdicts
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from parity.equality.targets import families
-from parity.equality.verdict import verdicts
 from parity.experiment import options
 
 MARGIN = 0.1

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from parity_certify.keys import row_key
 from scipy import stats
 
-from parity.base.keys import row_key
 from parity.base.noise import Noise, batch_noise, counted_noise
 
 

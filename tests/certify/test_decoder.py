@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from parity_certify import named
 
-from parity.base import named
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
@@ -18,7 +18,7 @@ def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
     settings = ["--models", "small", "--n", "3000", "--margin", "0.1"]
     monkeypatch.setattr("sys.argv", ["", "decoder", f"{ROOT}/docs/example_decoders.py:lookahead", *settings])
     with pytest.raises(SystemExit) as end:
-        command.main()
+        command.main(command.add_decoder)
     said = capsys.readouterr()
     assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
     bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")

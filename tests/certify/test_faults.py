@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from parity_certify import Law, certify_sampler
+from parity_certify import faults as F
+from parity_certify.counts import digits
+from parity_certify.diagnosis import diagnosis
+from parity_certify.laws import joint_of
 
-from parity.certify import Law, certify_sampler
-from parity.certify import faults as F
-from parity.certify.adapters.decoders import Decoded, law_of
-from parity.certify.diagnosis import diagnosis
-from parity.certify.laws import joint_of
-from parity.equality.counts import digits
+from parity.certify.decoded import Decoded, law_of
 from parity.equality.faults.discrete import VARIANTS
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.sampling import TokenSampling

@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from parity_certify import verdict
+from parity_certify.counts import digits
 
 from parity.base.errors import ParityError
 from parity.decoders.anysubset.assd import assd
@@ -15,8 +17,7 @@ from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.jacobi import jacobi
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.steps import Step
-from parity.equality import targets, verdict
-from parity.equality.counts import digits
+from parity.equality import targets
 from parity.equality.exact import exact
 from parity.equality.faults import anysubset as any_faults
 from parity.equality.faults import discrete as faults

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from parity_certify.verdict import verdicts
 
 from parity.base.errors import ParityError
 from parity.decoders.discrete.sjd import sjd
@@ -11,7 +12,6 @@ from parity.equality.exact import exact
 from parity.equality.faults import altered
 from parity.equality.faults import discrete as faults
 from parity.equality.targets import families
-from parity.equality.verdict import verdicts
 
 NEW = ("chameleon", "emu3", "janus")
 WINDOW = {"window": 3, "init": "sample_above"}

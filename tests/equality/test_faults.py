@@ -3,11 +3,11 @@
 import sys
 
 import pytest
+from parity_certify.rows import row
 
 from parity.equality import __main__ as command
 from parity.equality import faults
 from parity.equality.faults import Trial, altered, anysubset, continuous, discrete, planted
-from parity.equality.rows import row
 
 EVERY = {
     discrete: discrete.VARIANTS,

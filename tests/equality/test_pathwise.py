@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from parity_certify.verdict import verdicts
 
 from parity.base.errors import ParityError
 from parity.decoders.discrete.jacobi import jacobi
 from parity.equality.pathwise import distance_row, pathwise, token_row
 from parity.equality.targets.discrete import targets
-from parity.equality.verdict import verdicts
 from parity.experiment import options
 
 

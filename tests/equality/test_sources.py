@@ -22,7 +22,7 @@ def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
 
 
 def test_statistics_are_sources_of_what_they_decide():
-    assert "parity.equality.counts" in closure("parity.equality.targets.discrete")
-    assert {"parity.equality.mixtures", "parity.equality.counts"} <= set(closure("parity.equality.targets.continuous"))
+    assert "parity_certify.counts" in closure("parity.equality.targets.discrete")
+    assert {"parity.equality.mixtures", "parity_certify.counts"} <= set(closure("parity.equality.targets.continuous"))
     assert "parity.decoders.discrete.ar" in closure("parity.equality.pathwise")
-    assert "parity.equality.verdict" not in closure("parity.equality.__main__", "parity.equality.exact")
+    assert "parity_certify.verdict" not in closure("parity.equality.__main__", "parity.equality.exact")

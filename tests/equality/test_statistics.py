@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from parity_certify import counts, rows, sequential, teacher_forced, verdict
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import GofChisquarePower
 from statsmodels.stats.weightstats import ttost_paired
 
 from parity.base.errors import ParityError
-from parity.equality import calibration, counts, paired, rows, sequential, teacher_forced, verdict
+from parity.equality import calibration, paired
 from parity.equality.mixtures import continuous_rows, energy_p
 from parity.equality.targets.discrete import targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture

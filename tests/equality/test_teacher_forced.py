@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from parity_certify import teacher_forced
 
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
-from parity.equality import teacher_forced
 from parity.equality.faults.discrete import jacobi
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.tabular import random_table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parity.experiment import declared, sources
+from parity.experiment import sources
 
 
 @pytest.fixture
@@ -67,7 +67,9 @@ def test_templates_beside_a_package_are_part_of_it(package):
 
 def test_every_module_of_this_package_is_found():
     names = [
-        ".".join(p.relative_to(declared.PACKAGE.parent).with_suffix("").parts) for p in declared.PACKAGE.rglob("*.py")
+        ".".join(p.relative_to(root).with_suffix("").parts)
+        for root, package in ((sources.ROOT, "parity"), (sources.STATISTICS, "parity_certify"))
+        for p in (root / package).rglob("*.py")
     ]
     for name in names:
         sources.closure(name.removesuffix(".__init__"))

@@ -17,7 +17,7 @@ from PIL import Image
 import parity
 from parity.base.files import canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.records import write_shard
-from parity.experiment import study
+from parity.experiment import sources, study
 from parity.inputs import tasks
 from parity.metrics import measure, reference
 from parity.metrics.samples import continuous, discrete
@@ -224,7 +224,10 @@ def test_a_metric_is_one_file(tmp_path, direction, count, message):
     ]
     command = [sys.executable, "-m", "parity.metrics", "measure", *map(str, flags), "--shards", str(a.shards[0])]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(tmp_path / "src")}, capture_output=True, text=True
+        command,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{sources.STATISTICS}"},
+        capture_output=True,
+        text=True,
     )
     if message:
         assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,9 +1,9 @@
 """Verdicts say at which options and on which models they were reached, and what of their own was not tested."""
 
 import pytest
+from parity_certify.rows import row
+from parity_certify.verdict import verdicts
 
-from parity.equality.rows import row
-from parity.equality.verdict import verdicts
 from parity.report.reach import Scope, fields, tokens_of
 
 

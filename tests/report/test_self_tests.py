@@ -2,8 +2,8 @@
 
 import pandas as pd
 import pytest
+from parity_certify.rows import row
 
-from parity.equality.rows import row
 from parity.report.self_tests import RIGHT, WRONG, outcome, planted, split
 
 

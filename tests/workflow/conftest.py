@@ -15,7 +15,7 @@ from parity.base.files import read_json
 from parity.base.forks import NAME
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "prompts", "envs")
+PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "prompts", "envs")
 TINY = """
 experiment: tiny
 image:

@@ -13,10 +13,12 @@ import pytest
 
 from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
-from tests.workflow.conftest import EVERY, copied, finish, jobs, runner
+from tests.workflow.conftest import EVERY, ROOT, copied, finish, jobs, runner
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
+STATISTICS = sources.STATISTICS / "parity_certify"
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
+EDITED += [STATISTICS / name for name in ("counts.py", "rows.py", "verdict.py", "teacher_forced.py")]
 
 PLANS = '''"""The dry run after every edit, a forked process each: snakemake is imported once. Prints JSON."""
 import json, os, sys
@@ -27,12 +29,13 @@ from parity.inputs import readers
 from snakemake.cli import get_argument_parser, main
 
 def name(file):
-    return ".".join(file.relative_to(sources.ROOT).with_suffix("").parts).removesuffix(".__init__")
+    root = sources.ROOT if file.is_relative_to(sources.ROOT) else sources.STATISTICS
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 config = checks.load(yaml.safe_load(Path("every.yaml").read_text()))  # what was parsed here is not parsed again
 for kind in ("discrete", "anysubset", "continuous"):
     layers.declared(kind), study.metrics(kind)
-every = [name(file) for file in sources.PACKAGE.rglob("*.py")]
+every = [name(file) for file in [*sources.PACKAGE.rglob("*.py"), *sources.STATISTICS.glob("parity_certify/*.py")]]
 known = {module: sources.own_digest(module) for module in every}
 get_argument_parser()
 import smart_open
@@ -102,7 +105,8 @@ def named(project):
 
 def module_of(path):
     """The name by which a file of the package is imported."""
-    return ".".join(("parity", *path.relative_to(PACKAGE).with_suffix("").parts))
+    package = PACKAGE if path.is_relative_to(PACKAGE) else STATISTICS
+    return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 
 
 @pytest.mark.slow
@@ -113,10 +117,7 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
     known = {output: set(sources.closure(*modules)) for output, modules in named(project).items() if output in planned}
     assert len(known) > 50
     importers = {p: frozenset(output for output, modules in known.items() if module_of(p) in modules) for p in EDITED}
-    files = {
-        str(project / "src/parity" / p.relative_to(PACKAGE)): p
-        for p in {jobs: p for p, jobs in importers.items()}.values()
-    }
+    files = {str(project / p.relative_to(ROOT)): p for p in {jobs: p for p, jobs in importers.items()}.values()}
     assert len(files) > 30
     edited = project / "edited.py"
     for path in EDITED:
@@ -126,7 +127,7 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
     done = subprocess.run(
         [sys.executable, "-c", PLANS, *arguments],
         cwd=project, input=json.dumps(list(files)), capture_output=True, text=True, timeout=1500,
-        env={**os.environ, "PYTHONPATH": str(project / "src")},
+        env={**os.environ, "PYTHONPATH": f"{project}/src:{project}/certify/src"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file, (code, said) in json.loads(done.stdout).items():
@@ -141,7 +142,7 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
 
 def test_writing_runs_nothing(project, snakemake, plan):
     """A comment and a docstring in a module that every verdict imports."""
-    file = project / "src/parity/equality/rows.py"
+    file = project / "certify/src/parity_certify/rows.py"
     before = file.read_text()
     file.write_text(before.replace('"""', '"""Said at length. ', 1) + "\n# a comment\n")
     assert not jobs(snakemake("-n", config="every.yaml"))

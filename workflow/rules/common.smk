@@ -23,11 +23,11 @@ ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[
 KEPT = Path(".snakemake").absolute()
 MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
 if (ROOT / "src").is_dir():
-    sys.path.insert(0, str(ROOT / "src"))
+    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "certify/src")]
 try:
     from parity.base import alone, forks, machine, verdicts
 except ModuleNotFoundError as missing:
-    print(f"error: {missing}: install the package parity beside Snakemake (pip install FOLDER)", file=sys.stderr)
+    print(f"error: {missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)", file=sys.stderr)
     sys.exit(1)
 
 if MAIN:
@@ -74,7 +74,7 @@ if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if 
 
 kept.remember(KEPT / "sources.json", sources.known)
 kept.remember(KEPT / "declared.json", declared.known)
-machine.use_package(Path(sources.ROOT), alone=MAIN)
+machine.use_package(sources.ROOT, sources.STATISTICS, alone=MAIN)
 if MAIN:
     warm = forks.prefix().replace("{", "{{").replace("}", "}}")
     shell.prefix(f"set -euo pipefail; {warm}")  # jobs start warm

@@ -1,12 +1,8 @@
 """Errors that a user can mend: one line that names the key, the value and what is allowed."""
 
+from parity_certify.errors import ParityError
 
-class ParityError(ValueError):
-    """What was given cannot be used: data, files, models. The message is one line; `base.command.one_line` shows it."""
-
-    def __str__(self) -> str:
-        """One line, and one that any terminal or log can hold, whatever the key or value holds that it names."""
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in super().__str__())
+__all__ = ["ConfigError", "ParityError"]
 
 
 class ConfigError(ParityError):

@@ -1,55 +1,37 @@
 """Files that hold results: published whole or not at all, checked when read, never pickled."""
 
 import hashlib
-import io
 import json
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from parity_certify.files import (
+    MARK,
+    SEAL,
+    canonical,
+    digest,
+    publish,
+    read_arrays,
+    read_json,
+    seal,
+    sealed,
+    whole,
+    write_arrays,
+    write_json,
+    write_result,
+)
 
 from parity.base.errors import ParityError
 
-if TYPE_CHECKING:
-    import numpy as np
+__all__ = [  # one name for files, whoever writes them
+    "MARK", "SEAL", "apart", "canonical", "check_sums", "configured", "digest", "foreign_json", "header", "publish",
+    "read_arrays", "read_json", "seal", "sealed", "sums", "whole", "write_arrays", "write_json", "write_result",
+]  # fmt: skip
 
 T = TypeVar("T")
 MOST = 1 << 26  # bytes of JSON, in a file of its own or in a header
-SEAL, MARK = "checksum", "sha256:"  # of a sealed file: the seal's key, and how its value begins
-INSIDE = "entries"  # the key of what is sealed, where that is no JSON object
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary file to be written, which then takes the place of `path`: a reader sees the old one, none, or all of
-    the new one. Who may read it is for the umask to say, whoever wrote it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    allowed = part.stat().st_mode & 0o777
-    try:
-        yield part
-        with part.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(part, allowed)  # what wrote it may have made a file of its own
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def publish(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one, none, or all of the new one: temporary file, fsync, replace."""
-    with whole(path) as part:
-        part.write_bytes(data)
 
 
 def sums(folder: Path) -> dict[str, str]:
@@ -112,31 +94,6 @@ def apart(name: Path) -> list[Path]:
     return [found[k] for k in range(n)]
 
 
-def canonical(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def digest(value: Any) -> str:
-    """The key of a specification: the first 8 hex digits of the SHA-256 of its canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:8]
-
-
-def write_json(path: Path, value: Any) -> None:
-    publish(path, (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
-
-
-def write_result(path: Path, value: Any) -> None:
-    """JSON that later jobs read: sealed, so that `read_json` knows it for what was written."""
-    write_json(path, sealed(value))
-
-
-def sealed(value: Any) -> dict[str, Any]:
-    """A JSON object with its checksum; of anything else than an object one that holds it."""
-    plain = json.loads(canonical(value if isinstance(value, dict) else {INSIDE: value}))
-    return {**plain, SEAL: seal(plain)}
-
-
 def foreign_json(file: Path) -> Any:
     """What somebody else's file of JSON says. FileNotFoundError where no regular file is; ParityError for one that is
     larger than MOST, or holds no JSON."""
@@ -148,45 +105,3 @@ def foreign_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ParityError(f"{file}: not JSON: {str(error).splitlines()[0][:120]}") from None
-
-
-def seal(value: dict[str, Any]) -> str:
-    return MARK + hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """ParityError that names the file if it is no JSON, or is sealed and holds something else than was written.
-
-    Its name or its value tells a seal, so a bit that is another in either is noticed too.
-    """
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ParityError(f"{path}: damaged ({error}); delete it and run again") from None
-    if isinstance(said, dict) and (SEAL in said or any(str(v).startswith(MARK) for v in said.values())):
-        if said.pop(SEAL, "") != seal(said):
-            raise ParityError(f"{path}: damaged (its checksum is another); delete it and run again")
-        return said[INSIDE] if set(said) == {INSIDE} else said
-    return said
-
-
-def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
-    """An .npz, compressed; every member carries zip's CRC, which `read_arrays` checks."""
-    import numpy as np
-
-    stream = io.BytesIO()
-    np.savez_compressed(stream, allow_pickle=False, **arrays)
-    publish(path, stream.getvalue())
-
-
-def read_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """All arrays of an .npz; ParityError that names the file if it is not whole."""
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return {k: data[k] for k in data.files}
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # a damaged zip raises a dozen kinds (zlib, struct, zipfile, numpy, unicode ...)
-        raise ParityError(f"{path}: damaged ({error}); delete it and run again") from error

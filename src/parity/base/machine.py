@@ -146,9 +146,9 @@ def check_place(folder: Path) -> None:
         raise ParityError(f"{folder}: Snakemake takes braces for wildcards; allowed: a folder without {{ and }}")
 
 
-def use_package(source: Path, alone: bool = True) -> None:
-    """Let the commands of rules find this package, by snakemake's interpreter, or a conda environment; before what is
-    already on the path where the workflow is not `alone`, but a module of another."""
+def use_package(*sources: Path, alone: bool = True) -> None:
+    """Let the commands of rules find the packages in `sources`, by snakemake's interpreter, or a conda environment;
+    before what is already on the path where the workflow is not `alone`, but a module of another."""
     before = "" if alone else os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, [before])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *filter(None, [before])])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.keys import row_key
 from torch import Tensor
-
-from parity.base.keys import row_key
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -1,22 +1,18 @@
-"""Is a sampler lossless, whoever wrote it? (docs/certify.md)
+"""Decoders written for Parity, certified: what `parity-certify` (certify/) does for anyone's sampler.
 
-from parity.certify import certify, certify_sampler, law
-print(certify(my_decoder, n=100_000, window=4))              a decoder written for Parity
-print(certify_sampler(my_sampler, law(f, vocab=4, ...)))     anything that turns prompts and a seed into tokens
+from parity.certify import certify
+print(certify(my_decoder, n=100_000, window=4))
 """
 
-from importlib import import_module
 from typing import Any
 
-_WHERE = {
-    "Certificate": "certificate", "certify": "decoder", "certify_sampler": "sampler", "Sampled": "sampler",
-    "Law": "laws", "law": "laws",
-}  # fmt: skip
-__all__ = list(_WHERE)
+__all__ = ["certify"]
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, on demand: the plugin starts in every run of pytest, without torch."""
-    if name not in _WHERE:
+    """`certify` on demand: it brings torch along, which the command's other ways do without."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"parity.certify.{_WHERE[name]}"), name)
+    from parity.certify.decoder import certify
+
+    return certify

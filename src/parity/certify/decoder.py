@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from parity.base.named import name_of
-from parity.certify.certificate import Certificate
-from parity.equality import verdict
+from parity_certify import verdict
+from parity_certify.certificate import Certificate
+from parity_certify.named import name_of
+
 from parity.equality.exact import exact
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import targets

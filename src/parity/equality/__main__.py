@@ -19,9 +19,10 @@ import sys
 import time
 from typing import Any
 
+from parity_certify.named import leaf
+
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.files import write_result
-from parity.base.named import leaf
 
 KINDS = ("discrete", "anysubset", "continuous")
 PLANTED = (*KINDS, "long", "longanysubset", "longcontinuous")  # modules of parity.equality.faults

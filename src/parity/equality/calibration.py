@@ -16,16 +16,17 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+from parity_certify import counts as C
+from parity_certify import rows as R
+from parity_certify import sequential, teacher_forced
+from parity_certify.rows import Row
 from scipy import stats
 
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
-from parity.equality import counts as C
-from parity.equality import paired, sequential, teacher_forced
-from parity.equality import rows as R
+from parity.equality import paired
 from parity.equality.mixtures import energy_p
-from parity.equality.rows import Row
 from parity.equality.targets.discrete import Target, targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table

@@ -9,9 +9,10 @@ All in float64. The seeds are a fixed list: the first is the run, the second rep
 from collections.abc import Sequence
 from typing import Any
 
-from parity.base.named import name_of
-from parity.equality import rows as R
-from parity.equality.rows import Row
+from parity_certify import rows as R
+from parity_certify.named import name_of
+from parity_certify.rows import Row
+
 from parity.equality.targets import Decoder, Target
 
 

@@ -13,12 +13,12 @@ resolution).
 from typing import Any
 
 import numpy as np
+from parity_certify import rows as R
+from parity_certify.counts import joint_rows
+from parity_certify.rows import Row
 from scipy import spatial, stats
 
 from parity.base.errors import ParityError
-from parity.equality import rows as R
-from parity.equality.counts import joint_rows
-from parity.equality.rows import Row
 from parity.models.continuous.tabular import Mixture, exact_sampler
 
 

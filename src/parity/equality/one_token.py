@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify import rows as R
+from parity_certify.rows import Row
 from scipy import stats
 from torch import Tensor
 
 from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import Drawn, record
 from parity.decoders.continuous.mar import mar
-from parity.equality import rows as R
 from parity.equality.mixtures import energy_p
-from parity.equality.rows import Row
 from parity.models.continuous import diffusion
 from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, path_noise
 

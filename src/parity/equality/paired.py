@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from parity_certify import rows as R
+from parity_certify.rows import Row
 from scipy import spatial, stats
 
 from parity.base.errors import ParityError
-from parity.equality import rows as R
-from parity.equality.rows import Row
 from parity.metrics import fid
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the Gaussian kernels, times the median distance

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify import rows as R
+from parity_certify.counts import digits
+from parity_certify.named import name_of
+from parity_certify.rows import Row
 from scipy import stats
 
 from parity.base.errors import ParityError
-from parity.base.named import name_of
 from parity.decoders.discrete.ar import ar
-from parity.equality import rows as R
-from parity.equality.counts import digits
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 
 WITHIN = "equal within eps"

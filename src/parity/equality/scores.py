@@ -30,10 +30,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from parity_certify import rows as R
+from parity_certify.rows import Row
 from scipy import optimize, special, stats
-
-from parity.equality import rows as R
-from parity.equality.rows import Row
 
 LEAST = 20.0  # variance of a token's count (about its expected number), for the normal limit; rarer ones are pooled
 CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of 2,000 tables is far out in the tail

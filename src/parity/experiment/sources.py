@@ -2,7 +2,8 @@
 
 A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
 runs it again, and an edit of no other does. Docstrings and comments are no part of the digest: writing punishes nobody.
-Modules that a job imports by name (a decoder, a model family) are given beside its command.
+Modules that a job imports by name (a decoder, a model family) are given beside its command. The statistics are
+parity-certify's: its modules are followed as those of `parity` are.
 """
 
 import ast
@@ -11,18 +12,22 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import parity_certify
+
 from parity.experiment.declared import PACKAGE
 from parity.experiment.kept import Kept
 
 ROOT = PACKAGE.parent
+STATISTICS = Path(parity_certify.__file__).parents[1]
+OWN = ("parity", "parity_certify")
 
 
 @cache
 def file_of(module: str) -> Path | None:
-    """The file of a module of this package, None for anything else."""
-    if module.partition(".")[0] != "parity":
+    """The file of a module of the two packages, None for anything else."""
+    if module.partition(".")[0] not in OWN:
         return None
-    path = ROOT / module.replace(".", "/")
+    path = (ROOT if module.partition(".")[0] == "parity" else STATISTICS) / module.replace(".", "/")
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
@@ -56,12 +61,12 @@ known: Kept = {}  # by the digest of a text: that of its code, and what of this 
 
 
 def facts(file: Path) -> list:
-    """[digest of the code, modules of this package that it may import] of a source; parsed once a text."""
+    """[digest of the code, modules of the two packages that it may import] of a source; parsed once a text."""
     text = file.read_bytes()
     key = hashlib.sha256(text).hexdigest()
     if key not in known:
         tree = ast.parse(text)
-        names = sorted({name for name in imported(tree) if name.partition(".")[0] == "parity"})
+        names = sorted({name for name in imported(tree) if name.partition(".")[0] in OWN})
         known[key] = [hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names]
     return known[key]
 

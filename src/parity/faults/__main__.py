@@ -22,7 +22,7 @@ from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.base.machine import use_package
-from parity.experiment.sources import ROOT
+from parity.experiment.sources import ROOT, STATISTICS
 from parity.faults.kinds import KINDS, MOUNTING, mounts
 from parity.faults.place import EXPERIMENTS, Place, snakefile
 from parity.faults.verdict import fault, reference
@@ -68,7 +68,7 @@ def kept(file: Path) -> list[dict[str, Any]]:
 def warm() -> None:
     """Begin what jobs of undisturbed runs fork from, in the environment that Snakemake will give them."""
     before = os.environ.get("PATH", "")
-    use_package(Path(ROOT))
+    use_package(ROOT, STATISTICS)
     forks.begin()
     os.environ["PATH"] = before  # each Snakemake puts its own in front
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from parity_certify.rows import Row
 
 from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
-from parity.equality.rows import Row
 from parity.experiment import layers, paths, weights
 from parity.experiment.cells import Cell, cells, kinds, long_variant, reference_of, text_tasks, variant
 from parity.experiment.options import KINDS

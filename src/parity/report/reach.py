@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parity_certify.rows import Row
+
 from parity.base.files import canonical
-from parity.equality.rows import Row
 from parity.experiment.options import longest_place
 from parity.report.format import number, pairs
 

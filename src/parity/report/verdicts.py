@@ -8,10 +8,11 @@ sampled.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parity_certify import rows as R
+from parity_certify.rows import Row
+from parity_certify.verdict import verdicts
+
 from parity.base.files import canonical
-from parity.equality import rows as R
-from parity.equality.rows import Row
-from parity.equality.verdict import verdicts
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import SMALL, on_enumerable, options
 from parity.experiment.schema import Config

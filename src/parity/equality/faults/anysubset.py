@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from parity_certify.rows import Row
 from torch import Tensor, where, zeros_like
 
 from parity.base.noise import Noise
@@ -16,7 +17,6 @@ from parity.decoders.steps import Fill
 from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
 from parity.equality.faults import Trial, altered
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, targets
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise
@@ -18,7 +19,6 @@ from parity.decoders.coupling import Coupled, Gaussian, log_ratio
 from parity.decoders.verification import run
 from parity.equality.faults import Trial, altered
 from parity.equality.mixtures import continuous_rows
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 from parity.equality.targets import continuous as walked
 from parity.models.continuous.tabular import Mixture, exact_sampler, random_mixture

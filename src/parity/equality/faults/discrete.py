@@ -10,14 +10,14 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from parity_certify.counts import TESTS, joint_rows, total_variation, tv_interval
+from parity_certify.rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import race, residual
-from parity.equality.counts import TESTS, joint_rows, total_variation, tv_interval
 from parity.equality.faults import Trial, hit
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.protocol import TokenModel

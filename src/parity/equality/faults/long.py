@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from parity_certify import rows as R
+from parity_certify.rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise
@@ -16,10 +18,8 @@ from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.steps import Step
-from parity.equality import rows as R
 from parity.equality.faults import Trial, altered
 from parity.equality.long.discrete import targets
-from parity.equality.rows import Row
 from parity.equality.scores import TESTS
 from parity.equality.targets import Decoder
 from parity.models.discrete.protocol import TokenModel

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import slots
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
 from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.rows import Row
 from parity.equality.scores import detectable_z, normal, score_rows
 from parity.equality.targets import Decoder
-from parity.equality.teacher_forced import slots
 from parity.experiment.options import longest_place
 from parity.models.anysubset.hidden import (
     Hidden,

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-from parity.equality import rows as R
-from parity.equality.rows import Row
+from parity_certify import rows as R
+from parity_certify.rows import Row
 
 SIZES = ((1, 2), (3, 1))  # rows of a batch, and how many batches
 MORE = 96  # rows, where one differs

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_certify import rows as R
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import slots
 from scipy import stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.continuous import record
-from parity.equality import rows as R
 from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.rows import Row
 from parity.equality.scores import score_rows
 from parity.equality.targets import Decoder
-from parity.equality.teacher_forced import slots
 from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
 from parity.models.continuous.protocol import LOG_2PI, Pair, Start

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import slots
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.rows import Row
 from parity.equality.scores import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
-from parity.equality.teacher_forced import slots
 from parity.experiment.options import longest_place
 from parity.models.discrete.hashed import Guided, HashedTable
 from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
 
 from parity.base.errors import ParityError
-from parity.equality.rows import Row
 
 Decoder = Callable[..., Iterator[Any]]
 CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cache

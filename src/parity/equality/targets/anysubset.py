@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.counts import code_rows
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
 from torch import Tensor
 
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
-from parity.equality.counts import code_rows
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder, in_chunks
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
 
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.continuous import Drawn, record
 from parity.equality.mixtures import continuous_rows
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder
 from parity.models.continuous.protocol import Pair, Start
 from parity.models.continuous.tabular import Mixture, TabularMixture, random_mixture

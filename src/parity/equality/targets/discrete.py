@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.counts import code_rows, digits
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.equality.counts import code_rows, digits
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder, in_chunks
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling

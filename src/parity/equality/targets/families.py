@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.counts import code_rows, digits
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.keys import row_key
 from parity.base.noise import counted_noise
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
-from parity.equality.counts import code_rows, digits
-from parity.equality.rows import Row
 from parity.equality.targets import Decoder, in_chunks
 from parity.equality.targets.discrete import check_support, law_of
 from parity.models import fetch

@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import battery, slots, stored
 
 from parity.equality.cell import CellFiles
-from parity.equality.rows import Row
-from parity.equality.teacher_forced import battery, slots, stored
 from parity.experiment.declared import constant
 from parity.metrics.logp import joint_laws, log_probability
 from parity.models.anysubset.load import load

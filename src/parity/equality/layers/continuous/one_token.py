@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
 
 from parity.base.noise import counted_noise
 from parity.equality import one_token
 from parity.equality.cell import CellFiles
-from parity.equality.rows import Row
 from parity.experiment.options import needs
 from parity.models.continuous.load import load
 from parity.models.continuous.protocol import Pair

@@ -1,10 +1,10 @@
 """Quality and likelihood against plain decoding, prompt by prompt. Reads features alone, so it starts without torch."""
 
 import numpy as np
+from parity_certify.rows import Row
 
 from parity.equality.cell import CellFiles
 from parity.equality.paired import fid_row, matched, mmd_row, scalar_rows
-from parity.equality.rows import Row
 
 ROLES = ("control", "method", "again")
 WHEN = "always"

@@ -1,9 +1,10 @@
 """A decoder coupled to plain decoding by shared noise, against plain decoding itself: the very same tokens."""
 
+from parity_certify.rows import Row
+
 from parity.decode import discrete, loop  # noqa: F401  (the loop imports the first by name: a source of this layer too)
 from parity.equality.cell import CellFiles
 from parity.equality.pathwise import token_row
-from parity.equality.rows import Row
 from parity.experiment.options import plain_method, plain_options
 
 ROLES = ("method",)

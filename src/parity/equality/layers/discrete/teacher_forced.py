@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import battery, slots
 
 from parity.equality.cell import CellFiles
-from parity.equality.rows import Row
-from parity.equality.teacher_forced import battery, slots
 from parity.experiment.options import claim
 from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
 from parity.models.discrete.load import load

@@ -1,0 +1,21 @@
+"""Is a sampler lossless, whoever wrote it? (docs/certify.md)
+
+from parity_certify import certify_sampler, law
+print(certify_sampler(my_sampler, law(f, vocab=4, ...)))     anything that turns prompts and a seed into tokens
+"""
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "sampler",
+    "Law": "laws", "law": "laws",
+}  # fmt: skip
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, on demand: the plugin starts in every run of pytest, without torch."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"parity_certify.{_WHERE[name]}"), name)

@@ -1,0 +1,300 @@
+"""transformers' `generate`, in its speculative ways, and the law that plain sampling has under the same options.
+
+    target, assistant = load("llama"), load("llama-assistant")
+    sampler = Generate(target, 4, {"assistant_model": assistant, "num_assistant_tokens": 4})
+    certify_sampler(sampler, law(target, prompts, 4, sampler.options))
+
+The law is read with `generate(custom_generate=...)`: transformers prepares its logits processors (guidance, watermark,
+temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits, in float64, of every
+prefix, each step once and in order.
+"""
+
+import contextlib
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity_certify.counts import digits
+from parity_certify.errors import ParityError
+from parity_certify.faults import Suspect
+from parity_certify.faults import suspects as of_loop
+from parity_certify.laws import Law, absorbed, check_law, check_prompts, check_size, first_of
+from parity_certify.sampler import Sampled
+
+SPECULATIVE = (  # how tokens are drafted: no part of the law
+    "assistant_model", "assistant_tokenizer", "tokenizer", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "prompt_lookup_num_tokens",
+    "max_matching_ngram_size", "assistant_early_exit", "use_mtp", "speculation_type", "cache_implementation",
+    "candidate_generator", "assistant_ensemble_weight",
+)  # fmt: skip
+OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
+
+
+def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
+    """A model of transformers from a folder, for generation; ParityError where there is none, or it is not whole."""
+    import transformers
+
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ParityError(f"{folder}: no config.json; allowed: a folder that save_pretrained wrote")
+    quiet()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        auto: Any = transformers.AutoModelForCausalLM
+        if config.is_encoder_decoder:
+            auto = transformers.AutoModelForSeq2SeqLM
+        elif config.model_type == "janus":
+            auto = transformers.JanusForConditionalGeneration
+        elif config.model_type == "gemma4_assistant":
+            auto = transformers.Gemma4AssistantForCausalLM
+            all_shared()
+        return auto.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ParityError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from error
+
+
+def all_shared() -> None:
+    """Let a Gemma 4 assistant be made: 5.23.0 asks for a layer that stores keys where, as there, all layers read the
+    target's."""
+    from transformers.models.gemma4 import configuration_gemma4
+
+    Config: Any = configuration_gemma4.Gemma4TextConfig
+    own = Config.kv_sharing_modes.fget
+    if getattr(own, "mended", False):
+        return
+
+    def modes(self: Any) -> list[str | None]:
+        layers = self.num_hidden_layers
+        return ["reuse"] * layers if self.num_kv_shared_layers == layers else own(self)
+
+    modes.mended = True  # type: ignore[attr-defined]
+    Config.kv_sharing_modes = property(modes)
+
+
+def tokenizer_of(folder: Path | str) -> Any:
+    """The folder's tokenizer; None where it has none."""
+    import transformers
+
+    if not (Path(folder) / "tokenizer.json").is_file():
+        return None
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def quiet() -> None:
+    """No warnings for each of thousands of calls."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+
+
+def vocab_of(model: Any) -> int:
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def generation(options: dict[str, Any], length: int, end: int | None) -> dict[str, Any]:
+    """Keywords of `generate`: sampling of `length` tokens with nothing cut off that was not asked for."""
+    import transformers
+
+    given = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
+    given |= {"eos_token_id": end, "pad_token_id": 0 if end is None else end}
+    mark = given.get("watermarking_config")
+    if isinstance(mark, dict):
+        kind = transformers.SynthIDTextWatermarkingConfig if "keys" in mark else transformers.WatermarkingConfig
+        given["watermarking_config"] = kind(**mark)
+    if end is None:
+        given.pop("eos_token_id")
+    return given
+
+
+@contextlib.contextmanager
+def endless(model: Any, end: int | None) -> Any:
+    """The model with the end token of the test and no other."""
+    held = model.generation_config
+    model.generation_config = copy.deepcopy(held)
+    model.generation_config.eos_token_id = end
+    try:
+        yield
+    finally:
+        model.generation_config = held
+
+
+@contextlib.contextmanager
+def one_line() -> Any:
+    """What `generate` says of options that it does not take, as a ParityError."""
+    try:
+        yield
+    except ParityError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ParityError(f"options: generate refuses them: {str(error).splitlines()[0]}") from error
+
+
+def logits_behind(model: Any, inputs: Tensor, paths: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Logits [B, L, V] at each place of paths [B, L] behind inputs [B, P] (decoder tokens), and both together."""
+    whole = torch.cat([inputs, paths], 1)
+    fed, given = whole[:, :-1], {}
+    if model.config.is_encoder_decoder:
+        given = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
+    else:
+        given = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
+    return model(**given, use_cache=False).logits[:, inputs.shape[1] - 1 :], whole
+
+
+def law(
+    model: Any,
+    prompts: Any,
+    length: int,
+    options: dict[str, Any] | None = None,
+    *,
+    end: int | None = None,
+    name: str = "",
+    bare: bool = False,
+) -> Law:
+    """The law of plain sampling with the options (those that only say how to draft are left out), in float64.
+
+    prompts [K, P]; `bare` leaves out every option: the model's own softmax.
+    """
+    V = vocab_of(model)
+    prompts = check_prompts(prompts, V)
+    check_size(V, length, len(prompts))
+    quiet()
+    settings = {} if bare else {k: v for k, v in (options or {}).items() if k not in SPECULATIVE}
+    exact = copy.deepcopy(model).double().eval()
+    paths = torch.from_numpy(digits(V, length).astype(np.int64))
+    tables: list[np.ndarray] = []
+
+    def enumerate_prefixes(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
+        logits, whole = logits_behind(model, input_ids, paths, kwargs)
+        start, parts = input_ids.shape[1], []
+        for t in range(length):
+            p = logits_processor(whole[:, : start + t], logits[:, t].clone()).double().softmax(-1)
+            parts.append(p[:: V ** (length - t)].numpy())  # one row a prefix of t tokens
+        tables.append(np.concatenate(parts))
+        return whole
+
+    for k, prompt in enumerate(prompts):
+        inputs = torch.from_numpy(prompt).expand(len(paths), -1)
+        given = generation(settings, length, end)
+        with endless(exact, end), torch.no_grad(), warnings.catch_warnings(), one_line():
+            warnings.simplefilter("ignore")
+            exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs),
+                           custom_generate=enumerate_prefixes, **given)  # fmt: skip
+        tables[k] = absorbed(check_law(tables[k], f"prompt {k}"), length, end)
+        assert len(tables[k]) == first_of(V, length)
+    return Law(name or str(model.config.model_type), prompts, np.stack(tables), length, end)
+
+
+class Counting:
+    """A candidate generator that also adds up what it offered and what was accepted."""
+
+    def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
+        self.inner, self.drafts, self.log = inner, drafts, log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> Any:
+        ids, logits = self.inner.get_candidates(input_ids, **kwargs)
+        self.drafts[0] += ids.shape[1] - input_ids.shape[1]
+        if self.log is not None and logits is not None and ids.shape[1] > input_ids.shape[1]:
+            self.log.append((ids[0].clone(), logits[0].double().softmax(-1)))
+        return ids, logits
+
+    def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: Any) -> Any:
+        self.drafts[1] += int(num_matches)
+        return self.inner.update_candidate_strategy(input_ids, scores, num_matches)
+
+
+class Generate:
+    """A sampler: one `generate` a prompt (assisted generation takes one at a time), seeded by torch's own generator.
+
+    options  keywords of `generate`; of drafting, those of the assistant's configuration are set there as well
+    candidate_generator (an option)  a function of transformers' own candidate generator that returns another one
+    """
+
+    def __init__(self, model: Any, length: int, options: dict[str, Any] | None = None, end: int | None = None):
+        quiet()
+        self.model, self.length, self.end = model, length, end
+        self.options = dict(options or {})
+        self.other: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
+        assistant = self.options.get("assistant_model")
+        if assistant is not None:
+            for key in OF_ASSISTANT:
+                if key in self.options:
+                    setattr(assistant.generation_config, key, self.options[key])
+        self.log: list[tuple[Tensor, Tensor]] | None = None  # drafts and the laws recorded for them, where asked for
+        self.speculates = any(k in self.options for k in SPECULATIVE if k != "cache_implementation")
+        self.__name__ = "transformers generate"
+
+    @contextlib.contextmanager
+    def counted(self, drafts: list[int]) -> Any:
+        """The model with its candidate generators counted (and replaced, where another is asked for)."""
+        made = getattr(self.model, "_get_candidate_generator", None)
+        if made is None or not self.speculates:
+            yield False
+            return
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            inner = made(*args, **kwargs)
+            return Counting(self.other(inner) if self.other else inner, drafts, self.log)
+
+        self.model._get_candidate_generator = wrapped
+        try:
+            yield True
+        finally:
+            del self.model._get_candidate_generator
+
+    def __call__(self, prompts: np.ndarray, seed: int) -> Any:
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        drafts, found = [0, 0], []
+        given = generation(self.options, self.length, self.end)
+        start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
+        with endless(self.model, self.end), self.counted(drafts) as counts, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for prompt in torch.from_numpy(np.asarray(prompts)):
+                inputs = prompt[None]
+                with contextlib.redirect_stdout(io.StringIO()):
+                    ids = self.model.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **given)
+                found.append(ids[0, start:].numpy())
+        return Sampled(found, *drafts) if counts else found
+
+
+def recorded(sampler: Generate, target: Law, n: int = 200, seed: int = 10_000) -> tuple[Law, np.ndarray, int]:
+    """The law that the engine records for its drafts, by prefix (a mean where it depends on where the block began), the
+    prefixes [K, N] behind which it drafts at all, and its block length: from n more runs."""
+    K, V = len(target.prompts), target.vocab
+    sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
+    for k in range(K):
+        sampler.log = []
+        sampler(np.repeat(target.prompts[k : k + 1], n // K, 0), seed + k)
+        begin = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
+        for ids, laws in sampler.log:
+            block, tokens = max(block, len(laws)), ids[begin:].tolist()
+            for i, p in enumerate(laws.numpy()):
+                depth = len(tokens) - len(laws) + i
+                if depth < target.length and np.isfinite(p).all() and p.shape == (V,):
+                    node = first_of(V, depth) + sum(t * V**e for e, t in enumerate(reversed(tokens[:depth])))
+                    sums[k, node] += p
+                    times[k, node] += 1
+    sampler.log = None
+    offered = times > 0
+    tables = np.where(offered[..., None], sums / np.maximum(times, 1)[..., None], target.tables)
+    return Law("drafts", target.prompts, tables, target.length, target.end), offered, block
+
+
+def suspects(sampler: Generate, target: Law) -> list[Suspect]:
+    """Named faults of a sampler of transformers; drafts without laws (look-up) leave those of the target alone."""
+    draft, offered, block = recorded(sampler, target)
+    bare = law(sampler.model, target.prompts, target.length, bare=True, end=target.end)
+    return of_loop(target, draft, block, bare=bare, offered=offered)

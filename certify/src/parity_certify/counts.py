@@ -1,0 +1,234 @@
+"""Statistics of token sequences against their exact joint law: what the exact layer and the planted faults share.
+
+counts  [R, K] how often each of the K = V^L sequences was drawn in each of R runs of n draws, first token most
+        significant; the number of a sequence in this order is its code
+law     [K]    the exact joint
+
+Every null distribution is simulated: B multinomial draws of n from `law`, so sizes are right on sparse tables and under
+the dependence of overlapping tables. Four statistics, none of which dominates (each is large when the law is wrong):
+
+    joint G           likelihood ratio over all cells; diffuse faults
+    Valiant-Valiant   sum ((c - n p)^2 - c) / p^(2/3) (Valiant & Valiant 2017); faults in rare cells
+    pairs             smallest of the chi-square p-values of all position pairs; long-range faults
+    conditionals      Fisher's sum over (position, token before it) of chi-square p-values; local faults
+
+`all four` is the smallest of their p-values, its null from the same draws (Westfall & Young 1993).
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from parity_certify import rows as R
+from parity_certify.keys import row_key
+from parity_certify.rows import Row
+
+TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals")
+POOL = 5.0  # cells of pair and conditional tables that expect fewer draws than this are pooled
+CONCENTRATIONS = (1e2, 1e3, 1e4, 1e5)
+
+
+class Tables(NamedTuple):
+    """Pooled pair and conditional tables as one linear map from the joint counts. Built for one n."""
+
+    law: np.ndarray  # [K]
+    n: int
+    fold: np.ndarray  # [K, M] 0/1: which pooled cell a sequence falls in, table after table
+    share: np.ndarray  # [M] law of a pooled cell within its table
+    begin: np.ndarray  # [T] first column of each table
+    df: np.ndarray  # [T] degrees of freedom
+    pairs: int  # the first so many tables are pairs, the rest conditionals
+
+
+def digits(vocab: int, length: int) -> np.ndarray:
+    """The K = V^L sequences [K, L]."""
+    return np.array(list(itertools.product(range(vocab), repeat=length)))
+
+
+def pool(expected: np.ndarray, least: float = POOL) -> np.ndarray:
+    """Group numbers [m] of a table's cells: the smallest are merged until all expect `least`; -1 where impossible."""
+    order = np.argsort(expected, kind="stable")
+    order = order[expected[order] > 0]
+    if not len(order):
+        return np.full(len(expected), -1)
+    mass = np.cumsum(expected[order])
+    ahead = np.append(expected[order][1:], np.inf)
+    merged = int(np.argmax((mass >= least) & (ahead >= least))) if (mass >= least).any() else len(order) - 1
+    group = np.full(len(expected), -1)
+    group[order] = np.maximum(np.arange(len(order)) - merged, 0)
+    return group
+
+
+def tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
+    """The pair and (position, token before) tables of a joint, pooled for n draws; tables of one cell are left out."""
+    cells = digits(vocab, length)
+    folds, shares, df, pairs = [], [], [], 0
+
+    def add(code: np.ndarray, inside: np.ndarray) -> bool:
+        mass = np.bincount(code[inside], law[inside], vocab**2)
+        group = pool(n * mass)
+        if group.max() < 1:
+            return False
+        folds.append((group[code][:, None] == np.arange(group.max() + 1)) & inside[:, None])
+        shares.append(np.bincount(group[group >= 0], mass[group >= 0]) / mass.sum())
+        df.append(group.max())
+        return True
+
+    everything = np.ones(len(cells), bool)
+    for i, j in itertools.combinations(range(length), 2):
+        pairs += add(cells[:, i] * vocab + cells[:, j], everything)
+    add(cells[:, 0], everything)
+    for i in range(1, length):
+        for before in range(vocab):
+            add(cells[:, i], cells[:, i - 1] == before)
+    if not folds:
+        return Tables(law, n, np.zeros((len(law), 0)), np.zeros(0), np.zeros(0, int), np.zeros(0, int), 0)
+    begin = np.cumsum([0] + [f.shape[1] for f in folds[:-1]])
+    return Tables(law, n, np.concatenate(folds, 1).astype(float), np.concatenate(shares), begin, np.array(df), pairs)
+
+
+def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
+    """The four statistics of each run: counts [R, K] -> [R, 4]; infinite where an impossible sequence was drawn."""
+    c, can = counts.astype(float), t.law > 0
+    expected = t.n * t.law[can]
+    joint = 2 * special.xlogy(c[:, can], c[:, can] / expected).sum(1)
+    valiant = (((c[:, can] - expected) ** 2 - c[:, can]) / t.law[can] ** (2 / 3)).sum(1)
+    cell = c @ t.fold
+    if not len(t.begin):
+        pairs = conditionals = np.zeros(len(c))
+    else:
+        total = np.add.reduceat(cell, t.begin, 1)
+        width = np.diff(np.append(t.begin, cell.shape[1]))
+        mean = np.maximum(np.repeat(total, width, 1) * t.share, np.finfo(float).tiny)
+        chi2 = np.add.reduceat((cell - mean) ** 2 / mean, t.begin, 1)
+        log_p = np.log(np.maximum(special.chdtrc(t.df, chi2), R.SMALLEST))
+        pairs = -log_p[:, : t.pairs].min(1, initial=0)
+        conditionals = -2 * log_p[:, t.pairs :].sum(1)
+    result = np.stack([joint, valiant, pairs, conditionals], 1)
+    result[c[:, ~can].any(1)] = np.inf
+    return result
+
+
+def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """The statistics of `draws` runs of n draws from the law itself: [B, 4]."""
+    law = t.law / t.law.sum()
+    parts = [statistics(rng.multinomial(t.n, law, size=min(2000, draws - b)), t) for b in range(0, draws, 2000)]
+    return np.concatenate(parts)
+
+
+def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
+    """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of their smallest, against null [B, 4].
+
+    The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B
+    are exchangeable.
+    """
+    draws = len(null)
+    ordered = np.sort(null, 0)
+    columns = zip(ordered.T, null.T, strict=True)
+    rank = np.stack([draws - np.searchsorted(o, column) for o, column in columns], 1)  # [B, 4] null >= null_b
+    result = np.empty((len(observed), 5))
+    for r, one in enumerate(observed):
+        p = (1 + (null >= one).sum(0)) / (1 + draws)
+        others = ((rank + (one >= null)) / (1 + draws)).min(1)
+        result[r] = [*p, (1 + (others <= p.min() + 1e-12).sum()) / (1 + draws)]
+    return result
+
+
+def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
+    """TV between the empirical law of counts [..., K] and `law`: [...]."""
+    return 0.5 * np.abs(counts / counts.sum(-1, keepdims=True) - law).sum(-1)
+
+
+def tv_bound(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
+    """A bound on the decoder's TV that fails with probability at most alpha, whatever its law.
+
+    TV <= E TVhat (Jensen), and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n)
+    (McDiarmid).
+    """
+    return float(total_variation(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
+
+
+def tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> tuple[float, float]:
+    """Two-sided interval of the TV. Below: E TVhat <= TV + sqrt((K - 1) / n) / 2 (Cauchy-Schwarz), K possible cells."""
+    n, cells = counts.sum(), np.count_nonzero((law > 0) | (counts > 0))
+    low = total_variation(counts, law) - math.sqrt(math.log(2 / alpha) / (2 * n)) - 0.5 * math.sqrt((cells - 1) / n)
+    return max(0.0, float(low)), min(1.0, tv_bound(counts, law, alpha / 2))
+
+
+def log_e(counts: np.ndarray, law: np.ndarray, concentrations: tuple[float, ...] = CONCENTRATIONS) -> np.ndarray:
+    """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022).
+
+    E = B(a + c) / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts
+    alone, so shards add in any order.
+    """
+    if counts[..., law <= 0].any():
+        return np.full(counts.shape[:-1], np.inf)
+    c, p = counts[..., law > 0], law[law > 0]
+    n = c.sum(-1)
+    logs = [
+        special.gammaln(k) - special.gammaln(k + n) + (special.gammaln(k * p + c) - special.gammaln(k * p)).sum(-1)
+        for k in concentrations
+    ]
+    return special.logsumexp(logs, axis=0) - math.log(len(concentrations)) - (c * np.log(p)).sum(-1)
+
+
+def joint_rows(
+    layer: str,
+    counts: np.ndarray,
+    law: np.ndarray,
+    vocab: int,
+    length: int,
+    *,
+    rng: np.random.Generator,
+    draws: int = 9999,
+    **values: Any,
+) -> list[Row]:
+    """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate."""
+    n = int(counts.sum())
+    tv, limit, support = float(total_variation(counts, law)), R.detectable_tv(n), int((law > 0).sum())
+    common = values | {"effect": tv, "minimum_detectable_effect": limit}
+    if support == 1:  # a deterministic target: any other sequence is impossible, there is nothing random to test
+        wrong = n - int(counts[law > 0].sum())
+        rows = [R.not_run(layer, t, n, "more than one possible sequence", **values) for t in (*TESTS, "all four")]
+        if wrong:
+            rows[-1] = R.row(layer, "all four", n, p_value=R.SMALLEST, **common)
+    elif n < support:
+        rows = [R.not_run(layer, t, n, f"n >= {support}", **values) for t in (*TESTS, "all four")]
+    else:
+        t = tables(law, vocab, length, n)
+        observed = statistics(counts[None], t)
+        p = p_values(observed, simulate_null(t, draws, rng))[0]
+        rows = [
+            R.row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
+            for k, test in enumerate(TESTS)
+        ]
+        for at, have in ((2, t.pairs), (3, len(t.begin) - t.pairs)):
+            if not have:
+                rows[at] = R.not_run(layer, TESTS[at], n, "two cells that expect 5 draws", **values)
+        rows.append(R.row(layer, "all four", n, statistic=p[:4].min(), p_value=p[4], **common))
+    evidence = float(log_e(counts, law))
+    p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
+    rows.append(R.row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
+    low, high = tv_interval(counts, law)
+    bound = tv_bound(counts, law)
+    certificate = R.row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
+    certificate |= {"verdict": f"TV <= {bound:.4f} (95 %)", "tv": tv, "tv_low": low, "tv_high": high, "cells": support}
+    return [*rows, certificate]
+
+
+def code_rows(
+    layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
+) -> list[Row]:
+    """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws.
+
+    The note counts sequences of probability zero.
+    """
+    counts = np.bincount(codes, minlength=len(law))
+    outside = int(counts[law == 0].sum())
+    note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
+    values = {"model": model, "seed": seed, "note": note}
+    rng = np.random.default_rng([seed, row_key(seed, model) % 2**32])
+    return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)

@@ -1,0 +1,57 @@
+"""Things that a command line names: modules, functions in them, options."""
+
+import argparse
+import json
+import os
+import sys
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+from parity_certify.errors import ParityError
+
+
+def leaf(module: str) -> Any:
+    """A module by name; ParityError where there is none."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if not error.name or not module.startswith(error.name):
+            raise  # something that the module itself imports
+        raise ParityError(f"{module}: no such module") from None
+
+
+def load(name: str) -> Any:
+    """The object named by `package.module:name` or `path/to/file.py:name`; ParityError if there is none."""
+    module, colon, function = name.rpartition(":")
+    if not colon:
+        raise ParityError(f"{name}: allowed: MODULE:FUNCTION or FILE.py:FUNCTION")
+    if module.endswith(".py"):
+        if not Path(module).is_file():
+            raise ParityError(f"{module}: no such file")
+        spec = util.spec_from_file_location(Path(module).stem, module)
+        loaded = util.module_from_spec(spec)  # type: ignore[arg-type]
+        sys.modules[Path(module).stem] = loaded
+        spec.loader.exec_module(loaded)  # type: ignore[union-attr]
+    else:
+        sys.path.insert(0, os.getcwd())
+        loaded = leaf(module)
+    if not hasattr(loaded, function):
+        raise ParityError(f"{module}: has no {function!r}")
+    return getattr(loaded, function)
+
+
+def option(text: str) -> tuple[str, Any]:
+    """`k=v`, v read as JSON where it is JSON (4, 0.5, true), else as text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected key=value")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+def name_of(function: Any) -> str:
+    """The function's name, also under functools.partial."""
+    return getattr(getattr(function, "func", function), "__name__", type(function).__name__)

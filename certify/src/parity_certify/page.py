@@ -1,0 +1,82 @@
+"""What a certification leaves behind: report.html, certificate.json, badge.svg, and a line for a README."""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from parity_certify.certificate import Certificate, said_where
+from parity_certify.files import publish, write_json
+
+COLOURS = {0: "#2e7d32", 1: "#c62828", 2: "#757575"}
+COLUMNS = ("model", "seed", "repeat", "test", "n", "statistic", "p_value", "effect", "verdict", "note")
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;font-size:13px}td,th{border:1px solid #ddd;padding:.25rem .5rem;text-align:left}
+td.n{text-align:right}
+pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;padding-left:.75rem}
+"""
+
+
+def short(c: Certificate) -> str:
+    """The verdict in a few words, for a badge."""
+    v = c.verdict
+    if c.exit_code == 0 and v["tv_bound"] is not None:
+        return f"{v['verdict']}, TV <= {v['tv_bound']:.3f}"
+    return str(v["verdict"])
+
+
+def badge(c: Certificate) -> str:
+    left, right = "parity", short(c)
+    a, b = 52, 14 + round(6.6 * len(right))
+    text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
+    boxes = f'<rect width="{a}" height="20" fill="#444"/>'
+    boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.exit_code]}"/>'
+    words = text.format(7, left) + text.format(a + 7, escape(right))
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20">{boxes}{words}</svg>\n'
+
+
+def badge_line(c: Certificate, folder: Path) -> str:
+    """A line of Markdown for a README."""
+    return f"![parity: {short(c)}]({folder}/badge.svg)"
+
+
+def cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f'<td class="n">{value:.4g}</td>'
+    return f"<td>{escape('' if value is None else str(value))}</td>"
+
+
+def table(rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> str:
+    head = "".join(f"<th>{escape(c.replace('_', ' '))}</th>" for c in columns)
+    body = "".join("<tr>" + "".join(cell(r.get(c)) for c in columns) + "</tr>" for r in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def page(c: Certificate, about: dict[str, Any]) -> str:
+    """The page: verdict, what fits, where, how to see it again, every row. It is self-contained."""
+    v, b = c.verdict, c.beside
+    parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(v['method'])}: {escape(v['verdict'])}</h1>"]
+    parts.append(f"<p>{escape(v['note'])}.</p>")
+    if b.get("drafted") is not None:
+        parts.append(f"<p>Drafts: {b['accepted']} of {b['drafted']} accepted.</p>")
+    elif "drafted" in b:
+        parts.append("<p>The engine does not say how many drafts it accepted.</p>")
+    if "diagnosis" in b:
+        parts.append(f"<h2>Diagnosis</h2><p>{escape(b['diagnosis']['says'])}.</p>")
+    if b.get("where") and c.exit_code == 1:
+        parts.append(f"<h2>Where</h2><p>{escape(said_where(b['where']))}.</p>")
+    if about.get("command"):
+        parts.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
+    kept = {k: x for k, x in about.items() if k != "command"}
+    sampled = [{"what": k, "value": x} for k, x in kept.items()]
+    parts.append("<h2>What was sampled</h2>" + table(sampled, ("what", "value")))
+    parts.append("<h2>Rows</h2>" + table(c.rows))
+    head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(v['method'])}</title>"
+    return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
+
+
+def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
+    """All files, in a folder."""
+    publish(folder / "report.html", page(c, about).encode())
+    publish(folder / "badge.svg", badge(c).encode())
+    found = {"verdict": c.verdict, "rows": c.rows, "beside": c.beside, "about": about, "exit_code": c.exit_code}
+    write_json(folder / "certificate.json", found | {"badge": badge_line(c, folder)})

@@ -1,0 +1,241 @@
+"""Layer 3, teacher-forced: a decoder's tokens against the target's own conditionals; no baseline sample is needed.
+
+    battery(tokens, law, width, rng=..., slot=None, groups=None, chunk=64, strict=True, **place) -> rows
+
+tokens  [n, L] int   what the decoder drew
+law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
+                     settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider
+width   int          positions in a grid row
+rng     Generator    numpy's, for the randomised PIT
+slot    [n, L] int   optional stratum; use `slots(step)`
+groups  [V] or [G, V] optional groups of codes: a label for every code, or G indicators
+place                columns of the rows: model, method, key, seed, repeat
+
+If the decoder is lossless, d_i = f(x_i) - E_p f(. | x_<i) has mean zero given the past whatever f, so
+Z = sum d_i / sqrt(sum Var_p f) is standard normal: a martingale central limit, every token counts, and there is no
+variance between images to overcome.
+
+What may stratify. A stratum must be known before x_i is drawn. Position and grid row are. The slot, i minus the first
+position that became final in the same pass, is so for the left-to-right verifiers: whether the run reaches i is decided
+by the drafts, uniforms and corrections at positions before i (each run ends in a correction, so i is decided in the
+first pass that reaches it), and x_i's own noise plays no part. It is not so for a decoder that keeps only what was
+accepted, with no correction, or that finalises out of order: pass no slot there. Accepted / rejected is never known
+before: stratifying by it finds "faults" in a correct decoder.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+
+from parity_certify import rows as R
+from parity_certify.errors import ParityError
+from parity_certify.rows import Row
+
+Law = Callable[[int, int], Tensor | np.ndarray]
+BINS = 10  # of the PIT
+ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), and ...
+SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
+
+
+def stored(p: Tensor) -> Law:
+    """The callable for laws [n, L, V] that have been computed."""
+    return lambda a, b: p[a:b]
+
+
+def slots(step: np.ndarray) -> np.ndarray:
+    """Slot [n, L] of each position in its pass, from the pass that made it final, step [n, L]; 0 for forced ones."""
+    i = np.arange(step.shape[1])
+    before = np.concatenate([np.full((len(step), 1), -1), step[:, :-1]], 1)
+    return np.where(step > 0, i - np.maximum.accumulate(np.where(step != before, i, 0), 1), 0)
+
+
+def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
+    """Groups as indicators [G, V]."""
+    if groups is None:
+        return np.zeros((0, vocab))
+    groups = np.asarray(groups)
+    if groups.shape[-1] != vocab:
+        raise ParityError(f"groups: {groups.shape[-1]} codes; allowed: the vocabulary's {vocab}")
+    if groups.ndim == 2:
+        return groups.astype(float)
+    labels = np.unique(groups)
+    return (groups == labels[1 if len(labels) == 2 else 0 :, None]).astype(float)  # of two groups, one says all
+
+
+def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
+    """Names [F], differences d and variances [F, n, L] of every f, for laws p [n, L, V] and tokens x [n, L]."""
+    at = x[..., None]
+    own = p.gather(-1, at)[..., 0]
+    log_p = torch.where(p > 0, p, 1).log_()
+    mean = (p * log_p).sum(-1)
+    names, d = ["log p"], [own.log() - mean]
+    var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
+
+    def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | None = None) -> None:
+        chance = chance.clamp(0, 1)
+        inside = 1.0 if exists is None else exists.to(p.dtype)
+        names.append(name)
+        d.append((hit.to(p.dtype) - chance) * inside)
+        var.append(chance * (1 - chance) * inside)
+
+    top = p.topk(min(5, p.shape[-1]))
+    for k in (1, 5):
+        if k < p.shape[-1]:
+            indicator(f"top-{k} hit", (top.indices[..., :k] == at).any(-1), top.values[..., :k].sum(-1))
+    i = torch.arange(x.shape[1])
+    for name, back, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
+        other = x.roll(back, 1)
+        indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.expand(x.shape))
+    for g, member in enumerate(G):
+        indicator(f"group {g}", member[x] > 0, p @ member)
+    return names, torch.stack(d), torch.stack(var)
+
+
+def randomised_pit(p: Tensor, x: Tensor, v: Tensor) -> Tensor:
+    """U [n, L], uniform if x ~ p: the mass of likelier codes (lower index among equals), plus v [n, L] of its own."""
+    at = x[..., None]
+    own = p.gather(-1, at)
+    ahead = (p > own) | ((p == own) & (torch.arange(p.shape[-1]) < at))
+    return (p * ahead).sum(-1) + v * own[..., 0]
+
+
+def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: dict, indicator: bool) -> Row:
+    """The row of one centred sum over `tokens` tokens with variance, or why there is none."""
+    if tokens == 0 or var <= 1e-12:
+        needs = "a token that is not certain (all variances are zero)"
+        return R.not_run("teacher-forced", test, tokens, needs, **place)
+    short = max(ENOUGH / var if indicator else 0.0, SPREAD * largest / var)
+    if short > 1:
+        return R.not_run("teacher-forced", test, tokens, f"n >= {int(np.ceil(tokens * short))} tokens", **place)
+    z, error = d / var**0.5, var**0.5 / tokens
+    values = {"statistic": z, "effect": d / tokens, "minimum_detectable_effect": R.detectable_z(error)}
+    return R.row("teacher-forced", test, tokens, p_value=2 * stats.norm.sf(abs(z)), **values, **place)
+
+
+@cache
+def detectable_w() -> float:
+    """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
+    critical = stats.chi2.isf(R.ALPHA, BINS - 1)
+
+    def surplus(noncentrality: float) -> float:
+        return stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER
+
+    return optimize.brentq(surplus, 1e-3, 1e3) ** 0.5
+
+
+def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
+    """Chi-square of PIT counts [BINS] against the uniform; the effect is Cohen's w."""
+    n = int(bins.sum())
+    if n < 5 * BINS:
+        return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
+    test_of_bins = stats.chisquare(bins)
+    values = {"statistic": test_of_bins.statistic, "effect": (test_of_bins.statistic / n) ** 0.5}
+    values |= {"minimum_detectable_effect": detectable_w() / n**0.5}
+    return R.row("teacher-forced", test, n, p_value=test_of_bins.pvalue, **values, **place)
+
+
+class Stratum:
+    """What the tokens of each group of one stratification add up to: label [n, L] is the group of each token."""
+
+    def __init__(self, name: str, label: np.ndarray):
+        self.name, self.label, self.size = name, label, int(label.max()) + 1
+        self.bins = np.zeros((self.size, BINS))
+        self.sums: list[np.ndarray] = []  # of each f: d, variance, the largest variance, tokens with variance [4, size]
+
+    def add(self, part: slice, d: np.ndarray, var: np.ndarray, u: np.ndarray) -> None:
+        """Rows `part`: d and var [F, rows, L] of every f, randomised PIT u [rows, L]."""
+        group, size = self.label[part].ravel(), self.size
+        self.sums = self.sums or [np.zeros((4, size)) for _ in d]
+        for total, d_f, v in zip(self.sums, d.reshape(len(d), -1), var.reshape(len(d), -1), strict=True):
+            total[0] += np.bincount(group, d_f, size)
+            total[1] += np.bincount(group, v, size)
+            np.maximum.at(total[2], group, v)
+            total[3] += np.bincount(group, v > 1e-12, size)
+        # a certain law has U uniform by chance alone (and a uniform law has no variance of log p)
+        live = (var[:2].sum(0) > 1e-12).ravel()
+        where = np.minimum((u * BINS).astype(int), BINS - 1).ravel()
+        np.add.at(self.bins, (group[live], where[live]), 1)
+
+    def rows(self, names: list[str], place: dict[str, Any]) -> list[Row]:
+        """A row per function and group."""
+        result = []
+        for s in range(self.size):
+            suffix = f", {self.name} {s}" if self.name else ""
+            for f, name in enumerate(names):
+                if name != "equals upper" or suffix != ", row 0":
+                    d, var, largest, live = self.sums[f][:, s]
+                    result.append(z_row(name + suffix, d, var, largest, int(live), place, indicator=f > 0))
+            result.append(pit_row("rank PIT" + suffix, self.bins[s], place))
+        return result
+
+
+def battery(
+    tokens: np.ndarray,
+    law: Law,
+    width: int,
+    *,
+    rng: np.random.Generator,
+    slot: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    chunk: int = 64,
+    strict: bool = True,
+    **place: Any,
+) -> list[Row]:
+    """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose
+    law is certain carry no information and are not counted in n.
+
+    A token of probability zero is a ParityError; not `strict`, for decoders that claim nothing, it is a rejection of
+    its own (row "support").
+    """
+    tokens = np.asarray(tokens)
+    n, L = tokens.shape
+    strata = [Stratum("", np.zeros((n, L), int))]
+    if width < L:
+        strata.append(Stratum("row", np.tile(np.arange(L) // width, (n, 1))))
+    if slot is not None:
+        strata.append(Stratum("slot", np.asarray(slot)))
+    names: list[str] = []
+    outside = 0
+    for a in range(0, n, chunk):
+        b = min(a + chunk, n)
+        p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
+        p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
+        impossible = check(p, x, a, place.get("model", ""), strict)
+        outside += int(impossible.sum())
+        p = p / p.sum(-1, keepdim=True)
+        names, d, var = centred(p, x, width, torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype))
+        d, var = (v.masked_fill(impossible, 0).double() for v in (d, var))
+        u = randomised_pit(p, x, torch.as_tensor(rng.random((b - a, L)), dtype=p.dtype)).clamp(0, 1)
+        for stratum in strata:
+            stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
+    result = []
+    if outside:
+        values = {"effect": outside / (n * L), "note": f"{outside} of {n * L} tokens have probability zero"}
+        result.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
+    for stratum in strata:
+        result += stratum.rows(names, place)
+    R.family(result)
+    return result
+
+
+def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> Tensor:
+    """Where a token of x [n, L] has probability zero [n, L]; ParityError that names model, position and row for a law
+    that is none, a token outside the vocabulary or, if `strict`, one of probability zero. Rows count from `first`."""
+    if p.shape[:2] != x.shape:
+        raise ParityError(f"model {model}: laws of {tuple(p.shape[:2])} positions for tokens of {tuple(x.shape)}")
+    total = p.sum(-1)
+    bad = ~(torch.isfinite(p).all(-1) & ((total - 1).abs() <= 1e-3) & (p >= 0).all(-1))
+    outside = (x < 0) | (x >= p.shape[-1])
+    zero = p.gather(-1, x.clamp(0, p.shape[-1] - 1)[..., None])[..., 0] == 0
+    for wrong in (bad, outside | zero if strict else outside):
+        if wrong.any():
+            row, position = wrong.nonzero()[0].tolist()
+            none, token = f"p is not a law (sum {total[row, position]:.6g})", int(x[row, position])
+            what = none if wrong is bad else f"token {token} of probability zero was sampled"
+            raise ParityError(f"model {model}, position {position}, row {first + row}: {what}")
+    return zero

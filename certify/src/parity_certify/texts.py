@@ -1,0 +1,181 @@
+"""Large models: the sampler's own texts against the target's conditionals at their tokens (equality.teacher_forced).
+
+    certify_texts(folder, texts)     one forward of the target a text: every test
+    certify_texts(None, texts)       the log-probabilities that the engine returned: some of them (PARTIAL)
+
+A line of the file is {"prompt": [ids], "tokens": [ids]}, with "top_logprobs": [[[id, log p], ...] a token] where the
+engine gave them. Token numbers, not text: text may be tokenised in another way than it was drawn. The first half of the
+texts is the run, the second repeats what it rejects.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity_certify import rows as R
+from parity_certify import verdict
+from parity_certify.certificate import Certificate
+from parity_certify.errors import ParityError
+from parity_certify.rows import Row
+from parity_certify.teacher_forced import battery
+
+PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
+FEW = 40  # texts
+CELLS = 1_600_000  # probabilities that are judged at once: about 1 GB
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Lines of a file; ParityError that names the first that is none."""
+    if not file.is_file():
+        raise ParityError(f"{file}: no such file")
+    found = []
+    for i, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            one = json.loads(line)
+            prompt, tokens = one.get("prompt", []), one["tokens"]
+            if not tokens or not all(isinstance(t, int) and t >= 0 for t in [*prompt, *tokens]):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            what = 'allowed: {"prompt": [token numbers], "tokens": [token numbers]}'
+            raise ParityError(f"{file}, line {i}: {what}") from None
+        found.append(one)
+    if len(found) < FEW:
+        raise ParityError(f"{file}: {len(found)} texts; allowed: {FEW} or more")
+    return found
+
+
+def padded(texts: list[dict[str, Any]], length: int) -> np.ndarray:
+    """Tokens [n, length], 0 behind the end of a text."""
+    found = np.zeros((len(texts), length), dtype=np.int64)
+    for row, text in zip(found, texts, strict=True):
+        row[: len(text["tokens"])] = text["tokens"]
+    return found
+
+
+def of_target(
+    model: Any, texts: list[dict[str, Any]], options: dict[str, Any]
+) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor], int]:
+    """Tokens of pieces of the texts [n, S], so short that the laws of one are few cells, their laws, certain behind the
+    end of a text, and how many pieces make a call: one forward a text, processors as in plain sampling."""
+    from parity_certify.adapters.transformers import SPECULATIVE, endless, generation, logits_behind, vocab_of
+
+    settings = {k: v for k, v in options.items() if k not in SPECULATIVE}
+    V = vocab_of(model)
+    S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
+    pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
+    held: dict[int, torch.Tensor] = {}  # of the last text
+
+    def whole_law(text: dict[str, Any]) -> torch.Tensor:
+        tokens, found = torch.tensor([text["tokens"]]), []
+        if max(text["tokens"]) >= V:
+            raise ParityError(f"texts: token {max(text['tokens'])}; allowed: 0 to {V - 1}")
+
+        def forced(model: Any, input_ids: torch.Tensor, logits_processor: Any, **kwargs: Any) -> torch.Tensor:
+            logits, whole = logits_behind(model, input_ids, tokens, kwargs)
+            for t in range(tokens.shape[1]):
+                scores = logits_processor(whole[:, : input_ids.shape[1] + t], logits[:, t].float())
+                found.append(scores.softmax(-1))
+            return whole
+
+        prompt = torch.tensor([text.get("prompt") or [0]])
+        with endless(model, None), torch.no_grad():
+            given = generation(settings, tokens.shape[1], None)
+            model.generate(inputs=prompt, attention_mask=torch.ones_like(prompt), custom_generate=forced, **given)
+        return torch.cat(found)
+
+    def piece(i: int, first: int) -> torch.Tensor:
+        if i not in held:
+            held.clear()
+            held[i] = whole_law(texts[i])
+        law, own = torch.zeros(S, V), held[i][first : first + S]
+        law[len(own) :, 0] = 1.0
+        law[: len(own)] = own
+        return law
+
+    tokens = padded([{"tokens": texts[i]["tokens"][first : first + S]} for i, first in pieces], S)
+    return tokens, lambda a, b: torch.stack([piece(*p) for p in pieces[a:b]]), max(1, CELLS // (S * V))
+
+
+def of_engine(texts: list[dict[str, Any]]) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor]]:
+    """Ranks [n, L] of the tokens among the engine's likeliest ones (the last rank: none of them), and their laws."""
+    if any(len(t.get("top_logprobs") or ()) != len(t["tokens"]) for t in texts):
+        raise ParityError("texts: no --target, and a text without top_logprobs for each token; needed: one of the two")
+    tops = min(len(at) for t in texts for at in t["top_logprobs"])
+    L = max(len(t["tokens"]) for t in texts)
+    laws, ranks = torch.zeros(len(texts), L, tops + 1), np.zeros((len(texts), L), dtype=np.int64)
+    laws[..., 0] = 1.0
+    for i, text in enumerate(texts):
+        for j, (token, likeliest) in enumerate(zip(text["tokens"], text["top_logprobs"], strict=True)):
+            best = sorted(likeliest, key=lambda pair: -pair[1])[:tops]
+            p = [math.exp(value) for _, value in best]
+            if sum(p) > 1 + 1e-3:
+                raise ParityError(f"texts: row {i}, token {j}: log-probabilities that sum to {sum(p):.6g}")
+            laws[i, j] = torch.tensor([*p, max(0.0, 1 - sum(p))])
+            ids = [pair[0] for pair in best]
+            ranks[i, j] = ids.index(token) if token in ids else tops
+    return ranks, lambda a, b: laws[a:b] / laws[a:b].sum(-1, keepdim=True)
+
+
+def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], repeat: int) -> list[Row]:
+    """The battery on a half of the texts."""
+    place: dict[str, Any] = {
+        "method": "sampler",
+        "seed": repeat,
+        "repeat": repeat,
+        "rng": np.random.default_rng(repeat),
+    }
+    if model is None:
+        (tokens, law), chunk = of_engine(texts), 64
+        place["model"] = "engine's log-probabilities"
+    else:
+        tokens, law, chunk = of_target(model, texts, options)
+        place["model"] = str(model.config.model_type)
+    rows = battery(tokens, law, tokens.shape[1], chunk=chunk, strict=False, **place)
+    if model is None:
+        rows = [r for r in rows if r["test"].startswith((*PARTIAL, "support"))]
+        R.family(rows)
+    return [r for r in rows if r["test"] != "equals upper"]
+
+
+def certify_texts(
+    target: Path | None, texts: Path, *, options: dict[str, Any] | None = None, margin: float = 0.05
+) -> Certificate:
+    """The verdict on a file of texts, by the target's conditionals or, without one, by the engine's log-probabilities.
+
+    It can reject, or be consistent with the smallest effects that would have been seen; it bounds no TV.
+    """
+    lines, model = read(texts), None
+    if target is not None:
+        from parity_certify.adapters.transformers import load
+
+        model = load(target)
+    half = len(lines) // 2
+    rows = half_rows(lines[:half], model, options or {}, 0)
+    if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
+        rows += half_rows(lines[half:], model, options or {}, 1)
+    v = verdict.verdicts(rows, {"sampler": "lossless"}, margin)[0]
+    which = (
+        "all tests: the target's conditionals" if model else f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
+    )
+    beside = {"n": [len(lines)], "tokens": sum(len(t["tokens"]) for t in lines), "tests": which}
+    return Certificate(v, rows, beside)
+
+
+def said(c: Certificate) -> str:
+    """A short report."""
+    v, b = c.verdict, c.beside
+    lines = [f"{b['n'][0]} texts, {b['tokens']} tokens: {v['verdict']}", f"  {v['note']}", f"  {b['tests']}", ""]
+    for r in (r for r in c.rows if r["p_value"] is not None):
+        least = r["minimum_detectable_effect"]
+        limit = f"; least effect that is found {least:.3g}" if least else ""
+        p = f"p = {r['p_value']:.2g} (Holm {r['p_holm']:.2g})"
+        again = " (second half)" if r["repeat"] else ""
+        lines.append(f"  {r['test']:<16}{again} {p}, effect {r['effect']:.3g}{limit}")
+    return "\n".join(lines)

@@ -1,0 +1,275 @@
+"""Black boxes: correct ones pass, faulty ones are rejected twice, and what is no sampler is one line."""
+
+import numpy as np
+import pytest
+
+from parity_certify import Sampled, certify_sampler, law
+from parity_certify import evidence as E
+from parity_certify.counts import digits, log_e, p_values, simulate_null, statistics, tables
+from parity_certify.errors import ParityError
+from parity_certify.laws import first_of, joint_of
+from parity_certify.sampler import Store, gather
+
+V, L = 3, 3
+PROMPTS = [[0, 1], [2, 1]]
+QUIET = {"tell": lambda text: None, "draws": 499}
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+TABLE = softmax(np.random.default_rng(0).standard_normal((3, first_of(V, L), V)))
+
+
+def conditional(prefixes, table=TABLE):
+    """Of prompts [a, b] and tokens: a row of the table that `a` numbers."""
+    tokens = prefixes[:, 2:]
+    code = sum(
+        (tokens[:, i] * V ** (tokens.shape[1] - 1 - i) for i in range(tokens.shape[1])), np.zeros(len(tokens), int)
+    )
+    return table[prefixes[:, 0], first_of(V, tokens.shape[1]) + code]
+
+
+LAW = law(conditional, vocab=V, length=L, prompts=PROMPTS)
+
+
+def draws(law, rng, prompts, rows=None):
+    """n sequences of a law's table by prompt."""
+    which = np.array([int((law.prompts == p).all(1).argmax()) for p in prompts])
+    codes = np.array([rng.choice(V**L, p=(law.joint if rows is None else rows)[k]) for k in which])
+    return digits(V, L)[codes]
+
+
+def correct(prompts, seed):
+    return draws(LAW, np.random.default_rng(seed), prompts)
+
+
+def behind_one_prompt(prompts, seed):
+    """Right behind the first prompt; behind the other, the law of the first."""
+    return draws(LAW, np.random.default_rng(seed), prompts, rows=LAW.joint[[0, 0]])
+
+
+def test_a_correct_sampler_is_certified_at_the_size_that_was_said():
+    n = E.needed(LAW.cells, 0.12)
+    found = certify_sampler(correct, LAW, margin=0.12, **QUIET)
+    assert found.verdict["verdict"] == "certified lossless" and found.exit_code == 0, str(found)
+    assert found.beside["n"] == [n] and found.verdict["tv_bound"] <= 0.12
+    tests = {r["test"] for r in found.rows}
+    assert {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "e-value", "TV certificate"} <= tests
+    few = certify_sampler(correct, LAW, n=300, margin=0.12, **QUIET)
+    assert few.verdict["verdict"] == "consistent" and f"about {n} sequences" in few.verdict["note"]
+
+
+def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
+    found = certify_sampler(behind_one_prompt, LAW, margin=0.12, **QUIET)
+    v = found.verdict
+    assert found.exit_code == 1 and v["verdict"].startswith("lossy: TV = ") and v["mismatch"], str(found)
+    assert v["tv_low"] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v["tv_high"]
+    assert found.beside["where"]["prompt"] == PROMPTS[1] and found.beside["n"][0] < E.needed(LAW.cells, 0.12)
+    longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
+    assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict["tv_low"] > v["tv_low"]
+    assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
+    by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
+    assert by_prompt["prompt 2 1"] < 1e-6 < by_prompt["prompt 0 1"]
+
+
+def test_laws_of_callables_and_end_tokens():
+    """Behind an end token nothing is drawn any more."""
+    ended = law(conditional, vocab=V, length=L, prompts=PROMPTS, end=2)
+    cells = ended.joint.reshape(2, V, V, V)
+    assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()
+    assert np.allclose(cells[:, 2, 2, 2], LAW.joint.reshape(2, V, -1)[:, 2].sum(-1))  # stopped at once
+    wide, at, width = LAW.wide()
+    assert width == 3 and np.isclose(wide.sum(), 1) and np.allclose(wide[at], LAW.cells)
+    assert len(tables(wide, width, L + 1, 1000).df)  # pairs with the prompt are looked at
+
+
+def test_short_rows_end_with_the_end_token():
+    ended = law(conditional, vocab=V, length=L, prompts=PROMPTS, end=2)
+
+    def sample(prompts, seed):
+        whole = draws(ended, np.random.default_rng(seed), prompts).tolist()
+        return [row[: row.index(2) + 1] if 2 in row else row for row in whole]
+
+    assert certify_sampler(sample, ended, n=400, margin=0.3, **QUIET).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "words"), [(0, 0, "no draft was offered"), (9, 0, "none of 36 drafts")]
+)
+def test_where_nothing_was_drafted_nothing_is_certified(drafted, accepted, words):
+    found = certify_sampler(lambda p, s: Sampled(correct(p, s), drafted, accepted), LAW, n=400, margin=0.5, **QUIET)
+    assert found.exit_code == 2 and words in found.verdict["note"]
+    assert certify_sampler(lambda p, s: Sampled(correct(p, s), 9, 1), LAW, n=400, margin=0.5, **QUIET).exit_code == 0
+
+
+def other_lengths(p, s):
+    return correct(p, s)[:, :2]
+
+
+def too_few(p, s):
+    return correct(p, s)[1:]
+
+
+def outside(p, s):
+    return correct(p, s) + 1
+
+
+def no_tokens(p, s):
+    return correct(p, s) + 0.5
+
+
+def ignores_its_seed(p, s):
+    return correct(p, 1)
+
+
+def caches(p, s):
+    """Returns what the last call with this prompt returned, every second time."""
+    found = correct(p, s)
+    held = {}
+    for i, prompt in enumerate(map(tuple, p)):
+        if prompt in held and i % 2:
+            found[i] = held[prompt]
+        held[prompt] = found[i]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (other_lengths, "row 0: 2 tokens and no end token; allowed: 3"),
+        (too_few, "99 sequences for 100 prompts; allowed: one each"),
+        (outside, r"position \d: token 3; allowed: 0 to 2"),
+        (no_tokens, r"row 0: shape \(3,\) of float64; allowed: 3 token numbers"),
+        (caches, "repeats its last sample"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_is_no_sampler_is_one_line(sample, message):
+    with pytest.raises(ParityError, match=message) as error:
+        certify_sampler(sample, LAW, n=400, **QUIET)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n": -5}, "n -5: allowed: above 0"),
+        ({"minutes": 0}, "minutes 0: allowed: above 0"),
+        ({"margin": 2}, "margin 2: allowed: above 0, below 1"),
+        ({"alpha": 0}, "alpha 0: allowed: above 0, below 1"),
+        ({"batch": 0}, "batch 0: allowed: above 0"),
+    ],
+)
+def test_a_size_that_is_none_is_one_line(given, message):
+    with pytest.raises(ParityError, match=message):
+        certify_sampler(correct, LAW, **given, **QUIET)
+
+
+def test_a_sampler_that_ignores_its_seed_is_told_so():
+    """Behind one prompt (else the prompts differ between batches)."""
+    one = law(conditional, vocab=V, length=L, prompts=PROMPTS[:1])
+    fixed = draws(one, np.random.default_rng(5), np.array([PROMPTS[0]] * 100))
+    with pytest.raises(ParityError, match="the same samples under different seeds"):
+        certify_sampler(lambda p, s: fixed, one, n=300, alpha=1e-300, **QUIET)
+    with pytest.raises(ParityError, match="the same samples under different seeds"):
+        certify_sampler(lambda p, s: draws(LAW, np.random.default_rng(5), p), LAW, n=400, alpha=1e-300, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: law(lambda x: np.full((len(x), V), 0.5), vocab=V, length=L), r"not a law \(sum 1.5\)"),
+        (
+            lambda: law(lambda x: np.ones(3), vocab=V, length=L),
+            r"shape \(3,\) for \(1, 1\) prefixes; allowed: \[n, 3\]",
+        ),
+        (lambda: law(conditional, vocab=50_000, length=8), "too many to enumerate.*parity certify texts"),
+        (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
+        (lambda: law(conditional, vocab=V, length=L, prompts=[0, 1]), "allowed: \\[K, P\\]"),
+        (lambda: law(conditional, vocab=1, length=L), "at least 2, 1 and 1"),
+    ],
+)
+def test_what_is_no_law_is_one_line(make, message):
+    with pytest.raises(ParityError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_samples_are_kept_and_gone_on_with(tmp_path):
+    """A crash keeps what there is; a second call draws the rest alone; another sampler is refused."""
+    calls = []
+
+    def sample(prompts, seed):
+        calls.append(seed)
+        if len(calls) == 3:
+            raise RuntimeError("out of memory")
+        return correct(prompts, seed)
+
+    with pytest.raises(ParityError, match=r"failed after 200 sequences \(kept in .*\): RuntimeError: out of memory"):
+        certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET)
+    found = certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET)
+    assert len(calls) == 6 and found.beside["n"] == [500]
+    whole = certify_sampler(correct, LAW, n=500, name="it", **QUIET)
+    assert (found.counts == whole.counts).all()  # the same samples as in one go
+    assert certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET).beside["n"] == [500]
+    assert len(calls) == 6
+    more = certify_sampler(sample, LAW, n=700, folder=tmp_path, name="it", **QUIET)
+    assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).looks(0).keys() == {500, 700}
+    with pytest.raises(ParityError, match=r"holds samples of another sampler \(sampler differ\)"):
+        certify_sampler(correct, LAW, n=500, folder=tmp_path, name="other", **QUIET)
+
+
+def test_each_look_at_a_fixed_size_has_its_share():
+    """The p-value of `all looks` is never below what the looks spend, and the bound of a later look is wider."""
+    counts = np.random.default_rng(0).multinomial(2000, LAW.cells)
+    about = {"seed": 0, "best": 0.0, "fixed": True, "alpha": 0.05, "draws": 499}
+    found = [E.sample_rows(counts, LAW, look=look, **about) for look in (None, 0, 3)]
+    bounds = [next(r["effect"] for r in rows if r["test"] == "TV certificate") for rows in found]
+    assert bounds == sorted(bounds) and bounds[0] < bounds[2]
+    for rows, share in zip(found, (2, 4, 32), strict=True):
+        by = {r["test"]: r for r in rows}
+        assert by["all looks"]["p_value"] == min(1, share * by["all four"]["p_value"]) and by["all looks"]["decides"]
+        assert not any(r["decides"] for r in rows if r["test"] != "all looks")
+
+
+def test_stopping_leaves_the_size_of_the_test():
+    """400 correct samplers, looked at after every batch: at most 6 % rejected at .05, none at 1e-6."""
+    rng, where = np.random.default_rng(1), LAW.wide()[1]
+    t = tables(*LAW.wide()[::2], L + 1, 1500)
+    running = np.cumsum(rng.multinomial(100, LAW.cells, size=(400, 15)), 1)
+    best = log_e(running, LAW.cells).max(1)
+    last = np.zeros((400, len(t.law)))
+    last[:, where] = running[:, -1]
+    null = simulate_null(t, 1999, rng)
+    p = np.minimum(2 * np.exp(-best), 2 * p_values(statistics(last, t), null)[:, 4])
+    assert (p <= 0.05).sum() <= 24 and not (p <= 1e-6).any(), np.sort(p)[:30]
+    other = np.cumsum(rng.multinomial(100, LAW.joint[[0, 0]].ravel() / 2, size=(50, 15)), 1)
+    assert (2 * np.exp(-log_e(other, LAW.cells).max(1)) <= 1e-6).all()  # and a fault is seen
+
+
+def test_time_limits_the_size_and_what_can_be_seen_is_said_first():
+    said = []
+
+    def slow(prompts, seed):
+        __import__("time").sleep(0.1)
+        return correct(prompts, seed)
+
+    found = certify_sampler(slow, LAW, minutes=0.5 / 60, margin=0.01, draws=99, tell=said.append)
+    assert 100 <= found.beside["n"][0] <= 600 and "the least TV that any test can find" in said[0]
+
+
+def test_processes_side_by_side_draw_the_same():
+    store = Store()
+    common = {"batch": 100, "alpha": 0.05, "stop": False}
+    one, two = (gather(correct, LAW, 3, 300, Store(), processes=p, **common) for p in (1, 2))
+    assert (one.counts == two.counts).all() and one.n == 300 and not store.held
+
+
+def test_the_joint_is_the_product_of_its_conditionals():
+    p = joint_of(TABLE[0], L)
+    at = digits(V, L)[17]
+    by_hand = TABLE[0, 0, at[0]] * TABLE[0, 1 + at[0], at[1]] * TABLE[0, 4 + 3 * at[0] + at[1], at[2]]
+    assert np.isclose(p[17], by_hand) and np.isclose(p.sum(), 1)

@@ -1,0 +1,109 @@
+"""A server over loopback: a fake one that answers as the OpenAI-compatible ones do."""
+
+import contextlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from parity_certify import certify_sampler, law
+from parity_certify.adapters.server import Server
+from parity_certify.errors import ParityError
+
+P = np.array([0.6, 0.3, 0.1])
+LETTERS = "abc"
+
+
+class Tokenizer:
+    def __len__(self):
+        return 3
+
+    def convert_ids_to_tokens(self, ids):
+        return [LETTERS[i] for i in ids]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        rng = np.random.default_rng(given["seed"])
+        text = "".join(LETTERS[i] for i in rng.choice(3, p=P, size=given["max_tokens"]))
+        if given.get("model") == "slow":
+            time.sleep(1.5)
+        if given.get("model") == "odd":
+            text = "xyz"
+        one = {"text": text}
+        if given.get("model") == "ids":  # an engine that leaves letters out of its text
+            one = {"text": text.replace("a", ""), "token_ids": [LETTERS.index(c) for c in text]}
+        choices = [] if given.get("model") == "empty" else [one]
+        body = {"choices": choices, "timings": {"draft_n": 3, "draft_n_accepted": 2 if self.server.accepts else 0}}
+        self.answer(400 if given.get("model") == "none" else 200, body)
+
+    def do_GET(self):
+        self.answer(200 if self.path == "/version" else 404, {"version": "fake 1.0"})
+
+    def answer(self, code, body):
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with contextlib.suppress(BrokenPipeError):  # who asked has stopped waiting
+            self.wfile.write(data)
+
+    def log_message(self, *given):
+        pass
+
+
+@pytest.fixture(scope="module")
+def fake():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.accepts = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+def at(server, **given):
+    return Server(f"http://127.0.0.1:{server.server_port}", 2, Tokenizer(), **given)
+
+
+def test_a_server_is_certified_with_its_drafts_counted(fake):
+    true = law(lambda x: np.tile(P, (len(x), 1)), vocab=3, length=2)
+    quiet = {"tell": lambda text: None, "draws": 299}
+    found = certify_sampler(at(fake), true, n=200, margin=0.4, **quiet)
+    assert found.verdict["verdict"] == "certified lossless" and found.beside["drafted"] == 600
+    other = law(lambda x: np.tile(P[::-1], (len(x), 1)), vocab=3, length=2)
+    assert certify_sampler(at(fake), other, n=200, margin=0.4, **quiet).exit_code == 1
+    fake.accepts = False
+    assert certify_sampler(at(fake), true, n=200, margin=0.4, **quiet).exit_code == 2
+    fake.accepts = True
+    assert at(fake).engine() == "fake 1.0"
+
+
+def test_token_numbers_come_before_text(fake):
+    prompts = np.zeros((20, 1), int)
+    assert at(fake, model="ids")(prompts, 3).tokens == at(fake)(prompts, 3).tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "slow", "timeout": 0.3}, "no answer in 0.3 s; allowed: --timeout"),
+        ({"model": "odd"}, "answered 'xyz'; allowed: letters of abc"),
+        ({"model": "empty"}, "an answer without choices"),
+        ({"model": "none"}, "/v1/completions: 400: "),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_one_line(fake, given, message):
+    with pytest.raises(ParityError, match=message) as error:
+        at(fake, **given)(np.array([[0]]), 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_is_not_there_is_one_line():
+    with pytest.raises(ParityError, match=r"server http://127.0.0.1:9: not there"):
+        Server("http://127.0.0.1:9", 2, Tokenizer()).engine()
+    with pytest.raises(ParityError, match=r"no tokenizer.json"):
+        Server("http://127.0.0.1:9", 2, None)
