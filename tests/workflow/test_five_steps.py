@@ -30,7 +30,8 @@ def test_five_steps_and_one_file(tmp_path):
     # 3. begin a decoder
     begun = subprocess.run(
         [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset"],
-        cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src"}, capture_output=True, text=True,
+        cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src"},
+        capture_output=True, text=True,
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
     written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - before

@@ -18,8 +18,8 @@ EXIT = {"certified lossless": 0, "consistent": 0, "inconclusive": 2}  # any othe
 
 @dataclass
 class Certificate:
-    """verdict  see equality.verdict.verdicts
-    rows     see equality.rows
+    """verdict  see verdict.verdicts
+    rows     see rows
     beside   of a black box: n, drafted, accepted, rate, where (the prefix at which the laws differ most), needed
     """
 

@@ -1,7 +1,7 @@
 """What samples say: rows as the exact layer's, valid although sampling stops as soon as they are enough.
 
-Two tests share the false-alarm rate. The e-process (`equality.sequential`) may be looked at after every batch, so
-sampling stops once it reaches 2 / alpha. The four statistics of `equality.counts` are looked at when a size fixed
+Two tests share the false-alarm rate. The e-process (`sequential`) may be looked at after every batch, so
+sampling stops once it reaches 2 / alpha. The four statistics of `counts` are looked at when a size fixed
 beforehand is reached; a sampler that is gone on with later is looked at again, and the j-th such look (j = 0, 1, ...)
 spends alpha / 2^(j + 2). So
 

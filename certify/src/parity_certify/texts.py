@@ -1,4 +1,4 @@
-"""Large models: the sampler's own texts against the target's conditionals at their tokens (equality.teacher_forced).
+"""Large models: the sampler's own texts against the target's conditionals at their tokens (teacher_forced).
 
     certify_texts(folder, texts)     one forward of the target a text: every test
     certify_texts(None, texts)       the log-probabilities that the engine returned: some of them (PARTIAL)

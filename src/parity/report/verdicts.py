@@ -59,7 +59,7 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
 def judge(
     settings: Config, tested: Sequence[Tested], labels: Mapping[str, str]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """One kind's rows under the names that they are judged by, a verdict (as `equality.verdict` says, with its label)
+    """One kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label)
     for each name, and the verdict on each cell by its key. labels: of cells, by key."""
     rows: list[Row] = []
     shown, claims, read = {}, {}, set()
