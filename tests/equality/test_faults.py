@@ -8,6 +8,7 @@ from parity_certify.rows import row
 from parity.equality import __main__ as command
 from parity.equality import faults
 from parity.equality.faults import Trial, altered, anysubset, continuous, discrete, planted
+from parity.experiment.schema import EqualitySpec
 
 EVERY = {
     discrete: discrete.VARIANTS,
@@ -90,3 +91,14 @@ def test_a_file_of_faults_suffices(tmp_path, monkeypatch):
         "none"
     ] * 2
     assert [r["verdict"] for r in found[:2]] == ["rejected"] * 2
+
+
+@pytest.mark.parametrize("fault", ["shared uniform", "draft kept as condition"])
+def test_subtle_faults_of_any_subset_decoders_are_found_at_the_default_size(fault, monkeypatch):
+    """On each target and eight seeds: the law of a target must differ by more than the sample's noise."""
+    decoder = anysubset.VARIANTS[f"assd: {fault}"]
+    monkeypatch.setattr(anysubset, "VARIANTS", {"it": decoder})
+    n = EqualitySpec().anyorder
+    rows = planted(anysubset.trials(n, range(8), draws=199), range(8))
+    assert len({r["model"] for r in rows}) == 2
+    assert all(r["as_required"] for r in rows if r["test"] == "all four")

@@ -97,6 +97,25 @@ def test_the_certificate_covers_and_is_not_vacuous(law):
     assert ((intervals[:, 0] <= tv) & (tv <= intervals[:, 1])).mean() >= 0.95
 
 
+@pytest.mark.parametrize("share", [0.03, 0.08, 0.4])
+@pytest.mark.parametrize("n", [2_000, 20_000])
+def test_the_estimate_of_the_tv_has_no_bias_where_the_plug_in_has(law, share, n):
+    """The truth is enumerated: over 100 samples the mean estimate is within an event's standard error of it, and nearer
+    than the mean plug-in."""
+    other = (1 - share) * law + share * np.roll(law, 1)
+    truth = 0.5 * np.abs(other - law).sum()
+    drawn = np.random.default_rng(0).multinomial(n, other / other.sum(), size=100)
+    estimate = np.mean([counts.tv_estimate(c, law) for c in drawn])
+    plug_in = counts.total_variation(drawn, law).mean()
+    assert abs(estimate - truth) < min(0.5 / n**0.5, plug_in - truth), (truth, estimate, plug_in)
+
+
+def test_a_certificate_prints_the_estimate_within_its_interval(law):
+    drawn = np.random.default_rng(0).multinomial(1_000, law / law.sum())
+    found = counts.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=99)[-1]
+    assert found["tv_low"] <= found["tv"] <= found["tv_high"] and found["tv"] < 0.5 * found["statistic"]
+
+
 def test_a_fault_that_marginals_cannot_see_is_rejected(law):
     """Position 4 made independent of the others: its marginal is untouched."""
     cube = law.reshape([3] * 5)

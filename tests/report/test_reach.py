@@ -1,5 +1,7 @@
 """Verdicts say at which options and on which models they were reached, and what of their own was not tested."""
 
+import json
+
 import pytest
 from parity_certify.rows import row
 from parity_certify.verdict import verdicts
@@ -70,6 +72,14 @@ def test_lengths_are_read_from_the_names_of_models():
         3,
         None,
     ]
+
+
+def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gathered):
+    """The exact layer cuts gamma, the long layer does not: one name holds both, and the cell's pill says both."""
+    cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
+    assert len(cspd)
+    for options, pill in zip(cspd["options"], cspd["pill"], strict=True):
+        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64" in pill
 
 
 def test_every_verdict_of_an_experiment_has_a_pill_and_each_test_its_options(gathered):

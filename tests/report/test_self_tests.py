@@ -1,9 +1,12 @@
 """Tests of the tests: rows of their own, and sentences that are true."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from parity_certify.rows import row
 
+from parity.report.page import build, sections
 from parity.report.self_tests import RIGHT, WRONG, outcome, planted, split
 
 
@@ -35,6 +38,25 @@ def test_a_chance_rejection_on_each_of_two_models_is_no_false_alarm():
     rows = [*made("it", "none", (0.01, 0.5), models=("a",)), *made("it", "none", (0.5, 0.01), models=("b",))]
     assert planted(pd.DataFrame(rows))[0]["verdict"] == RIGHT
     assert outcome("none", 2, 4, True)[1] == WRONG
+
+
+def test_effect_and_p_of_a_planted_decoder_are_of_one_sample():
+    rows = [*made("it", "shared uniform", (1e-9,), models=("a",)), *made("it", "shared uniform", (0.3,), models=("b",))]
+    for effect, one in zip((0.7, 0.01), rows, strict=True):
+        one["effect"] = effect
+    (found,) = planted(pd.DataFrame(rows))
+    assert (found["largest_p"], found["effect"], found["model"]) == (0.3, 0.01, "b")
+
+
+def test_the_first_screen_says_that_a_self_test_failed(gathered):
+    def front_page(g):
+        return build("made", sections(g), "report.html")[0]
+
+    assert "self-test" not in front_page(gathered).partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
+    missed = pd.DataFrame([r | {"kind": "discrete", "self_test": True} for r in made("it", "residual p", (1e-9, 0.3))])
+    red = replace(gathered, equality=pd.concat([gathered.equality, missed], ignore_index=True))
+    begin = front_page(red).partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
+    assert "1 self-test failed" in begin and "it (missed in 1 of 2 samples)" in begin
 
 
 def test_what_tests_decoders_and_what_tests_the_tests_are_apart(gathered):

@@ -90,7 +90,7 @@ def sample_rows(
     for r in tests:
         r["decides"] = False
     evidence |= {"statistic": R.number(best), "p_value": max(p_of(best), R.SMALLEST)}
-    common = {"effect": certificate["tv"], "minimum_detectable_effect": evidence["minimum_detectable_effect"]}
+    common = {"effect": certificate["statistic"], "minimum_detectable_effect": evidence["minimum_detectable_effect"]}
     decision = R.row("exact", "all looks", int(counts.sum()), statistic=R.number(best), p_value=p, **place | common)
     R.family([decision])
     decision["verdict"] = "rejected" if p <= alpha else "not rejected"

@@ -5,8 +5,9 @@
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
                          the minimum detectable effect
-    lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x with its interval if the exact layer
-                         measured it, else the layer that rejected, with its effect
+    lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x without the plug-in's bias
+                         (`counts.tv_estimate`), with its interval, if the exact layer measured it, else the layer
+                         that rejected, with its effect
     equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
                          if it did not: differs by more than eps
     inconclusive         nothing was tested, or a rejection did not repeat or was not repeated

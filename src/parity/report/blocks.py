@@ -14,7 +14,7 @@ from parity.report.format import Entry
 
 class Words(NamedTuple):
     text: str
-    form: str  # "heading", "code", or "empty": what this experiment has not is said, never left out
+    form: str  # "heading", "code", "warning", or "empty": what this experiment has not is said, never left out
 
 
 class Table(NamedTuple):

@@ -231,8 +231,12 @@ PLANTED = [
     Column("Fault", lambda r: Entry("correct decoder" if r["fault"] == CORRECT else words(r["fault"]), style="text")),
     Column("n", value("n"), "sequences or tokens of a sample"),
     Column("Outcome", lambda r: Entry(r["outcome"], r["verdict"], "text" if r["verdict"] != WRONG else "wrong")),
-    Column("Effect", value("effect", 3), "total variation where the law is listed, else in the test's own units"),
-    Column("Largest p", lambda r: Entry(p_value(r["largest_p"])), "of its samples"),
+    Column(
+        "Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of its samples, and on which model"
+    ),
+    Column(
+        "Effect", value("effect", 3), "in that sample: total variation where the law is listed, else the test's own"
+    ),
 ]
 SIZES = [
     Column("Test", text("test")),

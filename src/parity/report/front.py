@@ -22,6 +22,7 @@ from parity.report.few import effect_of_interest
 from parity.report.figures import STYLE, Drawing, look_of, plot
 from parity.report.format import ABSENT, Entry, grey, missing, pill, words
 from parity.report.labelling import Named, label_points
+from parity.report.self_tests import failures
 from parity.report.settings import records
 from parity.report.tables import Column, mark, mismatch, show, unmeasured
 
@@ -38,7 +39,8 @@ GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
 
 def verdicts(g: Gathered) -> Section:
     """The headline: of each method its verdict, then its cost and its quality, both as measured."""
-    body: list[Any] = [READING]
+    doubt = failures(g.equality)
+    body: list[Any] = [*([Words(doubt, "warning")] if doubt else []), READING]
     data = points(g)
     gpu = predicted(g.files.around / GPU)
     for kind in g.kinds:

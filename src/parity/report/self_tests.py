@@ -36,8 +36,9 @@ def outcome(fault: str, hits: int, runs: int, always: bool, enough: bool = True)
 
 
 def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
-    """A row for each planted decoder: layer, decoder, fault, n, effect, outcome, verdict, largest_p. The fault is in
-    column `key`; a sample is of a seed and a model, on long models of a seed and all of them."""
+    """A row for each planted decoder: layer, decoder, fault, n, outcome, verdict, and of the sample with the largest
+    p that, its effect and model. The fault is in column `key`; a sample is of a seed and a model, on long models of a
+    seed and all of them."""
     result = []
     rows = tests[tests["p_value"].notna() & tests["decides"].astype(bool)]
     largest = rows.groupby(["layer", "method", "key"])["n"].transform("max")
@@ -45,10 +46,22 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
     for (layer, method, fault, size), own in rows.groupby(["layer", "method", "key", n], sort=False):
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
         model = own["model"].where(own["layer"] != "long", "")
-        runs = p.groupby([model, own["seed"]]).min()
+        samples = p.groupby([model, own["seed"]])
+        runs, weakest = samples.min(), own.loc[samples.idxmin()[samples.min().idxmax()]]
         hit = runs <= ALPHA
         enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
         said, verdict = outcome(str(fault), int(hit.sum()), len(hit), bool(hit.groupby(level=0).all().any()), enough)
-        row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "effect": own["effect"].max()}
-        result.append(row | {"outcome": said, "verdict": verdict, "largest_p": float(runs.max())})
+        row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "effect": weakest["effect"]}
+        result.append(
+            row | {"outcome": said, "verdict": verdict, "largest_p": float(runs.max()), "model": weakest["model"]}
+        )
     return result
+
+
+def failures(tests: pd.DataFrame) -> str:
+    """The sentence on planted decoders that did not go as they must; "" if all did."""
+    wrong = [f"{f['decoder']} ({f['outcome']})" for f in planted(split(tests)[1]) if f["verdict"] == WRONG]
+    if not wrong:
+        return ""
+    count = f"{len(wrong)} self-test{'s' * (len(wrong) > 1)} failed"
+    return f"{count}, so verdicts of the same layers are in doubt: {'; '.join(wrong)}."

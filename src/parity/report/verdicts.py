@@ -49,9 +49,9 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
         # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
     if kind == "continuous" and t.exact is not None:
-        default, small = options(kind, method, {}), t.exact.options
-        told = [k for k, v in small.items() if v != default[k] or k in SMALL[kind]]
-        name = f"{name_of(kind, method, small, told)}, on mixtures"
+        default = options(kind, method, {})
+        told = [k for k, v in chosen.items() if v != default[k] or k in SMALL[kind]]
+        name = f"{name_of(kind, method, chosen, told)}, on mixtures"
         return Name(name, name)
     return Name(t.cell.key, label)
 

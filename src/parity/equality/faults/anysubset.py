@@ -21,7 +21,7 @@ from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, targets
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
-ON = ("random 3x5", "consistent 3x5")
+ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
 
 
 class SharedUniform(Noise):
