@@ -4,11 +4,14 @@ import json
 
 from parity.experiment import checks
 from parity.experiment.cells import cells
+from parity.experiment.options import options as complete
 from parity.metrics.layouts import FIGURES
 from parity.report import common, continuous, discrete, front, verdicts
 from parity.report.blocks import Table
+from parity.report.collect import Files
 from parity.report.format import ABSENT
 from parity.report.tables import measured
+from tests.report import made
 
 ROW = {
     "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
@@ -93,3 +96,32 @@ def test_columns_of_published_figures_that_nothing_stands_in_are_left_out(gather
     bare = every.assign(change=None, our_change=None, difference=None)
     shown = heads(common.published_table(bare, {}, ""))
     assert "Published" in shown and not {"Published, from plain", "Ours, from plain", "Difference"} & {*shown}
+
+
+def test_a_run_that_accepted_no_draft_is_inconclusive():
+    """Whatever no layer rejects; what one does stays lossy, and plain decoding drafts nothing."""
+    options = json.dumps(complete("continuous", "cspd", {"gamma": 4}))
+    run = {"kind": "continuous", "method": "cspd", "options": options, "drafted": 40, "acceptance": 0.0, "nfe_ratio": 1}
+    certified = {"verdict": "certified lossless", "pill": "certified lossless on 5 tokens", "note": ""}
+    found = verdicts.of_run(run, certified)
+    assert found["verdict"] == "inconclusive" and "none of 40 drafts was accepted in the run" in found["note"]
+    assert verdicts.of_run(run | {"acceptance": 0.1}, certified) == certified
+    assert verdicts.of_run(run, certified | {"verdict": "lossy: TV = 0.1"})["verdict"].startswith("lossy")
+    image = {"kind": "discrete", "method": "sjd", "options": json.dumps(complete("discrete", "sjd", {}))}
+    assert verdicts.of_run(image | {"nfe_ratio": 1.0}, certified)["verdict"] == "inconclusive"
+    assert verdicts.of_run(image | {"nfe_ratio": 0.5}, certified) == certified
+    bare = {"kind": "discrete", "method": "ar", "options": "{}", "nfe_ratio": 1.0}
+    assert verdicts.of_run(bare, certified) == certified
+
+
+def test_tests_that_accepted_no_draft_certify_nothing(tmp_path):
+    settings = made.folder(tmp_path)
+    files = Files(settings, ["continuous"], tmp_path)
+    tested = [t for t in files.tested("continuous") if t.cell.spec["method"] == "cspd"]
+    for t in tested:
+        for r in t.said["rows"]:
+            if r["test"] == "TV certificate":
+                r |= {"drafted": 9, "accepted": 0}
+    _, judged, _ = verdicts.judge(settings, tested, {t.cell.key: "it" for t in tested})
+    mixtures = [v for v in judged if "mixtures" in v["key"]]
+    assert mixtures and all(v["verdict"] == "inconclusive" and "drafts was accepted" in v["note"] for v in mixtures)

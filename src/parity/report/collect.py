@@ -34,7 +34,7 @@ from parity.report import published
 from parity.report.extras import Extra, read_extra
 from parity.report.few import too_few_of
 from parity.report.settings import labels
-from parity.report.verdicts import Tested, judge, untested
+from parity.report.verdicts import Tested, judge, of_run, untested
 
 JUDGED = (
     "verdict", "pill", "mismatch", "tv_bound", "minimum_detectable_effect", "note", "reach", "tested_options",
@@ -264,7 +264,10 @@ def gather(
         rows, parts = summarize(files, kind, ratios)
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
         every_cell = {cell.key: cell for cell in files.cells}
-        said = {row["key"]: of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]) for row in rows}
+        said = {
+            row["key"]: of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
+            for row in rows
+        }
         summary += [row | {name: said[row["key"]].get(name) for name in JUDGED} for row in rows]
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]

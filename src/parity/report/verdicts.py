@@ -5,6 +5,7 @@ continuous tokens is judged on mixtures, whose law is known, and beside that on 
 sampled.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from parity_certify.verdict import verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import SMALL, on_enumerable, options
+from parity.experiment.options import SMALL, on_enumerable, options, plain
 from parity.experiment.schema import Config
 from parity.report.reach import Scope, fields
 from parity.report.settings import variant as name_of
@@ -86,11 +87,36 @@ def judge(
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
         own = [r for r in rows if r["key"] == v["key"]]
+        counted = [r for r in own if r.get("drafted")]
+        if counted and not sum(r["accepted"] for r in counted):
+            v |= inconclusive(v, sum(r["drafted"] for r in counted), "tests")
         v |= fields(v, own, scopes[v["key"]], settings.equality.alpha)
     by_name = {v["key"]: v for v in judged}
     speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
     of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
     return rows, [v | {"label": shown[v["key"]]} for v in judged], of_cell
+
+
+def inconclusive(verdict: Mapping[str, Any], drafted: int, where: str) -> dict[str, Any]:
+    """What is laid over a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
+    if verdict.get("verdict") not in ("certified lossless", "consistent"):
+        return {}
+    count = f"none of {drafted} drafts" if drafted else "no draft"
+    note = f"{count} was accepted in the {where}: speculation was not tested"
+    return {"verdict": "inconclusive", "pill": "inconclusive: no draft accepted", "note": note, "mismatch": False}
+
+
+def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on a cell, given its summary row: inconclusive if its run accepted no draft. Discrete runs count no
+    drafts, but each one accepted saves a pass."""
+    kind, method = row["kind"], row["method"]
+    if plain(kind, method, json.loads(row["options"])):
+        return verdict
+    if kind == "continuous":
+        none = bool(row.get("drafted")) and row.get("acceptance") == 0
+    else:
+        none = kind == "discrete" and row["nfe_ratio"] >= 1
+    return verdict | inconclusive(verdict, int(row.get("drafted") or 0), "run") if none else verdict
 
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Target:
         settings |= {"model_name": self.name, "rng": np.random.default_rng([seed, self.dim])}
         rows = continuous_rows(drawn.tokens.numpy(), self.law, **settings)
         drafts = int((drawn.accepted >= 0).sum())
-        rows[-1]["acceptance"] = int((drawn.accepted == 1).sum()) / drafts if drafts else None
+        accepted = int((drawn.accepted == 1).sum())
+        rows[-1] |= {"acceptance": accepted / drafts if drafts else None, "drafted": drafts, "accepted": accepted}
         rows[-1]["gave_up"] = int(drawn.gave_up.sum())
         return rows
 
