@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.noise import batch_noise
-from parity.base.weights import sha256
+from parity.base.weights import sha256, tensors
 from parity.decode.discrete import record
 from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
@@ -72,6 +72,7 @@ def test_a_model_of_classes_needs_no_text_and_reads_their_numbers(tmp_path):
     assert said["network"] == CLASSES and set(said["files"]) == {"transformer", "vq"}
     add.write("c", said, tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
+    assert raw["image"]["sampling"] == {"guidance": 4.0, "top_k": 2000}
     prompts = read_prompts(checks.load(raw).image.prompts)
     manifest = {"source": "files", "family": "llamagen", "network": CLASSES, "files": {}}
     encode = models.encoder(manifest)
@@ -244,5 +245,22 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     assert loaded.side == 16 * said["network"].get("rows", 6)
     config = files["model"] / "config.json"
     config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))
-    with pytest.raises(ParityError, match="no transformer among"):
+    with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*chameleon, emu3, janus"):
         add.entry(str(files["model"]))
+
+
+def test_a_model_that_would_not_load_is_not_added(tmp_path):
+    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    shard = sorted(files["model"].glob("*.safetensors"))[-1]
+    state = dict(tensors(shard, dtype=None))
+    missing = next(name for name in state if "language_model" in name or "lm" in name or "head" in name)
+    save_file({name: t.contiguous() for name, t in state.items() if name != missing}, shard)
+    with pytest.raises(ParityError, match="missing"):
+        add.entry(str(files["model"]), None, None, pixels=96)
+
+
+def test_a_folder_without_its_tokenizer_is_not_added(tmp_path):
+    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    (files["model"] / "tokenizer.json").unlink()
+    with pytest.raises(ParityError, match=r"tokenizer\.json"):
+        add.entry(str(files["model"]), None, None, pixels=96)

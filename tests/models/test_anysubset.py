@@ -274,3 +274,12 @@ def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):
         assert load.load(spoiled).judge_words
     with pytest.raises(ParityError, match="has no draft; allowed: xlnet, judge"):
         load.load(spoiled, needs="draft")
+
+
+def test_the_cache_refuses_an_attention_that_it_does_not_compute():
+    net = xlnet(8, width=16, layers=1, heads=2)
+    config = net.config.to_dict()
+    CachedXLNet(net.state_dict(), config, mask=0)
+    for key, value in {"attn_type": "uni", "bi_data": True, "clamp_len": 4, "ff_activation": "relu"}.items():
+        with pytest.raises(ParityError, match=f"{key} = {value!r}"):
+            CachedXLNet(net.state_dict(), config | {key: value}, mask=0)

@@ -21,7 +21,7 @@ from parity.decoders.continuous.mar import mar
 from parity.embedded.classes import CLASSES
 from parity.models import fetch
 from parity.models.continuous import harmon, load, xar
-from parity.models.continuous.diffusion import HeadSampling
+from parity.models.continuous.diffusion import HeadSampling, respaced
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, KLConfig, fold, unfold
@@ -451,3 +451,13 @@ def test_a_family_is_one_module(tmp_path, monkeypatch):
     pixels = loaded.pictures(record(pair, start, mar(pair, start, noise=noise)).tokens)
     assert pixels.shape == (3, 8, 8, 3) and loaded.class_of(1) == "2"
     sys.modules.pop("parity.models.continuous.toy")
+
+
+def test_a_respaced_schedule_is_the_released_running_sum():
+    for steps in range(1, 1001):
+        at, taken = 0.0, []
+        for _ in range(steps):
+            taken.append(round(at))
+            at += 999 / (steps - 1) if steps > 1 else 1
+        assert respaced(steps) == taken
+    assert respaced(1) == [0] and 499 in respaced(21)

@@ -84,8 +84,7 @@ def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
     except FileNotFoundError:
         raise ParityError(f"{file}: no such file") from None
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
-        cause = repr(error).splitlines()[0][:200]
-        raise ParityError(f"{file}: not a checkpoint that can be read safely: {cause}{a_page(file)}") from None
+        raise ParityError(f"{file}: not a checkpoint that can be read safely: {refusal(error)}{a_page(file)}") from None
     under = ""
     if isinstance(held, dict):
         under = next((key for key in HELD if isinstance(held.get(key), dict)), "")
@@ -97,6 +96,13 @@ def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
     if not found:
         raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
     return under, found
+
+
+def refusal(error: Exception) -> str:
+    """Why torch does not read a pickle, in a line, without its advice to read it unsafely."""
+    if wanted := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        return f"it calls {wanted[1]}; allowed: tensors"
+    return type(error).__name__ if "weights_only" in str(error) else repr(error).splitlines()[0][:200]
 
 
 def plain(name: str) -> str:
@@ -146,8 +152,11 @@ def tensors(
     floating-point in `dtype`, or as it is stored for None.
 
     No more than one tensor is held beside those already given: a safetensors file is opened anew for each, so that what
-    was mapped of it is let go.
+    was mapped of it is let go. On the device "meta" no number is read.
     """
+    if str(device) == "meta":
+        yield from ((name, entry) for name, entry in shapes(path).items() if name not in ignored)
+        return
     for file in parts(path):
         pickled = unpickle(file) if file.suffix in PICKLED else {}
         for name in _shapes(file) if not pickled else list(pickled):
@@ -158,9 +167,29 @@ def tensors(
             else:
                 with safe_open(file, framework="pt", device=str(device)) as held:
                     tensor = held.get_tensor(name)
+            check_numbers(file, name, tensor)
             to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
             yield name, tensor.to(device, to, copy=tensor.device.type == "cpu")  # memory of its own, aligned
             del tensor
+
+
+def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
+    """ParityError for weights of eight bits, whose scales stand elsewhere, and for weights that are not numbers."""
+    if not tensor.is_floating_point():
+        return
+    if tensor.element_size() == 1:
+        raise ParityError(f"{file}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
+    if not tensor.is_meta and tensor.isnan().any():
+        raise ParityError(f"{file}: {name} holds NaN; allowed: numbers")
+
+
+def assign(net: nn.Module, name: str, tensor: Tensor, path: Path) -> None:
+    """Put a tensor in the place of a network's entry `name`; ParityError for integers in place of a parameter."""
+    owner, _, own = name.rpartition(".")  # which alone is asked: a load walks all that is below
+    module = net.get_submodule(owner)
+    if own in dict(module.named_parameters(recurse=False)) and not tensor.is_floating_point():
+        raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
+    module.load_state_dict({own: tensor}, strict=False, assign=True)
 
 
 def read_weights(path: Path, device: Where = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -209,13 +238,13 @@ def load_weights(
     A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
     copied.
     """
-    check_fit(module, {k: v for k, v in shapes(path).items() if k not in ignored}, path)
+    check_fit(module, {plain(k): v for k, v in shapes(path).items() if k not in ignored}, path)
     into = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     with torch.no_grad():
-        for name, tensor in tensors(path, device, dtype, ignored):
+        for stored, tensor in tensors(path, device, dtype, ignored):
+            name = plain(stored)
             if into[name].is_meta:
-                owner, _, own = name.rpartition(".")  # which alone is asked: a load walks all that is below
-                module.get_submodule(owner).load_state_dict({own: tensor}, strict=False, assign=True)
+                assign(module, name, tensor, path)
             else:
                 into[name].copy_(tensor)
 

@@ -17,6 +17,7 @@ from parity.base.errors import ParityError
 from parity.base.files import MOST, foreign_json, publish
 from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
+from parity.models.discrete import load as loading
 
 READ = (".safetensors", *PICKLED)
 Shapes = dict[str, tuple[int, ...]]
@@ -85,16 +86,24 @@ def at_hand(folder: Path) -> dict[str, Path]:
 
 
 def whole_folder(config: Path) -> tuple[str, Any] | None:
-    """The family of a folder in transformers' layout, by `model_type` in its config.json; None where none declares
-    it."""
+    """The family of a folder in transformers' layout, by `model_type` in its config.json; None where it has none.
+    ParityError for a model_type that no family declares."""
     try:
         said = foreign_json(config).get("model_type")
     except (OSError, ValueError, AttributeError):
         return None
-    for name in weights.families("discrete"):
-        if said and said in weights.family("discrete", name, "family").get("model_types", ()):
-            return name, importlib.import_module(f"parity.models.discrete.{name}")
-    return None
+    if not said:
+        return None
+    known = {t: name for name in weights.families("discrete") for t in family_of(name).get("model_types", ())}
+    if said not in known:
+        layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(known))
+        raise ParityError(f"{config}: model_type = {str(said)[:60]!r}; allowed: {layout}")
+    return known[said], importlib.import_module(f"parity.models.discrete.{known[said]}")
+
+
+def family_of(name: str) -> dict[str, Any]:
+    """What a family of image models declares."""
+    return weights.family("discrete", name, "family")
 
 
 def pinned(repo: str, revision: str | None) -> tuple[str, list[str]]:
@@ -170,9 +179,19 @@ def entry(
         files = at_hand(Path(where))
         t5 = next(iter(encoders(Path(where))), None)
         found = released_files(files, {"source": "files"}, grid, ({"text": t5} if t5 else {}) | given)
+    check_loads(found)
     digests = {part: sha256(path) for part, path in found.paths.items()}
     said = found.said
     return {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
+
+
+def check_loads(found: Found) -> None:
+    """ParityError for a model that a run would refuse: its networks are built and filled without their numbers, its
+    captions' reader is opened."""
+    manifest = found.said | {"files": {part: str(path) for part, path in found.paths.items()}, "sha256": {}}
+    loading.networks(manifest, ("net", "vq"), "meta")
+    if {"text", "model"} & set(found.paths):
+        loading.encoder(manifest, "meta")
 
 
 def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
@@ -181,14 +200,17 @@ def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
     image: dict[str, Any] = {"models": {name: said}, "methods": methods}
     prompts = out.with_suffix(".classes.txt")
+    family = family_of(said["family"])
+    law: dict[str, Any]  # its authors'
     if classes:
-        image |= {"prompts": {"file": str(prompts)}, "sampling": {"guidance": 4.0}}
+        law = {"guidance": 4.0, "top_k": 2000}
+        image |= {"prompts": {"file": str(prompts)}, "sampling": law}
     else:
-        family = weights.family("discrete", said["family"], "family")
-        law = dict(family.get("sampling", {"guidance": 3.0}))  # its authors'
-        if "top_k" in law:
-            law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
+        without_lines = said["network"].get("line") == 0
+        law = dict(family.get("sampling_without_lines" if without_lines else "sampling", {"guidance": 3.0}))
         image |= {"prompts": {"max_words": 119}, "sampling": law}
+    if "top_k" in law:
+        law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
     experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "image": image}
     checks.load(json.loads(json.dumps(experiment)))
     if out.exists():

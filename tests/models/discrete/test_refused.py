@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from parity.base.errors import ConfigError, ParityError
+from parity.base.weights import save_weights, shapes, tensors, unpickle
 from parity.experiment import weights
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import chameleon, emu3, janus
@@ -174,3 +175,36 @@ def test_places_of_published_pictures():
     for family in (chameleon, emu3, janus):
         sizes = family.FAMILY["network"]
         assert family.shape({"network": {}})[0] == sizes["columns"] + sizes.get("line", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (lambda t: t.to(torch.int32), "int32"),
+        (lambda t: t.to(torch.float8_e4m3fn), "float8"),
+        (lambda t: torch.full_like(t, float("nan")), "NaN"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_one_line(said, change, shown):
+    given, folder = said
+    file, name = next(
+        (file, name) for file in sorted(folder.glob("*.safetensors")) for name in shapes(file) if "layers.0.mlp" in name
+    )
+    state = dict(tensors(file, dtype=None))
+    save_weights(state | {name: change(state[name])}, file)
+    with pytest.raises(ParityError) as error:
+        load(given)
+    one_line(error, shown, "allowed", "mlp")
+
+
+class Calls:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_a_pickle_that_calls_is_refused_without_advice_to_run_it(tmp_path, capsys):
+    torch.save({"state_dict": Calls()}, tmp_path / "x.pt")
+    with pytest.raises(ParityError) as error:
+        unpickle(tmp_path / "x.pt")
+    one_line(error, "x.pt", "print")
+    assert "weights_only" not in str(error.value) and "executed" not in capsys.readouterr().out

@@ -84,10 +84,11 @@ class CachedXLNet:
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):
-        if config.get("ff_activation", "gelu") != "gelu" or config.get("bi_data") or config.get("clamp_len", -1) > 0:
-            raise ParityError(
-                "XLNet: ff_activation, bi_data or clamp_len is not the default; allowed: the default, or cache: false"
-            )
+        defaults = {"ff_activation": "gelu", "attn_type": "bi", "bi_data": False, "clamp_len": -1}
+        for key, default in defaults.items():
+            value = config.get(key, default)
+            if value != default and not (key == "clamp_len" and value <= 0):
+                raise ParityError(f"XLNet: {key} = {value!r}; allowed: {default!r}, or cache: false")
         self.words = weights["transformer.word_embedding.weight"]
         self.mask_embedding = weights["transformer.mask_emb"][0]
         self.out, self.bias = weights.get("lm_loss.weight", self.words), weights["lm_loss.bias"]

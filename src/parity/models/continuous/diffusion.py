@@ -11,6 +11,7 @@ log sigma over the steps before it.
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate, repeat
 from typing import Literal, NamedTuple
 
 import torch
@@ -59,6 +60,13 @@ class Schedule(NamedTuple):
         return torch.cat([variance[1:2] if len(variance) > 1 else self.beta[:1], variance[1:]]).log()
 
 
+def respaced(steps: int) -> list[int]:
+    """The `steps` of 0 to 999 that a respaced schedule keeps: a running sum of equal strides, each rounded, as the
+    released code adds them up (one step is step 0)."""
+    stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
+    return [round(at) for at in accumulate(repeat(stride, steps - 1), initial=0.0)]
+
+
 @lru_cache
 def schedule(steps: int) -> Schedule:
     """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
@@ -67,8 +75,7 @@ def schedule(steps: int) -> Schedule:
     at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
-    even = torch.linspace(0, TRAINED - 1, steps, dtype=torch.float64).round().long()
-    t = even if steps > 1 else torch.tensor([TRAINED - 1])
+    t = torch.tensor(respaced(steps))
     kept = alpha_bar[t]
     before = torch.cat([torch.ones(1, dtype=torch.float64), kept[:-1]])
     return Schedule(t, kept, before, 1 - kept / before)

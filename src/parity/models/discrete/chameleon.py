@@ -39,13 +39,14 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "multiples": {"rows": 2, "columns": 2},  # a size token counts 32 pixels
     "at_most": {"line": 1, "end": 1},
     "sampling": {"guidance": 3.0, "top_k": 2000},
+    "sampling_without_lines": {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9},  # Anole's
     "papers": {"Lumina-mGPT 7B, 768 pixels": {}},
     "sizes": {"vocab": 8192, "rows": 48, "columns": 48, "line": 1, "end": 1},
 }
 BEGIN, SIZE, LINE, END, TURN = "<racm3:break>", "<reserved{:05d}>", "<reserved08799>", "<eoss>", "<reserved08706>"
 NAME = "IMGIMG"  # then a code's number in the letters A to J, and one letter more
 LUMINA = "Generate an image of {width}x{height} according to the following prompt:\n{{}}"
-ANOLE = "Generate an image of {}"
+ANOLE = "{}"  # the instruction as it is given
 STRIDE = 16  # pixels a code
 KIND = ("chameleon", "ChameleonConfig")
 to_pixels = truncated
@@ -103,6 +104,14 @@ def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, i
     return held, ids + [named[name] for name in forced], named
 
 
+def repeat_norms(c: LlamaConfig, name: str, tensor: Tensor) -> Tensor:
+    """Norms of queries and keys, a row for each head. Their authors store one for each of the devices that training was
+    spread over, which hold neighbouring heads."""
+    heads = c.heads if ".q_norm." in name else c.kept_heads if ".k_norm." in name else 0
+    rows = tensor.shape[0] if tensor.dim() == 2 else 0
+    return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
+
+
 def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Llama:
     """The transformer, its output matrix that of the codes alone."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
@@ -119,7 +128,10 @@ def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Lla
         return None if inner.startswith("vqmodel.") else inner
 
     chosen = {"output.chosen.weight": ids[: s["vocab"]]}
-    return folders.fill(lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen)
+    return folders.fill(
+        lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen,
+        partial(repeat_norms, own),
+    )  # fmt: skip
 
 
 class Drafter(nn.Module):
@@ -169,7 +181,7 @@ def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor]
     own = folders.sizes(folders.config(folder, *KIND), folder, normed=True)
     if own.layers != 1:
         raise ParityError(f"{folder}: a network of {own.layers} layers; allowed: a drafter of one, as LANTERN's")
-    state = {name: tensor for name, tensor in tensors(path, dtype=None) if "rotary_emb" not in name}
+    state = {name: repeat_norms(own, name, t) for name, t in tensors(path, dtype=None) if "rotary_emb" not in name}
     with unfilled():
         check_fit(Drafter(own), state, path)
     return state, asdict(own) | released(folder)
@@ -215,8 +227,8 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
-    """Captions to what `condition` takes of a batch. The unconditional row knows that a picture begins, and of what
-    size, and no words (as Lumina-mGPT's authors do; Anole's use no guidance)."""
+    """Captions to what `condition` takes of a batch. The unconditional row has no words: Lumina-mGPT's is the
+    beginning of a picture with its size, Anole's the beginning of the text and of a picture."""
     s, folder = sizes(manifest), Path(manifest["files"]["model"])
     words, ids, named = vocabulary(manifest)
     size = [named[SIZE.format(8800 + n // 2)] for n in (s["rows"], s["columns"])] if s["line"] else []
@@ -225,4 +237,5 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     template = LUMINA.format(**pixels) if s["line"] else ANOLE
     reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
     around = ([named["<s>"]], [named[TURN], *begin])
-    return prompts.encoder(words, reserved, folder, template, around, lambda prompt: begin)
+    unconditional = begin if s["line"] else [named["<s>"], *begin]
+    return prompts.encoder(words, reserved, folder, template, around, lambda prompt: unconditional)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
-from parity.base.weights import check_fit, shapes, tensors, unfilled
+from parity.base.weights import assign, check_fit, shapes, tensors, unfilled
 from parity.models.discrete.llama import LlamaConfig
 
 if TYPE_CHECKING:
@@ -104,18 +104,19 @@ def fill(
     device: str,
     dtype: torch.dtype,
     rows: Mapping[str, Tensor] | None = None,
+    adapt: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
 ) -> N:
     """A network with its weights, one tensor at a time, on its device and in its dtype; ParityError unless all fit.
-    rows: by the network's name, those of a tensor that it has."""
+    rows: by the network's name, those of a tensor that it has. adapt: a tensor of a file as the network, which has it
+    under that name, wants it."""
     with unfilled():
         net = build()
     own, cut = wanted(path, rename), rows or {}
-    held = {own[name]: entry for name, entry in shapes(path).items() if name in own}
+    held = {own[name]: adapt(own[name], entry) for name, entry in shapes(path).items() if name in own}
     check_fit(net, {name: t[: len(cut[name])] if name in cut else t for name, t in held.items()}, path)
     for name, tensor in tensors(path, device, dtype, {name for name in shapes(path) if name not in own}):
         mine = tensor[cut[own[name]].to(tensor.device)] if own[name] in cut else tensor
-        owner, _, leaf = own[name].rpartition(".")  # of the whole network it would look through all modules each time
-        net.get_submodule(owner).load_state_dict({leaf: mine}, strict=False, assign=True)
+        assign(net, own[name], adapt(own[name], mine), path)
     return net.to(device, dtype).eval()
 
 
