@@ -4,6 +4,7 @@ reader finds its way; what other people wrote stays text, whatever the script do
 import importlib.resources
 import importlib.util
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.report.browser import CHROMIUM, Browser
 from tests.report.test_page import HOSTILE, with_captions
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
-WIDTHS = (1400, 1100, 420)
+WIDTHS = (1400, 1100, 1000, 420)
 OUTSIDE = """(() => {
   const wide = document.documentElement.clientWidth, found = [];
   for (const node of document.querySelectorAll("body *")) {
@@ -129,3 +130,34 @@ def test_a_screen_reader_finds_its_way(browser, written, dark):
     browser.ask(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
     found = browser.ask(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
     assert "color-contrast" in json.dumps(found)  # the measure sees what cannot be read
+
+
+def test_a_narrow_page_is_folded_to_a_few_screens_and_what_a_link_leads_to_opens(browser, written):
+    browser.open(written, 420)
+    assert browser.ask("document.body.scrollHeight") < 20_000
+    folded = browser.ask("document.querySelectorAll('main > section > .folded').length")
+    assert folded == browser.ask("document.querySelectorAll('main > section').length") - 1
+    browser.ask("location.hash = '#self-tests'")
+    time.sleep(0.3)
+    assert browser.ask("document.querySelector('#self-tests > .folded').open")
+    browser.open(written, 1000)
+    assert not browser.ask("document.querySelectorAll('.folded').length")
+
+
+def test_a_picture_enlarges_on_a_click_and_shrinks_on_the_next(browser, written):
+    browser.open(written, 1400)
+    browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    first = "[...document.querySelectorAll('.grid img, .strip img, figure img')].find((i) => i.clientWidth)"
+    browser.ask(f"window.picture = {first}; 1")
+    for wanted in ("fixed", "static"):
+        browser.ask("window.picture.click()")
+        assert browser.ask("getComputedStyle(window.picture).position") == wanted
+
+
+def test_no_number_is_broken_over_lines(browser, written):
+    broken = """[...document.querySelectorAll('td > span')].filter((s) => /^[\\d.,×%+-]+$/.test(s.textContent)
+      && s.getClientRects().length > 1).map((s) => s.textContent)"""
+    for width in WIDTHS:
+        browser.open(written, width)
+        browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        assert browser.ask(broken) == []

@@ -1,9 +1,6 @@
-"""The files behind a page, with links to them, and the command that makes a row again."""
+"""The files behind a page, and the command that makes a row again."""
 
-import os
 import shlex
-from pathlib import Path
-from urllib.parse import quote
 
 from parity.experiment import paths
 from parity.report.blocks import Section, Table, Terms, Words
@@ -35,18 +32,17 @@ def command(typed: str, target: str) -> str:
 
 
 def section(g: Gathered) -> Section:
-    """Links to every table and to the folder of every cell."""
-    typed, root = g.environment.get("run", {}).get("command", ""), g.files.root.absolute()
+    """Links to every table, and the folder of every cell: by name, for a link breaks when the page is copied."""
+    typed = g.environment.get("run", {}).get("command", "")
     cells = {c.key: c for c in g.files.cells}
     rows = []
     for key, label, method in zip(g.summary["key"], g.summary["label"], g.summary["method"], strict=True):
         folder = paths.folder(cells[key])
-        leads = Path(os.path.relpath(root / folder, (root / g.home).absolute())).as_posix() + "/"
         again = command(typed, f"{folder}/metrics.json")
-        rows.append({"label": label, "method": method, "folder": folder, "link": quote(leads), "again": again})
+        rows.append({"label": label, "method": method, "folder": folder, "again": again})
     columns = [
         Column("Method", lambda r: Entry(r["label"], style="name")),
-        Column("Cell", lambda r: Entry(r["folder"], "", "file", r["link"])),
+        Column("Cell", lambda r: Entry(r["folder"], style="file")),
         Column("Command that makes the row again", lambda r: Entry(r["again"], style="code")),
     ]
     table: Table = show(rows, columns, CELLS)

@@ -338,7 +338,31 @@ function replay(box, data, sheets) {
   begin();
 }
 
+// --- narrow screens and pictures
+
+function fold() {
+  const opened = () => document.querySelector(`${location.hash || "#none"} > .folded`)?.setAttribute("open", "");
+  for (const section of document.querySelectorAll("main > section:not(:first-child)")) {
+    const inner = [...section.children], box = make("details", { className: "folded" });
+    box.append(make("summary", {}, inner[0]), ...inner.slice(1));
+    section.append(box);
+  }
+  addEventListener("hashchange", opened);
+  opened();
+}
+
+function enlarge(event) {
+  const shown = document.querySelector("img.large");
+  shown?.classList.remove("large");
+  if (event.target !== shown && event.target.matches?.("figure img, .grid img, .strip img"))
+    event.target.classList.add("large");
+}
+
 // --- begin
+
+if (matchMedia("(max-width: 760px)").matches) fold();
+addEventListener("click", enlarge);
+addEventListener("keydown", (event) => { if (event.key === "Escape") enlarge(event); });
 
 document.querySelectorAll("table.data").forEach(sortable);
 document.querySelectorAll("td.code").forEach(copyable);
