@@ -147,11 +147,11 @@ def test_a_narrow_page_is_folded_to_a_few_screens_and_what_a_link_leads_to_opens
 def test_a_picture_enlarges_on_a_click_and_shrinks_on_the_next(browser, written):
     browser.open(written, 1400)
     browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    first = "[...document.querySelectorAll('.grid img, .strip img, figure img')].find((i) => i.clientWidth)"
-    browser.ask(f"window.picture = {first}; 1")
-    for wanted in ("fixed", "static"):
-        browser.ask("window.picture.click()")
-        assert browser.ask("getComputedStyle(window.picture).position") == wanted
+    for kind in ("figure img", ".grid canvas"):
+        browser.ask(f"window.picture = [...document.querySelectorAll('{kind}')].find((i) => i.clientWidth); 1")
+        for wanted in ("fixed", "static"):
+            browser.ask("window.picture.click()")
+            assert browser.ask("getComputedStyle(window.picture).position") == wanted
 
 
 def test_no_number_is_broken_over_lines(browser, written):

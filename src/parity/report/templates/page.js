@@ -352,9 +352,9 @@ function fold() {
 }
 
 function enlarge(event) {
-  const shown = document.querySelector("img.large");
+  const shown = document.querySelector(".large");
   shown?.classList.remove("large");
-  if (event.target !== shown && event.target.matches?.("figure img, .grid img, .strip img"))
+  if (event.target !== shown && event.target.matches?.("figure img, .grid img, .grid canvas, .strip img"))
     event.target.classList.add("large");
 }
 
