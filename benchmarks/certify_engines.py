@@ -72,7 +72,7 @@ def main() -> None:
             print(f"| {name} | {error} |", flush=True)
             continue
         rejected |= c.exit_code == 1
-        words = f"{c.verdict['verdict']}, TV <= {c.verdict['tv_bound']:.3f}" if c.exit_code != 1 else str(c)
+        words = f"{c.verdict.words}, TV <= {c.verdict.bound:.3f}" if c.exit_code != 1 else str(c)
         drafts = "" if c.beside["drafted"] is None else f"{c.beside['accepted']} of {c.beside['drafted']}"
         seconds = time.process_time() - begin
         print(f"| {name} | {words} | {drafts} | {c.beside['needed']:,} | {seconds:.0f} s |", flush=True)

@@ -31,7 +31,7 @@ def test_a_project_that_uses_it(pytester):
         """
 def test_right(assert_lossless):
     import sys  # a callable's law needs no torch, whose import alone takes seconds
-    assert given(assert_lossless, lambda p, s: draw(P, p, s)).verdict["tv_bound"] <= 0.1
+    assert given(assert_lossless, lambda p, s: draw(P, p, s)).verdict.bound <= 0.1
     assert not {"torch", "transformers", "scipy.stats"} & set(sys.modules)
 
 def test_wrong(assert_lossless):

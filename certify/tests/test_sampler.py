@@ -5,7 +5,16 @@ import pytest
 
 from parity_certify import Sampled, certify_sampler, law
 from parity_certify import evidence as E
-from parity_certify.counts import digits, log_e, p_values, simulate_null, statistics, tables
+from parity_certify.counts import (
+    digits,
+    log_e,
+    p_values,
+    simulate_null,
+    statistics,
+    tables,
+    total_variation,
+    tv_estimate,
+)
 from parity_certify.errors import ParityError
 from parity_certify.laws import first_of, joint_of
 from parity_certify.sampler import Store, gather
@@ -54,22 +63,22 @@ def behind_one_prompt(prompts, seed):
 def test_a_correct_sampler_is_certified_at_the_size_that_was_said():
     n = E.needed(LAW.cells, 0.12)
     found = certify_sampler(correct, LAW, margin=0.12, **QUIET)
-    assert found.verdict["verdict"] == "certified lossless" and found.exit_code == 0, str(found)
-    assert found.beside["n"] == [n] and found.verdict["tv_bound"] <= 0.12
+    assert found.verdict.kind == "certified" and found.exit_code == 0, str(found)
+    assert found.beside["n"] == [n] and found.verdict.bound <= 0.12
     tests = {r["test"] for r in found.rows}
     assert {"joint G", "Valiant-Valiant", "pairs", "conditionals", "all four", "e-value", "TV certificate"} <= tests
     few = certify_sampler(correct, LAW, n=300, margin=0.12, **QUIET)
-    assert few.verdict["verdict"] == "consistent" and f"about {n} sequences" in few.verdict["note"]
+    assert few.verdict.words == "consistent" and f"about {n} sequences" in few.verdict.reason
 
 
 def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
     found = certify_sampler(behind_one_prompt, LAW, margin=0.12, **QUIET)
     v = found.verdict
-    assert found.exit_code == 1 and v["verdict"].startswith("lossy: TV = ") and v["mismatch"], str(found)
-    assert v["tv_low"] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v["tv_high"]
+    assert found.exit_code == 1 and v.words.startswith("lossy: TV = ") and found.mismatch, str(found)
+    assert v.interval[0] <= 0.5 * np.abs(LAW.joint[0] - LAW.joint[1]).sum() / 2 <= v.interval[1]
     assert found.beside["where"]["prompt"] == PROMPTS[1] and found.beside["n"][0] < E.needed(LAW.cells, 0.12)
     longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
-    assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict["tv_low"] > v["tv_low"]
+    assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
     assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
     by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
     assert by_prompt["prompt 2 1"] < 1e-6 < by_prompt["prompt 0 1"]
@@ -101,7 +110,7 @@ def test_short_rows_end_with_the_end_token():
 )
 def test_where_nothing_was_drafted_nothing_is_certified(drafted, accepted, words):
     found = certify_sampler(lambda p, s: Sampled(correct(p, s), drafted, accepted), LAW, n=400, margin=0.5, **QUIET)
-    assert found.exit_code == 2 and words in found.verdict["note"]
+    assert found.exit_code == 2 and words in found.verdict.reason
     assert certify_sampler(lambda p, s: Sampled(correct(p, s), 9, 1), LAW, n=400, margin=0.5, **QUIET).exit_code == 0
 
 
@@ -273,3 +282,23 @@ def test_the_joint_is_the_product_of_its_conditionals():
     at = digits(V, L)[17]
     by_hand = TABLE[0, 0, at[0]] * TABLE[0, 1 + at[0], at[1]] * TABLE[0, 4 + 3 * at[0] + at[1], at[2]]
     assert np.isclose(p[17], by_hand) and np.isclose(p.sum(), 1)
+
+
+@pytest.mark.parametrize("shape", ["everywhere", "in four cells"])
+@pytest.mark.parametrize("tv", [0.0, 0.02, 0.05, 0.2])
+def test_the_estimate_of_the_tv_is_nearer_to_the_truth_than_the_plain_one(shape, tv):
+    """On 243 cells at three sizes: the truth is known, and the plain TVhat of a perfect sampler is far from 0."""
+    rng = np.random.default_rng(3)
+    law = rng.dirichlet(np.ones(243))
+    d = rng.dirichlet(np.ones(243)) - law
+    if shape == "in four cells":
+        d = np.zeros(243)
+        d[np.argsort(law)[-4:]] = 1, -1, 1, -1
+    other = (law + d * tv / (0.5 * np.abs(d).sum())).clip(0)
+    other /= other.sum()
+    truth = 0.5 * np.abs(other - law).sum()
+    for n in (500, 4000, 40_000):
+        counts = rng.multinomial(n, other, size=20)
+        found = np.array([tv_estimate(c, law) for c in counts])
+        assert np.abs(found - truth).mean() < np.abs(total_variation(counts, law) - truth).mean() + 0.002
+        assert np.abs(found - truth).mean() < 0.045 + 2 / np.sqrt(n) * (tv > 0)

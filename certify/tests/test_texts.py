@@ -42,10 +42,10 @@ def written(file, temper, n=400, tops=8):
 
 def test_by_the_engines_log_probabilities(tmp_path):
     right = certify_texts(None, written(tmp_path / "right.jsonl", 1.0))
-    assert right.exit_code == 0 and right.verdict["verdict"] == "consistent", right.rows
+    assert right.exit_code == 0 and right.verdict.words == "consistent", right.rows
     assert {r["test"] for r in right.rows} <= {"log p", "top-1 hit", "top-5 hit", "rank PIT"}
     wrong = certify_texts(None, written(tmp_path / "wrong.jsonl", 0.8))
-    assert wrong.exit_code == 1 and "rejected by teacher-forced" in wrong.verdict["note"]
+    assert wrong.exit_code == 1 and "rejected by teacher-forced" in wrong.verdict.reason
     assert {r["repeat"] for r in wrong.rows} == {0, 1} and {r["repeat"] for r in right.rows} == {0}
 
 

@@ -111,7 +111,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeyp
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
-    assert right.verdict["verdict"] == "consistent" and "conditionals" in right.beside["tests"], said(right)
+    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], said(right)
     monkeypatch.setattr(texts_module, "CELLS", 20)  # pieces of 5 tokens: long texts at large vocabularies fit
     cut = {r["test"]: r for r in certify_texts(tmp_path / "target", tmp_path / "right.jsonl").rows}
     for row in right.rows:

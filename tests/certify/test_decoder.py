@@ -22,12 +22,12 @@ def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
     said = capsys.readouterr()
     assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
     bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
-    assert bad.verdict["verdict"].startswith("lossy: TV = 0.1") and bad.verdict["mismatch"] and bad.exit_code == 1
+    assert bad.verdict.words.startswith("lossy: TV = 0.1") and bad.mismatch and bad.exit_code == 1
     assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
 
 
 def test_the_call_takes_options():
-    assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict["verdict"] == "certified lossless"
+    assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict.kind == "certified"
     assert named.option("window=2") == ("window", 2) and named.option("init=random") == ("init", "random")
 
 

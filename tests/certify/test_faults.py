@@ -77,7 +77,7 @@ def test_a_named_fault_in_a_black_box_is_rejected(name):
 
     found = certify_sampler(sample, LAW, n=20_000, batch=2000, margin=0.05, draws=499, tell=lambda text: None)
     assert found.exit_code == 1, (tv(own, LAW.joint), str(found))
-    assert 0 < found.verdict["tv_low"] <= tv(own, LAW.joint) <= found.verdict["tv_high"]
+    assert 0 < found.verdict.interval[0] <= tv(own, LAW.joint) <= found.verdict.interval[1]
 
 
 def test_none_of_these_is_an_answer():

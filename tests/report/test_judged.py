@@ -2,6 +2,8 @@
 
 import json
 
+from parity_certify.verdict import Verdict
+
 from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
@@ -102,11 +104,16 @@ def test_a_run_that_accepted_no_draft_is_inconclusive():
     """Whatever no layer rejects; what one does stays lossy, and plain decoding drafts nothing."""
     options = json.dumps(complete("continuous", "cspd", {"gamma": 4}))
     run = {"kind": "continuous", "method": "cspd", "options": options, "drafted": 40, "acceptance": 0.0, "nfe_ratio": 1}
-    certified = {"verdict": "certified lossless", "pill": "certified lossless on 5 tokens", "note": ""}
+    certified = {
+        "value": Verdict("certified"),
+        "verdict": "certified lossless",
+        "pill": "certified lossless on 5 tokens",
+    }
+    lossy = {"value": Verdict("lossy", estimate=0.1), "verdict": "lossy: TV = 0.1"}
     found = verdicts.of_run(run, certified)
     assert found["verdict"] == "inconclusive" and "none of 40 drafts was accepted in the run" in found["note"]
     assert verdicts.of_run(run | {"acceptance": 0.1}, certified) == certified
-    assert verdicts.of_run(run, certified | {"verdict": "lossy: TV = 0.1"})["verdict"].startswith("lossy")
+    assert verdicts.of_run(run, certified | lossy)["verdict"].startswith("lossy")
     image = {"kind": "discrete", "method": "sjd", "options": json.dumps(complete("discrete", "sjd", {}))}
     assert verdicts.of_run(image | {"nfe_ratio": 1.0}, certified)["verdict"] == "inconclusive"
     assert verdicts.of_run(image | {"nfe_ratio": 0.5}, certified) == certified

@@ -1,7 +1,7 @@
 """What a certification comes to: the verdict, the rows behind it, and what a maintainer needs to see a fault again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,23 @@ from parity_certify import evidence, verdict
 from parity_certify.counts import digits
 from parity_certify.laws import Law, first_of
 from parity_certify.rows import ALPHA, Row
+from parity_certify.verdict import Verdict
 
 TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals", "all four")
-EXIT = {"certified lossless": 0, "consistent": 0, "inconclusive": 2}  # any other verdict is lossy: 1
 
 
 @dataclass
 class Certificate:
-    """verdict  see verdict.verdicts
+    """verdict  a value (`verdict.Verdict`)
     rows     see rows
+    name     of the sampler; claim: what it says of itself ("lossless", "lossy")
     beside   of a black box: n, drafted, accepted, rate, where (the prefix at which the laws differ most), needed
     """
 
-    verdict: dict[str, Any]
+    verdict: Verdict
     rows: list[Row]
+    name: str = "sampler"
+    claim: str = "lossless"
     beside: dict[str, Any] = field(default_factory=dict)
     law: Law | None = None
     counts: np.ndarray | None = None
@@ -32,13 +35,18 @@ class Certificate:
     @property
     def exit_code(self) -> int:
         """0, 1 (lossy), 2 (inconclusive)."""
-        return EXIT.get(self.verdict["verdict"], 1)
+        return self.verdict.exit_code
+
+    @property
+    def mismatch(self) -> bool:
+        """Whether the verdict contradicts the claim."""
+        return self.verdict.breaks(self.claim)
 
     def __str__(self) -> str:
         v = self.verdict
         last = "all looks" if any(r["test"] == "all looks" for r in self.rows) else "Holm"
         heads = " ".join(f"{head:>8}" for head in ("n", "G", "V-V", "pairs", "condit.", "all four", last))
-        lines = [f"{v['method']}: {v['verdict']}", f"  {v['note']}", "", f"  {'target':<14} {heads}  TV (95 %)"]
+        lines = [f"{self.name}: {v.words}", f"  {v.reason}", "", f"  {'target':<14} {heads}  TV (95 %)"]
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
             deciding = own["all looks"]["p_value"] if last != "Holm" else own["all four"]["p_holm"]
@@ -116,28 +124,28 @@ def concluded(
     name: str,
 ) -> Certificate:
     """The verdict on a black box: of its rows, and of its drafts (none accepted: nothing was tested)."""
-    v = verdict.verdicts(rows, {name: claim}, margin, alpha)[0]
+    v: Verdict = verdict.verdicts(rows, {name: claim}, margin, alpha)[0]["value"]
     needed = evidence.needed(law.cells, margin)
     counted = [s.drafts() for s in samples]
     drafted = None if any(d is None for d, _ in counted) else sum(d for d, _ in counted)
     accepted = None if drafted is None else sum(a for _, a in counted)
-    if v["verdict"].startswith("lossy"):  # of the fresh seed: its size was fixed beforehand
+    if v.kind == "lossy":  # of the fresh seed: its size was fixed beforehand
         again = [r for r in rows if r["test"] == "TV certificate"][-1]
         again["tv_low"] = tv_low(samples[0].counts, samples[-1].counts, law)
         again["tv"] = max(again["tv"], again["tv_low"])
-        v |= {"verdict": f"lossy: TV = {again['tv']:.4f}", **{k: again[k] for k in ("tv", "tv_low", "tv_high")}}
         interval = f"95 % interval {again['tv_low']:.4f} to {again['tv_high']:.4f}"
-        v["note"] = f"on {law.name}, {interval}; rejected on {len(samples)} seeds, p <= {alpha:g} each"
+        reason = f"on {law.name}, {interval}; rejected on {len(samples)} seeds, p <= {alpha:g} each"
+        v = replace(v, estimate=again["tv"], interval=(again["tv_low"], again["tv_high"]), reason=reason)
     elif drafted == 0 or accepted == 0:
         what = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
-        v |= {"verdict": "inconclusive", "note": f"{what}: speculation was not tested"}
-    elif v["verdict"] == "consistent":
-        v["note"] += f"; a bound below {margin:g} takes about {needed} sequences"
+        v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested")
+    elif v.kind == "consistent":
+        v = replace(v, reason=f"{v.reason}; a bound below {margin:g} takes about {needed} sequences")
     fresh, seconds = sum(s.fresh for s in samples), sum(s.seconds for s in samples)
     beside: dict[str, Any] = {"n": [s.n for s in samples], "drafted": drafted, "accepted": accepted, "needed": needed}
     beside |= {"rate": fresh / seconds if seconds else None, "where": largest_difference(counts, law)}
     beside |= {"alpha": alpha, "margin": margin}
-    return Certificate(v, rows, beside, law, counts)
+    return Certificate(v, rows, name, claim, beside, law, counts)
 
 
 __all__ = ["ALPHA", "Certificate", "concluded", "largest_difference"]

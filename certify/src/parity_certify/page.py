@@ -16,16 +16,8 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 """
 
 
-def short(c: Certificate) -> str:
-    """The verdict in a few words, for a badge."""
-    v = c.verdict
-    if c.exit_code == 0 and v["tv_bound"] is not None:
-        return f"{v['verdict']}, TV <= {v['tv_bound']:.3f}"
-    return str(v["verdict"])
-
-
 def badge(c: Certificate) -> str:
-    left, right = "parity", short(c)
+    left, right = "parity", c.verdict.pill
     a, b = 52, 14 + round(6.6 * len(right))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
@@ -36,7 +28,7 @@ def badge(c: Certificate) -> str:
 
 def badge_line(c: Certificate, folder: Path) -> str:
     """A line of Markdown for a README."""
-    return f"![parity: {short(c)}]({folder}/badge.svg)"
+    return f"![parity: {c.verdict.pill}]({folder}/badge.svg)"
 
 
 def cell(value: Any) -> str:
@@ -54,8 +46,8 @@ def table(rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> str
 def page(c: Certificate, about: dict[str, Any]) -> str:
     """The page: verdict, what fits, where, how to see it again, every row. It is self-contained."""
     v, b = c.verdict, c.beside
-    parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(v['method'])}: {escape(v['verdict'])}</h1>"]
-    parts.append(f"<p>{escape(v['note'])}.</p>")
+    parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
+    parts.append(f"<p>{escape(v.reason)}.</p>")
     if b.get("drafted") is not None:
         parts.append(f"<p>Drafts: {b['accepted']} of {b['drafted']} accepted.</p>")
     elif "drafted" in b:
@@ -70,7 +62,7 @@ def page(c: Certificate, about: dict[str, Any]) -> str:
     sampled = [{"what": k, "value": x} for k, x in kept.items()]
     parts.append("<h2>What was sampled</h2>" + table(sampled, ("what", "value")))
     parts.append("<h2>Rows</h2>" + table(c.rows))
-    head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(v['method'])}</title>"
+    head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(c.name)}</title>"
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
 
 
@@ -78,5 +70,12 @@ def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """All files, in a folder."""
     publish(folder / "report.html", page(c, about).encode())
     publish(folder / "badge.svg", badge(c).encode())
-    found = {"verdict": c.verdict, "rows": c.rows, "beside": c.beside, "about": about, "exit_code": c.exit_code}
+    found: dict[str, Any] = {
+        "sampler": c.name,
+        "claim": c.claim,
+        "verdict": c.verdict.json(),
+        "rows": c.rows,
+        "beside": c.beside,
+    }
+    found |= {"about": about, "exit_code": c.exit_code}
     write_json(folder / "certificate.json", found | {"badge": badge_line(c, folder)})

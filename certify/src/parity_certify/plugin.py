@@ -29,11 +29,11 @@ def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None])
 
     def check(sampler: Any, *, target: Any, **settings: Any) -> Any:
         found = certified(sampler, target, tmp_path, **settings)
-        record_property("parity", found.verdict["verdict"])
-        words, note = found.verdict["verdict"], found.verdict["note"]
+        record_property("parity", found.verdict.words)
+        note = found.verdict.reason
         if found.exit_code == 1:
             pytest.fail(reproduction(found, target, settings), pytrace=False)
-        if words != "certified lossless":
+        if found.verdict.kind != "certified":
             pytest.fail(f"inconclusive: {note} (zero drafts, or too few samples, are no pass)", pytrace=False)
         print(f"parity: {note}")
         return found
@@ -72,7 +72,7 @@ def certified(
         given["draws"] = 199  # no simulated null decides at such a rate: the e-process does
     for times in LOOKS if n is None else (1.0,):
         found = certify_sampler(sampler, law, n=int(wanted * times), margin=margin, **given)
-        if found.verdict["verdict"] != "consistent":
+        if found.verdict.kind != "consistent":
             break
     return found
 
@@ -98,6 +98,6 @@ def reproduction(found: Any, target: Any, settings: dict[str, Any]) -> str:
 
     seeds = sorted({r["seed"] for r in found.rows})
     model = target if isinstance(target, str | Path) else getattr(found.law, "name", "law")
-    lines = [f"not lossless: {found.verdict['verdict']} ({found.verdict['note']})", f"target: {model}"]
+    lines = [f"not lossless: {found.verdict.words} ({found.verdict.reason})", f"target: {model}"]
     lines += [f"seeds: {seeds}", f"settings: {settings}", said_where(found.beside["where"])]
     return "\n".join(lines)

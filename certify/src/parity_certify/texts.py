@@ -160,18 +160,18 @@ def certify_texts(
     rows = half_rows(lines[:half], model, options or {}, 0)
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
         rows += half_rows(lines[half:], model, options or {}, 1)
-    v = verdict.verdicts(rows, {"sampler": "lossless"}, margin)[0]
+    v = verdict.verdicts(rows, {"sampler": "lossless"}, margin)[0]["value"]
     which = (
         "all tests: the target's conditionals" if model else f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
     )
     beside = {"n": [len(lines)], "tokens": sum(len(t["tokens"]) for t in lines), "tests": which}
-    return Certificate(v, rows, beside)
+    return Certificate(v, rows, beside=beside)
 
 
 def said(c: Certificate) -> str:
     """A short report."""
     v, b = c.verdict, c.beside
-    lines = [f"{b['n'][0]} texts, {b['tokens']} tokens: {v['verdict']}", f"  {v['note']}", f"  {b['tests']}", ""]
+    lines = [f"{b['n'][0]} texts, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}", ""]
     for r in (r for r in c.rows if r["p_value"] is not None):
         least = r["minimum_detectable_effect"]
         limit = f"; least effect that is found {least:.3g}" if least else ""

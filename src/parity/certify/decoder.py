@@ -36,4 +36,4 @@ def certify(
     """
     method = name_of(decoder)
     rows = exact(decoder, targets(models), options, claim=claim, n=n, seeds=seeds, threads=threads)
-    return Certificate(verdict.verdicts(rows, {method: claim}, margin)[0], rows)
+    return Certificate(verdict.verdicts(rows, {method: claim}, margin)[0]["value"], rows, method, claim)

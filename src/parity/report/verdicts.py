@@ -7,6 +7,7 @@ sampled.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from parity_certify import rows as R
@@ -99,11 +100,14 @@ def judge(
 
 def inconclusive(verdict: Mapping[str, Any], drafted: int, where: str) -> dict[str, Any]:
     """What is laid over a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
-    if verdict.get("verdict") not in ("certified lossless", "consistent"):
+    value = verdict.get("value")
+    if value is None or value.within or value.kind not in ("certified", "consistent"):
         return {}
     count = f"none of {drafted} drafts" if drafted else "no draft"
     note = f"{count} was accepted in the {where}: speculation was not tested"
-    return {"verdict": "inconclusive", "pill": "inconclusive: no draft accepted", "note": note, "mismatch": False}
+    value = replace(value, kind="inconclusive", reason=note)
+    said = {"verdict": value.words, "pill": f"{value.words}: no draft accepted"}
+    return said | {"value": value, "note": note, "mismatch": False}
 
 
 def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +135,4 @@ def untested(settings: Config, cell: Cell) -> dict[str, Any]:
 def openness(verdict: dict[str, Any]) -> int:
     """Of several verdicts on a cell the one that found a fault stands, else one that left something open, else the
     first, which is the exact layer's."""
-    return (
-        0 if verdict["verdict"].startswith(("lossy", "differs")) else 1 if verdict["verdict"] == "inconclusive" else 2
-    )
+    return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
