@@ -9,7 +9,7 @@ Of a decoder of your own: `parity certify decoder`.
     calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
 
 --out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}, a layer what it has beside
-its rows. See parity/equality/rows.py for a row. What a command needs of a kind, method or layer is imported by name,
+its rows. See parity_certify.rows for a row. What a command needs of a kind, method or layer is imported by name,
 so that a job depends on the sources of its own alone.
 """
 
