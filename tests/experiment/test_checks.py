@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -415,3 +416,22 @@ def test_on_and_off_are_words_where_words_are_asked_for(word):
     assert {(given["schedule"], given["truncate"]) for given in vvs} == {("off", True)}
     with pytest.raises(ConfigError, match=r"compile = .*allowed: 'auto' or 'off'"):
         checks.load(image() | yaml.safe_load("compile: on"))
+
+
+def bomb(levels):
+    """YAML of some hundred bytes whose value has 9 ** levels entries."""
+    lines = [f"a0: &a0 [{', '.join('x' * 9)}]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return yaml.safe_load("\n".join(lines))[f"a{levels - 1}"]
+
+
+@pytest.mark.parametrize("value", [bomb(12), yaml.safe_load("&i {models: *i}"), "x" * 10**6])
+@pytest.mark.parametrize("key", ["image", "seeds", "experiment"])
+def test_a_value_larger_than_memory_is_one_short_line(key, value):
+    tracemalloc.start()
+    with pytest.raises(ConfigError) as error:
+        checks.load({"image": {"methods": {"ar": [{}]}}, key: value})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert key in str(error.value) and len(str(error.value)) < 600 and "\n" not in str(error.value)
+    assert most < 20_000_000

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from parity.base.errors import ConfigError
+from parity.base.errors import ConfigError, ParityError
+from parity.embedded import tokenizer
 from parity.experiment import prompts
 from parity.experiment.data import PromptSpec
 
@@ -109,3 +110,26 @@ def test_a_device_or_a_file_too_large_is_not_read(tmp_path):
     for name, part in (("p.csv", "no regular file"), ("big.json", "allowed: at most")):
         with pytest.raises(ConfigError, match=part):
             prompts.read_prompts(PromptSpec(file=name), tmp_path)
+
+
+def test_what_the_embedded_model_cannot_read_is_refused_before_any_job():
+    spec = PromptSpec(file="mine.txt")
+    scene = "a large dotted blue square on a red background"
+    prompts.check_embedded([scene], spec, drawn=True)
+    prompts.check_embedded(["a photo of a corgi"], spec, drawn=False)
+    for wrong, drawn in (("a photo of a corgi", True), ("red " * 24, True), ("red " * 24, False)):
+        with pytest.raises(ConfigError, match=r"mine\.txt.*prompt 2.*allowed"):
+            prompts.check_embedded([scene, wrong], spec, drawn)
+
+
+def test_the_longest_embedded_prompt_fits_its_encoder():
+    for words in (prompts.PLACES - 1, prompts.PLACES):
+        caption = " ".join(["red"] * words)
+        if words < prompts.PLACES:
+            prompts.check_embedded([caption], PromptSpec(file="mine.txt"), drawn=False)
+            tokenizer.encode([caption], tokenizer.PREFIX)
+        else:
+            with pytest.raises(ConfigError):
+                prompts.check_embedded([caption], PromptSpec(file="mine.txt"), drawn=False)
+            with pytest.raises(ParityError):
+                tokenizer.encode([caption], tokenizer.PREFIX)

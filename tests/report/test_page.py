@@ -21,6 +21,7 @@ from parity.report import blocks, common, files, front, page, pictures
 from parity.report.blocks import Section
 from parity.report.collect import gather
 from parity.report.extras import Extra
+from parity.report.format import excerpt, visible
 from tests.report import made
 
 HOSTILE = [
@@ -357,3 +358,12 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
     assert views and np.isnan(grid.data["worst_difference"]).all()
     told = json.loads(gzip.decompress(base64.b64decode(views[0].data)))
     assert all(value is None for column in told["columns"] for value in column["cosine"])
+
+
+def test_control_characters_and_long_captions_are_shown_and_not_passed_on():
+    hostile = "red\x1b[31m\x00\u202etext\ud800"
+    html, _ = page.build(hostile, [Section("one", hostile, blocks.Words(hostile, "note"))])
+    assert not set("\x1b\x00\u202e\ud800") & set(html)
+    assert html.count("\\u001b[31m\\u0000\\u202etext\\ud800") >= 3
+    assert len(excerpt("x" * 20_000)) < 350 and excerpt(hostile) == visible(hostile)
+    html.encode()

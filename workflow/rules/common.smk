@@ -95,6 +95,8 @@ try:
         if EXPERIMENT.image
         else []
     )
+    if EXPERIMENT.image and any(model.source == "embedded" for model in EXPERIMENT.image.models.values()):
+        parity_prompts.check_embedded(PROMPTS, EXPERIMENT.image.prompts, drawn=not EXPERIMENT.image.reference)
     CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
     TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
     for task in TASKS.values():

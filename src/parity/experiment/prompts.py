@@ -11,14 +11,17 @@ import csv
 import io
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from parity.base.errors import ConfigError
+from parity.base.errors import ConfigError, ParityError
 from parity.experiment.data import CLASSES, PromptSpec
 
+PLACES = 24  # tokens that the embedded model reads, its end token among them
+EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
 MOST = 100_000_000  # bytes of a prompt file
 NAMES = ("prompt", "caption", "text")  # of the column, where none is named
 ENDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "coco"}  # of other names: lines
@@ -201,3 +204,18 @@ def read_prompts(spec: PromptSpec, root: Path = Path(), most: int | None = None)
             said = f"prompt {number} ({prompt[:40]!r}...) has {words} words"
             raise ConfigError(f"image.prompts.file = {spec.file!r}: {said}; allowed: at most {most}")
     return prompts
+
+
+def check_embedded(prompts: list[str], spec: PromptSpec, drawn: bool) -> None:
+    """ConfigError for the first prompt that the embedded model cannot read: more tokens than it has places or, where
+    its reference pictures are `drawn` from the prompts, no sentence of its grammar."""
+    from parity.embedded.scenes import parse
+
+    for number, prompt in enumerate(prompts, 1):
+        where = f"image.prompts.file = {spec.file!r}: prompt {number} ({prompt[:40]!r})"
+        if (tokens := len(re.findall(r"\w+|[^\w\s]+", prompt))) >= PLACES:
+            raise ConfigError(f"{where}: {tokens} tokens; allowed with source embedded: at most {PLACES - 1}")
+        try:
+            _ = drawn and parse(prompt)
+        except ParityError as error:
+            raise ConfigError(f"{where}: {error}; allowed with source embedded: such as {EXAMPLE!r}") from None

@@ -1,6 +1,7 @@
 """A value against its schema: the first thing that is wrong as one line with the key, the value and what is allowed."""
 
 import math
+import reprlib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -47,6 +48,13 @@ def _allowed(error: Any) -> str:
     )
 
 
+def brief(value: Any) -> str:
+    """The first 116 characters of a value, made without the rest of it: aliases of YAML can hold more than memory."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxdict, short.maxlist, short.maxstring, short.maxother = 3, 4, 6, 116, 116
+    return short.repr(value)[:116]
+
+
 def validate(schema: type[BaseModel], value: Any, where: str) -> BaseModel:
     try:
         return schema.model_validate(value)
@@ -56,7 +64,7 @@ def validate(schema: type[BaseModel], value: Any, where: str) -> BaseModel:
             str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)
         )
         key = ".".join(x for x in (where, path) if x) or "config"
-        shown = "" if error["type"] == "missing" else f" = {error['input']!r}"[:120]
+        shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
         names = ""
         if error["type"] == "extra_forbidden":
             names = f"; allowed: {', '.join(_fields(schema, error['loc'][:-1])) or 'no options'}"

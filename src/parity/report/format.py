@@ -1,6 +1,7 @@
 """Numbers and words as a reader sees them: never blank, never p = 0.00, as many digits as the error warrants."""
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from numbers import Number
 from typing import Any, NamedTuple
@@ -30,6 +31,22 @@ def missing(value: Any) -> bool:
     if value is None or (isinstance(value, str) and not value.strip()):
         return True
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+LONGEST = 300  # characters of a caption on the page
+
+
+def visible(text: str) -> str:
+    """Text in which characters that control a terminal or a browser (escape, null, direction marks) are shown as
+    \\u001b and not passed on."""
+    return "".join(
+        f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" else c for c in text
+    )
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a caption, visible."""
+    return visible(text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)")
 
 
 def words(value: Any, absent: str = "") -> str:

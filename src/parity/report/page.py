@@ -21,6 +21,7 @@ from parity.experiment.stand_in import BANNER
 from parity.report import common, files, front
 from parity.report.blocks import Grid, Plot, Section, walk
 from parity.report.collect import Gathered
+from parity.report.format import visible
 
 FRONT = ("verdicts", "files")  # sections of the front page
 TEMPLATES = Path(__file__).parent / "templates"
@@ -43,8 +44,9 @@ def environment() -> jinja2.Environment:
     """The templates beside this module. `draw(block)` is the macro of a block's class: what is in it is escaped."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     templates = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )  # fmt: skip
 
     def draw(block: Any) -> str:
         macros = templates.get_template("blocks.html.j2").module

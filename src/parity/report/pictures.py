@@ -11,6 +11,7 @@ from parity.decode.records import Shard
 from parity.report import thumbnails
 from parity.report.blocks import Grid, Packed, Words, packed
 from parity.report.collect import Gathered
+from parity.report.format import excerpt
 from parity.report.settings import read
 
 KIND = "discrete"
@@ -26,7 +27,7 @@ def columns_of(g: Gathered) -> tuple[list[thumbnails.Column], list[str], dict[st
     for label, cell in g.cells(KIND).items():
         features = g.files.features(cell)
         base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
-        pixels, captions = g.files.pixels(cell, COMPETE), features["captions"].tolist()[:COMPETE]
+        pixels, captions = g.files.pixels(cell, COMPETE), [excerpt(c) for c in features["captions"][:COMPETE].tolist()]
         cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
         columns.append(thumbnails.Column(label, pixels, cosine, base, model, method))
         shards[label] = g.files.shard(cell)
