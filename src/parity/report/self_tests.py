@@ -47,7 +47,8 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
         model = own["model"].where(own["layer"] != "long", "")
         samples = p.groupby([model, own["seed"]])
-        runs, weakest = samples.min(), own.loc[samples.idxmin()[samples.min().idxmax()]]
+        runs, lowest = samples.min(), samples.idxmin()
+        weakest = own.loc[int(lowest.iloc[int(runs.argmax())])]
         hit = runs <= ALPHA
         enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
         said, verdict = outcome(str(fault), int(hit.sum()), len(hit), bool(hit.groupby(level=0).all().any()), enough)
