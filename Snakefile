@@ -42,7 +42,7 @@ report: "workflow/report/workflow.rst"
 rule all:
     default_target: True
     input:
-        f"{RESULT}/report.html",
+        page_files(""),
 
 
 rule equality:

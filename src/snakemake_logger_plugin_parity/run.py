@@ -13,6 +13,9 @@ SHOWN = 8  # running jobs at most
 GATHER = ("all", "equality", "image", "text", "continuous")  # targets, which take no time
 ALONE = re.compile(r", part 0.of.1$")  # of a job that has no other part
 ALWAYS = ("Nothing to be done",)
+STOPPED = ("KeyboardInterrupt", "stopped")  # last lines of a job that Ctrl-C ended
+STOPPING = "Terminating processes on user request"  # Snakemake's own, to Ctrl-C
+OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  # what FAILED and the last line say
 
 
 def clock(seconds: float) -> str:
@@ -69,7 +72,9 @@ class Run:
         self.jobs: dict[int, Job] = {}
         self.left: dict[str, int] = {}  # jobs that wait or run, by rule
         self.took: dict[str, list[float]] = defaultdict(list)
-        self.total = self.done = self.failed = self.beside = 0
+        self.total = self.done = self.beside = 0
+        self.failed: set[int] = set()  # numbers of jobs whose last try failed
+        self.stopped = False  # by Ctrl-C
         self.began, self.started = time.monotonic(), False
         self.live: Any = None
         self.last: list[str] = []
@@ -83,6 +88,10 @@ class Run:
             self.last.append(record.getMessage())
         elif known is not None:
             known(vars(record))
+        elif STOPPING in str(record.msg):
+            self.stopped = True
+        elif any(text in record.getMessage() for text in OF_A_JOB) and (self.stopped or self.failed or self.jobs):
+            return
         elif record.levelno >= WARNING or (event is None and self.wanted(str(record.msg))):
             self.through(record)
 
@@ -114,6 +123,7 @@ class Run:
     def on_job_finished(self, said: dict[str, Any]) -> None:
         job = self.jobs.pop(said["job_id"], None)
         self.done += 1
+        self.failed.discard(said["job_id"])
         if job is None:
             return
         seconds = time.monotonic() - job.began
@@ -125,9 +135,12 @@ class Run:
 
     def on_job_error(self, said: dict[str, Any]) -> None:
         job = self.jobs.pop(said["jobid"], None) or Job(said["rule_name"], said["rule_name"], said.get("log") or [])
-        self.failed += 1
         self.forget(job)
         line, tail = job.error()
+        self.stopped = self.stopped or line in STOPPED
+        if self.stopped:
+            return
+        self.failed.add(said["jobid"])
         self.say(f"FAILED {job.name}\n  {line}")
         for text in tail:
             self.say(f"  | {text}")
@@ -178,7 +191,7 @@ class Run:
         lines.append(
             f"{self.done} of {self.total} jobs, {clock(now - self.began)}"
             + (f", about {clock(left)} left" if left is not None else "")
-            + (f", {self.failed} failed" if self.failed else "")
+            + (f", {len(self.failed)} failed" if self.failed else "")
         )
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
@@ -214,9 +227,11 @@ class Run:
         for job in self.jobs.values():
             self.forget(job)
         self.jobs.clear()
-        if self.done or self.failed:
-            wrong = f", {self.failed} failed" if self.failed else ""
+        if self.stopped:
+            self.say("stopped; the same command continues")
+        elif self.done or self.failed:
+            wrong = f", {len(self.failed)} failed" if self.failed else ""
             self.say(f"{self.done} of {self.total} jobs in {clock(time.monotonic() - self.began)}{wrong}")
         for text in self.last:
             self.say(text)
-        self.done, self.failed, self.last = 0, 0, []
+        self.done, self.failed, self.stopped, self.last = 0, set(), False, []

@@ -1,6 +1,7 @@
 """Files are whole or absent, and damage is noticed when they are read."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -156,3 +157,10 @@ def test_what_is_replaced_of_snakemake_is_there():
     plan = type("Plan", (), {"check_output_mtime": None})
     machine.pass_over_clocks(plan)
     assert asyncio.run(plan().check_output_mtime("job", [])) is None
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError, match="out.json"), files.whole(tmp_path / "out.json") as part:
+        part.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())

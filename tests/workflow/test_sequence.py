@@ -32,9 +32,18 @@ def test_a_run_without_its_page_fails(project, snakemake):
     """Whatever Snakemake takes for finished: here the default target asks for the checkpoint alone."""
     main = project / "Snakefile"
     text = main.read_text()
-    asked = '    input:\n        f"{RESULT}/report.html",\n'
+    asked = '    input:\n        page_files(""),\n'
     assert asked in text
     main.write_text(text.replace(asked, "    input:\n        list(paths.manifests(EXPERIMENT).values()),\n"))
     run = snakemake()
     assert run.returncode != 0
     assert "results/tiny/report.html" in run.stdout + run.stderr
+
+
+def test_a_file_of_the_page_that_is_gone_is_made_again(project, snakemake):
+    finish(project, snakemake, config="tiny.yaml")
+    for name in ("records.parquet", "summary.csv", "index.html"):
+        file = project / "results/tiny" / name
+        file.rename(file.with_suffix(".gone"))
+        assert {rule for rule, _ in jobs(snakemake("-n"))} == {"report"}
+        file.with_suffix(".gone").rename(file)

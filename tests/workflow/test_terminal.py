@@ -136,3 +136,31 @@ def test_snakemake_finds_it():
 
 def test_times_read_as_times():
     assert [clock(s) for s in (4.2, 187, 3723)] == ["4 s", "3:07", "1:02:03"]
+
+
+def test_a_run_that_is_stopped_is_one_line(tmp_path):
+    stream, log = io.StringIO(), tmp_path / "0.log"
+    run = Run(stream, False, logging.StreamHandler(stream))
+    run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
+    for number, last in ((1, "KeyboardInterrupt"), (2, "stopped")):
+        log.write_text(f"Traceback (most recent call last):\n  File x\n{last}\n")
+        run.take(job(number, log))
+        run.take(record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command of the rule"))
+        run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)]))
+    run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
+    run.end()
+    assert stream.getvalue().splitlines()[1:] == ["stopped; the same command continues"]
+
+
+def test_a_job_that_is_tried_again_counts_once(tmp_path):
+    stream, log = io.StringIO(), tmp_path / "0.log"
+    run = Run(stream, False, logging.StreamHandler(stream))
+    log.write_text("error: no such file\n")
+    run.take(record(LogEvent.RUN_INFO, stats={"checkpoint": 2, "total": 2}))
+    for number in (1, 1, 1, 2):
+        run.take(job(number, log))
+        run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="checkpoint", log=[str(log)]))
+    run.take(job(2, log))
+    run.take(record(LogEvent.JOB_FINISHED, job_id=2))
+    run.end()
+    assert "1 of 2 jobs" in stream.getvalue() and ", 1 failed" in stream.getvalue()

@@ -79,7 +79,13 @@ def listed(flag, files):
 
 def section_page(section):
     """The page of one section alone; nothing where the experiment has no such section."""
-    return f"{RESULT}/{section}/report.html" if getattr(EXPERIMENT, section) else []
+    return page_files(f"{section}/") if getattr(EXPERIMENT, section) else []
+
+
+def page_files(part):
+    """All files of a page, so that a missing one is made again. part: "" or the section's folder with a slash."""
+    names = ("report.html", "index.html", *(f"{t}.csv" for t in ("summary", "equality", "self_tests", "published")))
+    return [f"{RESULT}/{part}{name}" for name in (*names, "records.parquet")]
 
 
 def announce(*pages):

@@ -32,8 +32,10 @@ def whole(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         os.chmod(part, allowed)  # what wrote it may have made a file of its own
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # of a full disk, a write says no more than that
         raise
     if os.name == "posix":  # elsewhere a folder cannot be opened
         folder = os.open(path.parent, os.O_RDONLY)

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -75,6 +76,10 @@ def one_line(main: Callable[[], None]) -> None:
     except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one has nothing to add
+        print("stopped", file=sys.stderr)
+        raise SystemExit(130) from None
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not SCARCE.search(str(error)):
             raise
