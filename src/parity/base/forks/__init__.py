@@ -57,6 +57,7 @@ def begin() -> None:
     def end() -> None:
         os.close(held)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a job outlives Snakemake, as it always did
+            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C
             process.wait(60)
 
     atexit.register(end)
