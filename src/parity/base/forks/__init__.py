@@ -56,8 +56,8 @@ def begin() -> None:
 
     def end() -> None:
         os.close(held)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a job outlives Snakemake, as it always did
-            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C
+        # a job outlives Snakemake, as it always did; a second Ctrl-C is quiet
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(60)
 
     atexit.register(end)
