@@ -3,6 +3,8 @@
 import re
 import tomllib
 
+from packaging.specifiers import SpecifierSet
+
 from tests.workflow.conftest import ROOT
 
 LOCK = ROOT / "envs/requirements.txt"
@@ -40,3 +42,9 @@ def test_the_conda_environment_has_them_too():
     have = locked()
     assert len(said) > 100
     assert {name: v for name, v in said.items() if have.get(plain(name), v) != v} == {}
+
+
+def test_python_3_11_to_3_13_are_supported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    admitted = SpecifierSet(project["project"]["requires-python"])
+    assert [minor for minor in range(8, 20) if f"3.{minor}.0" in admitted] == [11, 12, 13]
