@@ -160,7 +160,7 @@ def test_what_is_replaced_of_snakemake_is_there():
 
 
 def test_a_full_disk_names_the_file(tmp_path):
-    with pytest.raises(OSError, match="out.json"), files.whole(tmp_path / "out.json") as part:
+    with pytest.raises(OSError, match=r"out\.json"), files.whole(tmp_path / "out.json") as part:
         part.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir())
