@@ -145,9 +145,7 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path):
     for number, last in ((1, "KeyboardInterrupt"), (2, "stopped")):
         log.write_text(f"Traceback (most recent call last):\n  File x\n{last}\n")
         run.take(job(number, log))
-        run.take(
-            record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command")
-        )
+        run.take(record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command"))
         run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)]))
     run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
     run.end()

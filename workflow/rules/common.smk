@@ -27,7 +27,9 @@ if (ROOT / "src").is_dir():
 try:
     from parity.base import alone, forks, machine, verdicts
 except ModuleNotFoundError as missing:
-    print(f"error: {missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)", file=sys.stderr)
+    print(
+        f"error: {missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)", file=sys.stderr
+    )
     sys.exit(1)
 
 if MAIN:
