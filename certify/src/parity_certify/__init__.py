@@ -2,6 +2,9 @@
 
 from parity_certify import certify_sampler, law
 print(certify_sampler(my_sampler, law(f, vocab=4, ...)))     anything that turns prompts and a seed into tokens
+print(certify_verifier(verify))                              the accept-or-resample function of speculative sampling
+print(certify_command(["./engine"], read_law("law.json")))   an engine in any language, over stdin and stdout
+print(certify_samples("samples.jsonl", law))                 samples drawn elsewhere
 """
 
 from importlib import import_module
@@ -9,7 +12,8 @@ from typing import Any
 
 _WHERE = {
     "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "sampler",
-    "Law": "laws", "law": "laws",
+    "certify_verifier": "verifier", "Problem": "verifier", "certify_command": "command", "certify_samples": "samples",
+    "Law": "laws", "law": "laws", "read_law": "law_file", "write_law": "law_file",
 }  # fmt: skip
 __all__ = list(_WHERE)
 

@@ -70,6 +70,9 @@ class Drawn:
 def tokens_of(found: Any, rows: int, law: Law) -> np.ndarray:
     """Tokens [rows, L] of what a sampler returned, all behind an end token set to it; ParityError for anything else."""
     L, V, end = law.length, law.vocab, law.end
+    whole_at_once = isinstance(found, np.ndarray) and found.shape == (rows, L) and found.dtype == np.int64
+    if whole_at_once and end is None and found.min(initial=0) >= 0 and found.max(initial=0) < V:
+        return found
     lines = [np.asarray(line) for line in found] if isinstance(found, list | tuple) else np.asarray(found)
     if len(lines) != rows:
         raise ParityError(f"sampler: {len(lines)} sequences for {rows} prompts; allowed: one each")
