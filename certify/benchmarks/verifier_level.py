@@ -22,7 +22,8 @@ def print_level(repeats: int, n: int) -> None:
     for name, (verify, shape, problems) in CORRECT.items():
         begin, rejected = time.perf_counter(), 0
         for seed in range(repeats):
-            found = certify_verifier(verify, shape=shape, problems=problems, n=n, alpha=ALPHA, seeds=(1000 + seed,))
+            settings = {"n": n, "alpha": ALPHA, "seeds": (1000 + seed,), "draws": 999}
+            found = certify_verifier(verify, shape=shape, problems=problems, **settings)
             rejected += any(r["test"] == "all looks" and r["verdict"] == "rejected" for r in found.rows)
         print(f"{name:34} {rejected:4}  {time.perf_counter() - begin:.0f} s", flush=True)
 

@@ -3,6 +3,10 @@
     transformers [--target DIR] [--assistant DIR] -- num_assistant_tokens=4     `generate`, in its speculative ways
     server --url http://127.0.0.1:8080 --target DIR                             an OpenAI-compatible server
     sampler FILE.py:FUNCTION --target DIR (or --law FILE.py:FUNCTION ...)       sample(prompts [n, P], seed)
+    verifier FILE.py:FUNCTION [--shape batch]                                   the accept-or-resample function alone
+    command --law law.json -- ./engine law.json                                 any language, over stdin and stdout
+    samples FILE --law law.json                                                 samples drawn elsewhere
+    law --out law.json                                                          a table model for an engine's tests
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
@@ -153,6 +157,45 @@ def sampler(a: argparse.Namespace) -> int:
     return judged(a, sample, law, spec, a.sampler.rpartition(":")[2])
 
 
+def verifier(a: argparse.Namespace) -> int:
+    settings = {"vocab": a.vocab, "drafts": a.drafts, "shape": a.shape, "margin": a.margin, "alpha": a.alpha, "n": a.n}
+    found = leaf("parity_certify.verifier").certify_verifier(
+        load(a.verifier), seeds=(a.seed, a.seed + 1), name=a.verifier.rpartition(":")[2], **settings
+    )
+    return show(found, a.out, {"verifier": a.verifier})
+
+
+def command(a: argparse.Namespace) -> int:
+    law, own = leaf("parity_certify.law_file").read_law(a.law), a.rest
+    if not own:
+        raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
+    settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "repeat": a.repeat}
+    settings |= {"batch": a.batch, "seeds": (a.seed, a.seed + 1), "timeout": a.timeout, "folder": a.out}
+    found = leaf("parity_certify.command").certify_command(own, law, **settings)
+    return show(found, a.out, {"engine": shlex.join(own), "law": str(a.law)})
+
+
+def samples(a: argparse.Namespace) -> int:
+    law = leaf("parity_certify.law_file").read_law(a.law)
+    found = leaf("parity_certify.samples").certify_samples(a.samples, law, margin=a.margin, alpha=a.alpha)
+    return show(found, a.out, {"samples": str(a.samples), "law": str(a.law)})
+
+
+def law(a: argparse.Namespace) -> int:
+    tools = leaf("parity_certify.law_file")
+    tools.write_law(tools.random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
+    print(a.out or "law.json")
+    return 0
+
+
+def show(found: Any, out: Path | None, spec: dict[str, Any]) -> int:
+    """Print the certificate and write its page, where asked: the exit code."""
+    print(found)
+    if out:
+        leaf("parity_certify.page").write(found, out, spec)
+    return found.exit_code
+
+
 def texts(a: argparse.Namespace) -> int:
     found = leaf("parity_certify.texts").certify_texts(a.target, a.texts, options=dict(a.options))
     print(leaf("parity_certify.texts").said(found))
@@ -207,6 +250,28 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     p.add_argument("--target", type=Path, help="folder of the model whose law it is")
     p.add_argument("--law", help="FUNCTION of prefixes [n, P + t] -> probabilities [n, V]")
     p.add_argument("--vocab", type=int, default=0)
+    p = way(verifier, "verify(draft_tokens, draft_probs, target_probs) -> tokens", enumerated=False)
+    p.add_argument("verifier", help="MODULE:FUNCTION or FILE.py:FUNCTION")
+    p.add_argument("--shape", choices=("row", "batch", "tree"), default="row", help="of its arguments (row)")
+    p.add_argument("--vocab", type=int, default=4)
+    p.add_argument("--drafts", type=int, default=3, help="drafted tokens, K (3)")
+    judging_flags(p)
+    p.add_argument("--n", type=int, help="sequences a problem (as many as --margin needs)")
+    p = way(command, "an engine over stdin and stdout; the command follows after --", enumerated=False)
+    p.add_argument("--law", type=Path, required=True, help="a file of `law`")
+    p.add_argument("--timeout", type=float, default=60, help="seconds for an answer (60)")
+    judging_flags(p)
+    p.add_argument("--n", type=int, help="sequences (as many as --margin needs)")
+    p.add_argument("--minutes", type=float, help="no more than fit into this time")
+    p.add_argument("--repeat", type=int, help="sequences of a rejection's repeat")
+    p.add_argument("--batch", type=int, default=500, help="sequences of a request (500)")
+    p = way(samples, "samples drawn elsewhere: JSON lines or CSV", enumerated=False)
+    p.add_argument("samples", type=Path)
+    p.add_argument("--law", type=Path, required=True, help="a file of `law`")
+    judging_flags(p)
+    p = way(law, "write a random table model and its draft model", enumerated=False)
+    p.add_argument("--vocab", type=int, default=4)
+    p.add_argument("--length", type=int, default=3)
     p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
     p.add_argument("--target", type=Path, help="without it by the file's own top_logprobs, in fewer tests")
     p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
@@ -218,6 +283,11 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     for add in more:
         add(way)
     return main
+
+
+def judging_flags(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--margin", type=float, default=0.05, help="TV below which a bound certifies (0.05)")
+    p.add_argument("--alpha", type=float, default=0.05, help="false alarms (0.05)")
 
 
 def sampling_flags(p: argparse.ArgumentParser) -> None:
@@ -243,7 +313,8 @@ def main(*more: Callable[[Any], None]) -> None:
     at = given.index("--") if "--" in given else len(given)
     try:
         a = parser(more).parse_args(given[:at])
-        a.options = [option(text) for text in given[at + 1 :]]
+        a.rest = given[at + 1 :]
+        a.options = [] if a.way == "command" else [option(text) for text in a.rest]
         if a.way == "models" and a.out is None:
             raise ParityError("--out: needed: the folder to write to")
         code = a.run(a)

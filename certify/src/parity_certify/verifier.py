@@ -264,6 +264,7 @@ def certify_verifier(
     seeds: Sequence[int] = (0, 1),
     batch: int | None = None,
     claim: str = "lossless",
+    draws: int = evidence.DRAWS,
     name: str = "",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Certificate:
@@ -273,6 +274,7 @@ def certify_verifier(
     problems  kinds, or `Problem`s with laws of your own
     n         sequences a problem; None: as many as a bound below `margin` needs
     batch     sequences between two looks; None: a tenth of n
+    draws     of the simulated null of each fixed size
     A keyword `rng` of the verifier gets a generator of numpy; the generators of random, numpy and torch are seeded.
     """
     check_settings(margin=margin, alpha=alpha, n=n, repeat=repeat, batch=batch, branches=branches)
@@ -291,7 +293,12 @@ def certify_verifier(
         law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
         size = n or int(SPARE * evidence.needed(law.cells, margin))
         settings: dict[str, Any] = {"repeat": repeat, "margin": margin, "alpha": alpha / len(cases), "seeds": seeds}
-        settings |= {"batch": batch or max(100, size // 10), "claim": claim, "name": name or name_of(verify)}
+        settings |= {
+            "draws": draws,
+            "batch": batch or max(100, size // 10),
+            "claim": claim,
+            "name": name or name_of(verify),
+        }
         found.append(certify_sampler(sampler, law, n=size, tell=tell, **settings))
         if found[-1].verdict.kind == "lossy":
             break

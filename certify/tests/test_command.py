@@ -1,0 +1,125 @@
+"""Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity_certify import certify_command, read_law, write_law
+from parity_certify.errors import ParityError
+from parity_certify.law_file import random_law
+
+EXAMPLE = Path(__file__).parents[1] / "examples/c/engine.c"
+QUIET = {"tell": lambda text: None}
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+@pytest.mark.parametrize(("flags", "kind"), [([], "certified"), (["-DFAULT"], "lossy")])
+def test_the_example_in_c(tmp_path, flags, kind):
+    write_law(random_law(4, 3), tmp_path / "law.json")
+    engine = tmp_path / "engine"
+    subprocess.run([COMPILER, "-O1", "-Wall", "-Werror", *flags, "-o", engine, EXAMPLE], check=True)
+    law = read_law(tmp_path / "law.json")
+    found = certify_command([str(engine), str(tmp_path / "law.json")], law, margin=0.05, **QUIET)
+    assert found.verdict.kind == kind, str(found)
+    assert 0 < found.beside["accepted"] < found.beside["drafted"]
+
+
+ENGINE = """
+import json, random, sys, time
+for line in sys.stdin:
+    r = json.loads(line)
+    random.seed(r["seed"])
+    tokens = [random.choices(range(2), k=r["length"]) for _ in r["prompts"]]
+    answer = {"id": r["id"], "tokens": tokens}
+    ANSWER
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def command(file, answer="pass"):
+    file.write_text(ENGINE.replace("ANSWER", answer))
+    return [sys.executable, str(file)]
+
+
+def coin():
+    law = random_law(2, 2)
+    law.tables[:] = 0.5
+    return law
+
+
+def test_an_engine_without_counts_is_certified(tmp_path):
+    found = certify_command(command(tmp_path / "engine.py"), coin(), margin=0.1, **QUIET)
+    assert found.verdict.kind == "certified" and found.beside["drafted"] is None
+
+
+def test_an_engine_that_accepts_nothing_is_inconclusive(tmp_path):
+    own = command(tmp_path / "engine.py", "answer |= {'drafted': 9, 'accepted': 0}")
+    assert certify_command(own, coin(), margin=0.1, **QUIET).verdict.kind == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("sys.exit('out of memory')", r"request 0: the engine ended .*\(exit code 1\); stderr: out of memory"),
+        ("print('hello', flush=True)", "request 0: line 'hello' is no JSON"),
+        ("time.sleep(60)", "request 0: no answer in 2 seconds"),
+        ("answer['id'] = 7", "request 0: line .*allowed: an object with the request's id"),
+        ("answer = {'id': 0, 'error': 'no such prompt'}", "the engine's error: no such prompt"),
+        ("answer['tokens'][3][1] = 9", "row 3, position 1: token 9; allowed: 0 to 1; line '{"),
+        ("answer['tokens'][3] = [0]", "row 3: 1 tokens and no end token; allowed: 2; line '{"),
+        ("answer['tokens'][3] = [0.0, 1.0]", "row 3: .*float64; allowed: 2 token numbers; line '{"),
+        ("answer['tokens'].pop()", "499 sequences for 500 prompts; allowed: one each; line '{"),
+        ("answer['drafted'] = 'many'", "drafted and accepted, integers"),
+    ],
+)
+def test_a_failing_engine_is_one_line(tmp_path, answer, message):
+    with pytest.raises(ParityError, match=message) as caught:
+        certify_command(command(tmp_path / "engine.py", answer), coin(), timeout=2, **QUIET)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_a_command_that_is_none_is_one_line():
+    with pytest.raises(ParityError, match=r"command: \./no-such-engine: does not start"):
+        certify_command(["./no-such-engine"], coin())
+    with pytest.raises(ParityError, match="allowed: a list"):
+        certify_command("./engine", coin())
+
+
+def test_a_law_file_loses_nothing(tmp_path):
+    law = random_law(4, 3, seed=5)
+    write_law(law, tmp_path / "law.json")
+    found = read_law(tmp_path / "law.json")
+    assert (found.tables == law.tables).all() and (found.extra["draft"] == law.extra["draft"]).all()
+    assert (tmp_path / "law.json").read_text().startswith('{\n "format": "parity-law",\n "version": 1')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.replace("parity-law", "law"), "format: allowed: 'parity-law', version 1"),
+        (lambda t: t.replace('"vocab": 4', '"vocab": 5'), r"target: allowed: levels of \[1, 5\] rows, each of 5"),
+        (lambda t: t.replace('"vocab": 4', '"vocab": "x"'), "vocab 'x': allowed: an integer"),
+        (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a law"),
+        (lambda t: t.replace('"0.', '"nan', 1), "target: allowed|target, row 0: not a law"),
+        (lambda t: t[:50], "no law"),
+    ],
+)
+def test_a_law_file_that_is_none_is_one_line(tmp_path, change, message):
+    file = tmp_path / "law.json"
+    write_law(random_law(4, 2), file)
+    file.write_text(change(file.read_text()))
+    with pytest.raises(ParityError, match=message) as caught:
+        read_law(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_laws_that_differ_by_prompt_are_no_file(tmp_path):
+    law = random_law(3, 2)
+    both = type(law)("two", np.array([[0], [1]]), np.stack([law.tables[0], law.tables[0][:, ::-1]]), 2)
+    with pytest.raises(ParityError, match="different laws; allowed: one table"):
+        write_law(both, tmp_path / "law.json")
