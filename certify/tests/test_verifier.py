@@ -96,6 +96,8 @@ def spoiled(value):
         (returns([0, 3]), r"verify: row 0: \[0, 3\]; allowed"),
         (returns([0, 1, 0, 1]), r"verify: row 0: \[0, 1, 0, 1\]; allowed"),
         (returns([0, 1]), "verify: the same tokens under different seeds"),
+        (returns([0, 1]) | {"shape": "tree"}, "verify: failed on shape 'tree': TypeError"),
+        ({"verify": lambda *own: [0], "shape": "tree", **SMALL}, "verify: the same tokens under different seeds"),
         (returns([[0, -1, 1]] * 200) | {"shape": "batch"}, r"verify: row 0: \[0, -1, 1\]; allowed"),
         (returns([[0.0, 1.0]] * 200) | {"shape": "batch"}, "verify: tokens of float64; allowed: integers"),
         (returns([[0, 1]]) | {"shape": "batch"}, r"verify: shape \(1, 2\); allowed: \[200, 3\]"),

@@ -231,20 +231,26 @@ class Drafted:
         return self.pad(lines), accepted, drafted
 
 
-def check_seed(sampler: Drafted) -> None:
-    """ParityError for a verifier that returns the same tokens for the same drafts whatever its seed."""
-    rng = np.random.default_rng(0)
-    if sampler.shape == "tree":
-        return
-    tokens, q, p = sampler.make_drafts(200, rng)
+def check_verify(sampler: Drafted) -> None:
+    """ParityError for a verifier that fails, or returns the same tokens for the same drafts whatever its seed."""
+    tokens, q, p = sampler.make_drafts(200, np.random.default_rng(0))
 
     def run(seed: int) -> np.ndarray:
         keywords = sampler.seeded(seed)
+        if sampler.shape == "tree":
+            return sampler.verify_trees(len(tokens), np.random.default_rng(0), keywords)[0]
         if sampler.shape == "batch":
             return sampler.check_batch(sampler.verify(tokens, q, p, **keywords), len(tokens))
         return sampler.pad([sampler.verify(*row, **keywords) for row in zip(tokens, q, p, strict=True)])
 
-    if (run(1) == run(2)).all():
+    try:
+        same = (run(1) == run(2)).all()
+    except ParityError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise ParityError(f"verify: failed on shape {sampler.shape!r}: {what}") from error
+    if same:
         sources = "its keyword rng, or random's, numpy's or torch's global generator"
         raise ParityError(f"verify: the same tokens under different seeds; allowed: one that draws from {sources}")
 
@@ -289,7 +295,7 @@ def certify_verifier(
     for case in cases:
         sampler = Drafted(verify, case, shape, branches, drafts)
         if not found:
-            check_seed(sampler)
+            check_verify(sampler)
         law = Law(case.name, np.zeros((1, 1), dtype=np.int64), case.target[None], drafts + 1)
         size = n or int(SPARE * evidence.needed(law.cells, margin))
         settings: dict[str, Any] = {"repeat": repeat, "margin": margin, "alpha": alpha / len(cases), "seeds": seeds}
