@@ -59,6 +59,8 @@ def test_what_snakemake_alone_would_make_of_it_is_text():
         ("equality={alpha: 1e-2}", ["equality.alpha = '1e-2'", "write 1.0e-02, unquoted"]),
         ("equality={alpha: 1.0e-02}", []),  # what the hint says is right
         ("scale=0", ["scale = 0", "greater than 0"]),
+        ("image=&i {models: *i}", ["image.models: an alias of YAML", "allowed: values that end"]),
+        ("seeds=&i [*i]", ["seeds.0: an alias of YAML", "allowed: values that end"]),
     ],
 )
 def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
@@ -68,6 +70,13 @@ def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
     with pytest.raises(ConfigError) as error:
         loaded(entry)
     assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
+
+
+def test_a_configuration_that_holds_itself_is_one_line_and_one_that_repeats_itself_is_visited_once():
+    text = "a0: &a0 {x: y}\n" + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 60))
+    given.check_circles(yaml.safe_load(text))  # 9 ** 59 values, were each visited as often as it is named
+    with pytest.raises(ConfigError, match=r"image\.models: an alias of YAML"):
+        given.overlaid(yaml.safe_load("image: &i {models: *i}"), {})
 
 
 def test_scale_is_a_share_of_the_images_of_every_section_and_has_a_folder_of_its_own():

@@ -55,6 +55,26 @@ def placed(key: str, value: Any) -> dict[str, Any]:
     return {sections[0]: {key: value}}
 
 
+def check_circles(value: Any) -> None:
+    """ConfigError for a value that holds itself, as an alias of YAML can. Each value is visited once, however often
+    aliases repeat it."""
+    around: set[int] = set()
+    done: set[int] = set()
+
+    def visit(key: str, inner: Any) -> None:
+        if id(inner) in around:
+            raise ConfigError(f"{key}: an alias of YAML refers to what it is in; allowed: values that end")
+        if not isinstance(inner, Mapping | list) or id(inner) in done:
+            return
+        around.add(id(inner))
+        for name, below in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+            visit(f"{key}.{name}" if key else str(name), below)
+        around.remove(id(inner))
+        done.add(id(inner))
+
+    visit("", value)
+
+
 def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Lay `more` over `base`, in place and deep; None takes a key out."""
     for key, value in more.items():
@@ -74,10 +94,13 @@ def overlaid(raw: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
     raw   as Snakemake merged it
     said  what the command line gave, as Snakemake read it
     """
+    check_circles(raw)
     result: dict[str, Any] = {}
     merge(result, {key: value for key, value in raw.items() if key not in said or key in Config.model_fields})
     for key, value in said.items():
-        merge(result, placed(key, typed(value)))
+        more = {key: typed(value)}
+        check_circles(more)
+        merge(result, placed(key, more[key]))
     return result
 
 
