@@ -1,10 +1,13 @@
 """Faults that show late, far, or in small batches alone, of every kind: found on both seeds at half of the default
 size."""
 
+from importlib import import_module
+
 import pytest
 
 from parity.equality.faults import long as discrete
 from parity.equality.faults import longanysubset, longcontinuous, planted
+from parity.experiment.options import methods, on_enumerable, options
 
 QUICK = [
     (discrete, "spec: small batch", "batches"),
@@ -41,3 +44,35 @@ def test_every_kind_plants_faults_beside_correct_decoders():
 )
 def test_a_correct_decoder_is_not_rejected(module, method):
     assert {r["as_required"] for r in found(module, method, [0, 1])} == {True}
+
+
+HOLES = [
+    (discrete, "ar: twins of 9 to 64", "batches"),
+    (discrete, "sjd: accept reuse", "noise"),
+    (discrete, "sjd: late residual", "likelihood"),
+    (longanysubset, "assd: accept reuse", "noise"),
+    (longanysubset, "assd: beyond 128", "likelihood"),
+    (longanysubset, "sequential: twins of 9 to 64", "batches"),
+    (longcontinuous, "mar: late reuse", "noise"),
+    (longcontinuous, "cspd: beyond 128", "likelihood"),
+    (longcontinuous, "mar: twins of 9 to 64", "batches"),
+]
+
+
+@pytest.mark.parametrize(("module", "method", "test"), HOLES, ids=[h[1] for h in HOLES])
+def test_shared_reused_and_late_faults_are_found_on_two_seeds(module, method, test):
+    rows = found(module, method, [0, 1])
+    assert {r["as_required"] for r in rows if r["test"] == test} == {True}
+    assert [r["verdict"] for r in rows if r["test"] == test] == ["rejected", "rejected"]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "anysubset", "continuous"])
+def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
+    long = import_module(f"parity.equality.long.{kind}")
+    for method in methods(kind):
+        module, own = import_module(f"parity.decoders.{kind}.{method}"), options(kind, method, {})
+        if not on_enumerable(kind, method, own):
+            continue
+        (target,) = (t for t in long.targets(own, 6400, which=getattr(module, "TARGETS", "")) if t.alone)
+        rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
+        assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method

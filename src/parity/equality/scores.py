@@ -18,6 +18,8 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
                    borders of a window
     likelihood     log p(x) against its mean, and what a sequence's sum of it spreads: likelihood's own law
     correlations   log p(x) with itself at every distance
+    agreement      whether any two sequences of a batch of a run's size agree more often than independent ones do
+    noise          whether a random number is read in two rows or at two places (parity.equality.long.reuse)
     rows           whether neighbouring sequences agree as often as independent ones do
     pairs          counts of any two tokens of a sequence, against their law
 
@@ -39,7 +41,7 @@ CELL = 40.0  # expected number in a cell of two tokens' table: the smallest p of
 PARTS = 8
 TESTS = (
     "positions", "slots", "transitions", "distances", "likelihood", "likelihood spread", "correlations", "rows",
-    "pairs", "batches", "order", "PIT", "support",
+    "pairs", "batches", "agreement", "noise", "order", "PIT", "support",
 )  # fmt: skip
 
 
@@ -185,9 +187,10 @@ def by_slot(
 
 
 def by_context(
-    layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, slot: np.ndarray | None, **place: Any
+    layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, slot: np.ndarray | None, far: bool, **place: Any
 ) -> list[Row]:
-    """The tests of tables. asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
+    """The tests of tables, without that of distances where the sequence is too long for it (`far`).
+    asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
     L, V = p.shape[1:]
     free = np.asarray(asked.any(0))
     count = int(asked.sum())
@@ -198,13 +201,19 @@ def by_context(
     found = [smallest(layer, "positions", count, by_place, lambda i: f"position {where[i]}", **place)]
     if slot is not None:
         found.append(by_slot(layer, tokens, slot, (one, p, square), free, **place))
-    pair = together(tokens, p, asked)
-    near = [np.stack([x[i, :, i + 1] for i in range(L - 1)]) for x in pair]  # [L - 1, V, ...]
     part = np.arange(L - 1) * PARTS // (L - 1)
-    in_parts = [np.concatenate([x[part == k].sum(0) for k in range(PARTS)]) for x in near]
+    before = hot(tokens, V)[:, :-1].astype(float)
+    in_parts = [
+        np.concatenate(
+            [np.tensordot(before[:, part == k], x[:, 1:][:, part == k], ([0, 1], [0, 1])) for k in range(PARTS)]
+        )
+        for x in (one, p, square)
+    ]
     table = folded(sums_of(*in_parts), np.repeat(np.arange(PARTS), V), PARTS)
     found.append(smallest(layer, "transitions", count, table, lambda i: f"part {i + 1} of {PARTS}", **place))
-    i = np.arange(L)
+    if far:
+        return found
+    pair, i = together(tokens, p, asked), np.arange(L)
     apart = [np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in pair]  # [(L - 1) V, ...]
     table = folded(sums_of(*apart), np.repeat(np.arange(L - 1), V), L - 1)
     found.append(smallest(layer, "distances", count, table, lambda i: f"distance {i + 1}", **place))
@@ -276,6 +285,31 @@ def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **
     return normal(layer, "rows", int(asked.sum()) // 2, np.array(zs), lambda i: f"half {i + 1}", **values)
 
 
+def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarray, size: int, **place: Any) -> Row:
+    """Whether any two sequences of one batch of `size` agree more often than independent ones do.
+
+    Of a pair that agrees at S of its tokens, of which sum p_a . p_b were expected given the past, 2^S exp(-expected) is
+    an e-value (a supermartingale); so is the mean over all pairs, and its inverse a p-value (Ville 1939)."""
+    asked = ~(known | ((p.max(2) == 1) | known).all(0))
+    values, most, compared = [], 0.0, 0
+    for begin in range(0, len(tokens) - 1, size):
+        x, law, free = (a[begin : begin + size] for a in (tokens, p, asked))
+        first, second = np.triu_indices(len(x), 1)
+        both = free[first] & free[second]
+        agree = ((x[first] == x[second]) & both).sum(1)
+        dots = np.einsum("alv,blv->abl", law, law, optimize=True)[first, second]
+        expected = (dots * both).sum(1)
+        values.append(agree * math.log(2) - expected)
+        most, compared = (
+            max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max())),
+            compared + both.sum(),
+        )
+    each = np.concatenate(values)
+    p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
+    note = f"{len(each)} pairs of sequences, in batches of {size}"
+    return R.row(layer, "agreement", int(compared), p_value=p_value, effect=most, note=note, **place)
+
+
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
     """Chi-squares of the counts of every two positions' tokens; cells that expect too few are one."""
     n, L = tokens.shape
@@ -310,12 +344,14 @@ def score_rows(
     slot: np.ndarray | None = None,
     known: np.ndarray | None = None,
     scores: tuple[np.ndarray, np.ndarray] | None = None,
+    far: bool = False,
     **place: Any,
 ) -> list[Row]:
     """A row a test. Forced positions (a law that is certain in every row) take no part.
 
     slot    [n, L] place of each token in the run of its pass, for decoders of which it is known before the token is
             drawn
+    far     no test of every two places: their number grows with the square of the length
     scores  log p less its mean and its variance [n, L], where that is not p's: p is then of parts of a density's range
     """
     given = np.zeros(tokens.shape, bool) if known is None else known
@@ -324,7 +360,7 @@ def score_rows(
     asked = ~given & ~forced
     p = np.where(asked[..., None], p, 0)
     found = [
-        *by_context(layer, tokens, p, asked, slot, **place),
+        *by_context(layer, tokens, p, asked, slot, far, **place),
         *by_likelihood(layer, *(scores or log_scores(tokens, p, asked)), int(asked.sum()), **place),
         by_rows(layer, tokens, p, asked, **place),
     ]

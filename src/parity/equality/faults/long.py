@@ -18,6 +18,7 @@ from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.steps import Step
+from parity.decoders.verification import race
 from parity.equality.faults import Trial, altered
 from parity.equality.long.discrete import targets
 from parity.equality.scores import TESTS
@@ -28,6 +29,7 @@ from parity.models.discrete.sampling import Sampled
 WINDOW, GAMMA = 16, 4
 ENOUGH = 30_000  # tokens in which every fault shows
 LATE = 6  # the pass from which noise is used again
+FAR = 128  # the place from which a residual is wrong
 
 
 class Numbered(Noise):
@@ -35,10 +37,10 @@ class Numbered(Noise):
 
     def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], keys: Tensor | None = None):
         super().__init__(noise.keys if keys is None else keys, noise.dtype)
-        self.other = index
+        self.other, self.noise = index, noise if keys is None else Noise(keys, noise.dtype)
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        return super()._uniform(use, self.other(index), n)
+        return self.noise._uniform(use, self.other(index), n)
 
 
 class Told:
@@ -151,12 +153,55 @@ def more_kept(model: Any, start: Tensor, *, noise: Noise, **options: Any) -> Ite
     return sjd(Sampled(model.model, replace(model.sampling, top_k=6)), start, noise=noise, **options)
 
 
+def twins_between(noise: Noise) -> Noise:
+    """`twins` in batches of 9 to 64 rows, which hold a run's own."""
+    return twins(noise) if 9 <= len(noise.keys) <= 64 else noise
+
+
+class Accepted(Noise):
+    """Noise whose acceptance numbers are taken by another index."""
+
+    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor]):
+        super().__init__(noise.keys, noise.dtype)
+        self.noise, self.other = noise, index
+
+    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        return self.noise._uniform(use, self.other(index) if use == "accept" else index, n)
+
+
+class Watched(Told):
+    """A model that remembers which places its last pass was asked for."""
+
+    def __init__(self, model: TokenModel):
+        super().__init__(model, self.watch)
+        self.places = torch.zeros(0)
+
+    def watch(self, logits: Tensor, places: Tensor) -> Tensor:
+        self.places = places
+        return logits
+
+
+def late_residual(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    """sjd whose residual is the target's law from token FAR on."""
+    watched: Any = Watched(model)
+
+    def verify(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, e: Tensor, *more: Any) -> Any:
+        right = verify_of_sjd(p, q, draft, point, u, e, *more)
+        column = torch.arange(p.shape[1])
+        late = watched.places[:, : p.shape[1]] >= FAR
+        corrected = (column == right.kept[:, None] - 1) & (right.tokens != draft) & ~point
+        fresh = torch.where(corrected & late, race(p, e), right.tokens)
+        return right._replace(tokens=fresh)
+
+    return altered("parity.decoders.discrete.sjd", verify=verify).sjd(watched, start, noise=noise, **options)
+
+
 def twins(noise: Noise) -> Noise:
     """Every second row has the numbers of the one before."""
     return Numbered(noise, lambda index: index, noise.keys[torch.arange(len(noise.keys)) // 2 * 2])
 
 
-W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter", "hash", "guided")
+W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter", "far", "hash", "guided")
 FLATTER = "law flatter by a tenth beyond token 5"
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
@@ -178,6 +223,14 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         with_laws(sjd, partial(from_place, first=0, share=0.02)), W, "every 50th token uniform", ("order 2",)
     ),
     "ar: twins": (with_noise(ar, twins), {}, "rows share their noise", ("hidden",)),
+    "ar: twins of 9 to 64": (
+        with_noise(ar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
+    ),
+    "sjd: accept reuse": (
+        with_noise(sjd, lambda noise: Accepted(noise, reused)), W, f"acceptance uniforms again from pass {LATE} on",
+        ("chain",),
+    ),
+    "sjd: late residual": (late_residual, W, f"residual p from token {FAR} on", ("far",)),
     "sjd: row border": (with_laws(sjd, at_rows), W, "first law of every row flatter", ("order 2",)),
     "sjd: ahead": (with_laws(sjd, if_ahead), W, "laws flatter where rows differ in place", ("chain",)),
     "sjd: alone": (in_small(sjd, 1), W, "laws flatter when alone in the batch", ("chain",)),

@@ -14,13 +14,14 @@ from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.steps import Fill
 from parity.equality.faults import Trial
 from parity.equality.faults.anysubset import no_resampling, with_verify
-from parity.equality.faults.long import Numbered, over, twins
+from parity.equality.faults.long import FAR, Accepted, Numbered, over, twins, twins_between
 from parity.equality.long.anysubset import targets
 from parity.equality.targets import Decoder
 from parity.models.anysubset.hidden import LongSubset
 from parity.models.anysubset.protocol import Infilling, ranked
 
 Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+AGAIN = 20  # the rank from which acceptance uniforms are used again
 LATE, SIGHT = 32, 8  # the rank from which noise is used again; places that a short-sighted decoder sees
 
 
@@ -66,6 +67,10 @@ def last(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
 
 def beyond(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
     return where(laws, ranks >= LATE, 0.15)
+
+
+def far(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
+    return where(laws, ranks >= FAR, 0.2)
 
 
 def other_prompts(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Tensor:
@@ -115,6 +120,16 @@ def reused(noise: Noise, length: int) -> Noise:
     return Numbered(noise, other)
 
 
+def accept_reused(noise: Noise, length: int) -> Noise:
+    """Acceptance uniforms of a loop that begins at rank AGAIN or behind are those of one that begins there."""
+
+    def other(index: Tensor) -> Tensor:
+        begin, slot = index // length, index % length - index // length
+        return torch.where((begin >= AGAIN) & (slot >= 0), AGAIN * length + AGAIN + slot, index)
+
+    return Accepted(noise, other)
+
+
 def backwards(model: LongSubset, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
     """Words are filled in from right to left."""
     rank = torch.arange(start.order.shape[1])
@@ -123,13 +138,21 @@ def backwards(model: LongSubset, start: Infilling, *, noise: Noise) -> Iterator[
     return sequential(model, start._replace(order=start.order.gather(1, turned)), noise=noise)
 
 
-K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened")
+K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened", "far")
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
     "sequential": (sequential, {}, "none", EVERY),
     "assd": (assd, K, "none", EVERY),
     "assd_ngram": (assd_ngram, K, "none", EVERY),
     "assd: late reuse": (with_noise(assd, reused), K, f"noise used again from rank {LATE} on", ("chain",)),
+    "assd: accept reuse": (
+        with_noise(assd, accept_reused), K, f"acceptance uniforms again from rank {AGAIN} on", ("chain",)
+    ),
+    "assd: beyond 128": (with_laws(assd, far), K, f"laws flatter from rank {FAR} on", ("far",)),
+    "sequential: twins of 9 to 64": (
+        with_noise(sequential, lambda noise, length: twins_between(noise)), {},
+        "rows share their noise in batches of 9 to 64", ("chain",),
+    ),
     "assd: last": (with_laws(assd, last), K, "last word's law flatter", ("copy",)),
     "assd: beyond 32": (with_laws(assd, beyond), K, f"laws flatter from rank {LATE} on", ("hidden",)),
     "assd: other prompts": (with_laws(assd, other_prompts), K, "laws flatter where prompts differ", ("hidden",)),

@@ -11,7 +11,7 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.decoders.steps import Draw
 from parity.equality.faults import Trial, altered
-from parity.equality.faults.long import Numbered, over, twins
+from parity.equality.faults.long import FAR, Numbered, over, twins, twins_between
 from parity.equality.long.continuous import targets
 from parity.equality.targets import Decoder
 from parity.models.continuous.protocol import Pair, Start
@@ -48,6 +48,10 @@ def last(law: MixtureLaw, places: Tensor) -> MixtureLaw:
 
 def beyond(law: MixtureLaw, places: Tensor) -> MixtureLaw:
     return wider(law, places >= LATE, 1.08)
+
+
+def far(law: MixtureLaw, places: Tensor) -> MixtureLaw:
+    return wider(law, places >= FAR, 1.15)
 
 
 def ahead(law: MixtureLaw, places: Tensor) -> MixtureLaw:
@@ -107,7 +111,7 @@ def fresh(p: Any, q: Any, log_sigma: Tensor, noise: Noise, places: Tensor, dim: 
 
 
 CSPD = "parity.decoders.continuous.cspd"
-G, EVERY = {"gamma": 4}, ("regimes", "turning", "copy")
+G, EVERY = {"gamma": 4}, ("regimes", "turning", "copy", "far")
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
     "mar": (mar, {}, "none", EVERY),
@@ -115,6 +119,13 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
     "mar: late reuse": (with_noise(mar, reused), {}, f"noise used again from place {LATE} on", ("regimes",)),
     "cspd: last": (with_laws(cspd, last), G, "last token's law wider", ("regimes",)),
     "cspd: beyond 32": (with_laws(cspd, beyond), G, f"laws wider from place {LATE} on", ("turning",)),
+    "cspd: beyond 128": (with_laws(cspd, far), G, f"laws wider from place {FAR} on", ("far",)),
+    "mar: twins of 9 to 64": (
+        with_noise(mar, twins_between),
+        {},
+        "rows share their noise in batches of 9 to 64",
+        ("regimes",),
+    ),
     "cspd: ahead": (with_laws(cspd, ahead), G, "laws wider where rows differ in place", ("turning",)),
     "cspd: alone": (in_small(cspd, 1), G, "laws wider when alone in the batch", ("regimes",)),
     "mar: small batch": (in_small(mar, 3), {}, "laws wider in batches of three or fewer", ("regimes",)),

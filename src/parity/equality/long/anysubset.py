@@ -4,6 +4,7 @@ chain      V = 8, laws that differ little from word to word, and a third of the 
 copy       V = 4, each word is mostly the one a period before it, and the period is longer than k
 parity     V = 3, only the sum of a block that is longer than k says anything
 hidden     V = 6, three states that stay for a while
+far        V = 4, a chain of 256 words, where the others are shorter: faults that begin late
 sharpened  V = 4, a chain's laws to a power: another order of decoding is another law. Rows are of three lengths
 """
 
@@ -23,8 +24,9 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
-from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.scores import detectable_z, normal, score_rows
+from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.reuse import Recorder, reuse_row
+from parity.equality.scores import by_agreement, detectable_z, normal, score_rows
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.anysubset.hidden import (
@@ -52,6 +54,7 @@ class Drawn(NamedTuple):
     slot: np.ndarray  # [n, N] place of each word in its loop
     ordered: bool  # whether that is known before the word is drawn
     small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+    recorder: Recorder | None = None  # the numbers of a batch of a run's size
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Target:
     n: int
     joint: bool = True  # whether the rule is of one joint: pairs are known, and every order has the same law
     alone: bool = False  # whether small batches are looked at
+    far: bool = False  # as long as the longest, and not every two places are looked at
 
     @cached_property
     def model(self) -> LongSubset:
@@ -72,7 +76,7 @@ class Target:
     @cached_property
     def law(self) -> np.ndarray | None:
         """[N, V, N, V] of every two words."""
-        return pair_law(self.rule, self.length).numpy() if self.joint else None
+        return pair_law(self.rule, self.length).numpy() if self.joint and not self.far else None
 
     @property
     def ends(self) -> Tensor | None:
@@ -100,11 +104,14 @@ class Target:
         """The target's own n texts, all in one batch."""
         key, every = row_key(seed, self.name), self.start(seed)
 
-        def of(which: np.ndarray) -> Drawn:
+        def of(which: np.ndarray, recorder: Recorder | None = None) -> Drawn:
             start = Infilling(*(x[which] for x in every))
             noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            decode = decoder
+            if recorder is not None:
+                noise, decode = recorder.noise(noise), recorder.follow(decoder)
             try:
-                done = record(self.model, start, decoder(self.model, start, noise=noise, **options))
+                done = record(self.model, start, decode(self.model, start, noise=noise, **options))
             except ParityError as error:
                 raise ParityError(f"model {self.name}, {error}") from error
             return self.said(start, done.tokens, done.step, strict and "k" in options)
@@ -114,6 +121,9 @@ class Target:
             self.refuse(drawn)
         if not self.alone:
             return drawn
+        recorder = Recorder(OWN, padded=True)
+        of(np.arange(OWN), recorder)
+        drawn = drawn._replace(recorder=recorder)
         found, again = apart(lambda rows: of(rows).tokens, drawn.tokens)
         small = None if again is None else self.said(
             Infilling(*(x[found.rows] for x in every)), torch.from_numpy(again), None, False
@@ -141,12 +151,18 @@ class Target:
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         place: dict[str, Any] = {"model": self.name, "seed": seed}
         slot = drawn.slot if drawn.ordered else None
-        rows = score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, drawn.known, **place)
+        rows = score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, drawn.known, far=self.far, **place)
         if self.ends is not None:
             rows.append(order_row(layer, self.rule, drawn, self.ends, **place))
+        if drawn.recorder is not None:
+            rows.append(reuse_row(layer, drawn.recorder, **place))
+            some = (drawn.tokens[:MORE], drawn.laws[:MORE], drawn.known[:MORE])
+            rows.append(by_agreement(layer, *some, OWN, **place))
         if drawn.small is not None:
             found, own = drawn.small
             tested = score_rows(layer, own.tokens, own.laws, None, None, own.known, **place) if own else []
+            if own is not None and found.size > 1:
+                tested.append(by_agreement(layer, own.tokens, own.laws, own.known, found.size, **place))
             rows.append(batch_row(layer, found, tested, **place))
         return rows
 
@@ -236,4 +252,8 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
         rule = rule_of(length, min(max(9, 2 * k - 1), length // 4), generator)
         name = f"{make} {rule.words}x{length}"
         result.append(Target(name, rule, length, max(100, size // length), joint, make == "chain"))
+    if length < LONGEST:
+        generator = torch.Generator().manual_seed(row_key(seed, "text far") % 2**63)
+        rule = Strided(softmax((4, 4), 0.8, generator), LONGEST)
+        result.append(Target(f"far 4x{LONGEST}", rule, LONGEST, max(100, size // LONGEST), far=True))
     return result

@@ -1,4 +1,4 @@
-"""Small batches: whether a decoder does in a batch of one and of three what it does in a large one.
+"""Small batches: whether a decoder does in a batch of 1, of 3 and of 32 what it does in a large one.
 
 A row's numbers are its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any batch; then the
 tests of the large batch speak of small ones too. Where a token differs, more rows are decoded in batches of that size,
@@ -12,7 +12,8 @@ import numpy as np
 from parity_certify import rows as R
 from parity_certify.rows import Row
 
-SIZES = ((1, 2), (3, 1))  # rows of a batch, and how many batches
+OWN = 32  # rows of a batch of the default run
+SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
 MORE = 96  # rows, where one differs
 
 

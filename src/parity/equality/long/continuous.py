@@ -2,6 +2,7 @@
 
 regimes  three regimes that stay for a while, tokens of one number
 turning  tokens of two numbers, each the one before it turned and with noise
+far      regimes on 256 tokens, where the others are shorter: faults that begin late
 copy     tokens of one number, each near the one a period before it, which is longer than the window
 
 A number's value of its own distribution function (its PIT) is uniform and independent of all before it (Rosenblatt
@@ -26,8 +27,9 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.continuous import record
-from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.scores import score_rows
+from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.reuse import Recorder, reuse_row
+from parity.equality.scores import by_agreement, score_rows
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
@@ -48,6 +50,7 @@ class Drawn(NamedTuple):
     slot: np.ndarray  # [n, L D] place of each token in the run of its step
     ordered: bool  # whether that is known before the token is drawn
     small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+    recorder: Recorder | None = None  # the numbers of a batch of a run's size
 
 
 def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -83,6 +86,7 @@ class Target:
     n: int
     steps: int = 1  # of the walks that draw it
     alone: bool = False  # whether small batches are looked at
+    far: bool = False  # as long as the longest, and not every two places are looked at
 
     @cached_property
     def law(self) -> np.ndarray:
@@ -99,11 +103,14 @@ class Target:
         key = row_key(seed, self.name)
         pair = Pair(LongMixture(self.rule, self.length, self.steps), LongMixture(self.draft, self.length, self.steps))
 
-        def of(which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def of(which: np.ndarray, recorder: Recorder | None = None) -> tuple[np.ndarray, np.ndarray]:
             start = Start(torch.arange(self.length).expand(len(which), -1))
             noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            decode = decoder
+            if recorder is not None:
+                noise, decode = recorder.noise(noise), recorder.follow(decoder)
             try:
-                done = record(pair, start, decoder(pair, start, noise=noise, **options))
+                done = record(pair, start, decode(pair, start, noise=noise, **options))
             except ParityError as error:
                 raise ParityError(f"model {self.name}, {error}") from error
             return done.tokens.numpy(), done.step.numpy().astype(int)
@@ -114,6 +121,9 @@ class Target:
         drawn = self.said(numbers, step, ordered)
         if not self.alone:
             return drawn
+        recorder = Recorder(OWN, columns=False)
+        of(np.arange(OWN), recorder)
+        drawn = drawn._replace(recorder=recorder)
         found, again = apart(lambda rows: of(rows)[0], numbers)
         return drawn._replace(small=(found, None if again is None else self.said(again, None, False)))
 
@@ -134,16 +144,21 @@ class Target:
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         place = {"model": self.name, "seed": seed}
-        rows = self.scored(drawn, layer, self.law, **place)
+        rows = self.scored(drawn, layer, None if self.far else self.law, **place)
+        if drawn.recorder is not None:
+            rows.append(reuse_row(layer, drawn.recorder, **place))
+            rows.append(by_agreement(layer, *in_parts(drawn.pit[:MORE]), OWN, **place))
         if drawn.small is not None:
             found, own = drawn.small
-            rows.append(batch_row(layer, found, self.scored(own, layer, None, **place) if own else [], **place))
+            tested = self.scored(own, layer, None, **place) if own else []
+            if own is not None and found.size > 1:
+                tested.append(by_agreement(layer, *in_parts(own.pit), found.size, **place))
+            rows.append(batch_row(layer, found, tested, **place))
         return rows
 
     def scored(self, drawn: Drawn, layer: str, two: np.ndarray | None, **place: Any) -> list[Row]:
-        tokens = np.clip((drawn.pit * PARTS).astype(int), 0, PARTS - 1)
-        even, slot = np.full((*tokens.shape, PARTS), 1 / PARTS), drawn.slot if drawn.ordered else None
-        rows = score_rows(layer, tokens, even, two, slot, None, (drawn.score, drawn.variance), **place)
+        (tokens, even, _), slot = in_parts(drawn.pit), drawn.slot if drawn.ordered else None
+        rows = score_rows(layer, tokens, even, two, slot, None, (drawn.score, drawn.variance), self.far, **place)
         pooled = drawn.pit.ravel()
         found, reach = (
             stats.kstest(pooled, "uniform", method="asymp"),
@@ -151,6 +166,12 @@ class Target:
         )
         values = {"statistic": found.statistic, "effect": found.statistic, "minimum_detectable_effect": float(reach)}
         return [*rows, R.row(layer, "PIT", len(pooled), p_value=float(found.pvalue), **values, **place)]
+
+
+def in_parts(pit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """PITs [n, M] as tokens, their laws, and those that are known: none."""
+    tokens = np.clip((pit * PARTS).astype(int), 0, PARTS - 1)
+    return tokens, np.full((*tokens.shape, PARTS), 1 / PARTS), np.zeros(tokens.shape, bool)
 
 
 def regimes(far: int) -> tuple[Rule, Rule]:
@@ -189,4 +210,8 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
         name = f"{make} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
         rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))
         result.append(Target(name, rule, draft, length, rows, steps, make == "regimes"))
+    if length < LONGEST:
+        name = f"far {LONGEST} x 1-D" + (f", {steps} steps" if steps > 1 else "")
+        rows = max(100, size // (LONGEST * (4 if steps > 1 else 1)))
+        result.append(Target(name, *regimes(9), LONGEST, rows, steps, far=True))
     return result

@@ -6,6 +6,7 @@ hidden   V = 8, five states that stay for a while, which no few tokens tell; the
 counter  V = 4, the law hangs on the sum of all tokens before, modulo 3: nothing is ever forgotten
 hash     V = 1,024, a hash of all tokens before rules three quarters of them out: what is drawn from elsewhere shows.
          Tests see which eighth of its law a token is of. A sixteenth of the tokens; the last of a row is forced
+far      order 2 on 256 tokens, where the others are shorter: faults that begin late
 guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
 """
 
@@ -25,8 +26,9 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.equality.long.batches import Apart, apart, batch_row
-from parity.equality.scores import log_scores, score_rows, support_row
+from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.reuse import Recorder, reuse_row
+from parity.equality.scores import by_agreement, log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.discrete.hashed import Guided, HashedTable
@@ -41,6 +43,7 @@ class Drawn(NamedTuple):
     slot: np.ndarray  # [n, L] place of each token in the run of its pass
     ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
     small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+    recorder: Recorder | None = None  # the numbers of a batch of a run's size
 
 
 Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, forced
@@ -58,6 +61,7 @@ class Target:
     n: int
     of: Law | None  # where pairs are known
     alone: bool = False  # whether small batches are looked at
+    far: bool = False  # as long as the longest, and not every two places are looked at
 
     def model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
@@ -94,11 +98,14 @@ class Target:
         """The target's own n decoded sequences, all in one batch: rows are at very different positions in it."""
         key = row_key(seed, self.name)
 
-        def of(which: np.ndarray) -> tuple[Tensor, Tensor]:
+        def of(which: np.ndarray, recorder: Recorder | None = None) -> tuple[Tensor, Tensor]:
             model, start = self.model(len(which)), torch.zeros(len(which), dtype=torch.int64)
             noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
+            decode = decoder
+            if recorder is not None:
+                noise, decode = recorder.noise(noise), recorder.follow(decoder)
             try:
-                done = record(model, start, decoder(model, start, noise=noise, **options))
+                done = record(model, start, decode(model, start, noise=noise, **options))
             except ParityError as error:
                 raise ParityError(f"model {self.name}, {error}") from error
             return done.tokens, done.step
@@ -112,6 +119,9 @@ class Target:
             raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
         if not self.alone:
             return drawn
+        recorder = Recorder(OWN)
+        of(np.arange(OWN), recorder)
+        drawn = drawn._replace(recorder=recorder)
         found, again = apart(lambda rows: of(rows)[0].numpy(), drawn.tokens)
         if again is None:
             return drawn._replace(small=(found, None))
@@ -124,18 +134,28 @@ class Target:
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         place: dict[str, Any] = {"model": self.name, "seed": seed}
         slot = drawn.slot if drawn.ordered else None
-        rows = scored(drawn, layer, self.law, slot, **place)
+        rows = scored(drawn, layer, self.law, slot, self.far, **place)
+        if drawn.recorder is not None:
+            rows.append(reuse_row(layer, drawn.recorder, **place))
+            some, laws = drawn.tokens[:MORE], drawn.laws[:MORE]
+            rows.append(by_agreement(layer, some, laws, np.zeros(some.shape, bool), OWN, **place))
         if drawn.small is not None:
             found, own = drawn.small
-            rows.append(batch_row(layer, found, scored(own, layer, None, None, **place) if own else [], **place))
+            tested = scored(own, layer, None, None, **place) if own else []
+            if own is not None and found.size > 1:
+                none = np.zeros(own.tokens.shape, bool)
+                tested.append(by_agreement(layer, own.tokens, own.laws, none, found.size, **place))
+            rows.append(batch_row(layer, found, tested, **place))
         return rows
 
 
-def scored(drawn: Drawn, layer: str, two: np.ndarray | None, slot: np.ndarray | None, **place: Any) -> list[Row]:
+def scored(
+    drawn: Drawn, layer: str, two: np.ndarray | None, slot: np.ndarray | None, far: bool = False, **place: Any
+) -> list[Row]:
     """Rows of the tests; tokens of a large vocabulary are told apart by the eighth of their law alone."""
     tokens, p = drawn.tokens, drawn.laws
     if p.shape[2] <= MANY:
-        return score_rows(layer, tokens, p, two, slot, **place)
+        return score_rows(layer, tokens, p, two, slot, far=far, **place)
     forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
     scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
     part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
@@ -235,6 +255,11 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
     for name, laws in MAKES.items():
         of, drafts = laws(seeded(seed, name))
         add(name, mixture(of, drafts), of.emit.shape[1], of, 1)
+    if length < LONGEST:
+        of, drafts = order_two_laws(seeded(seed, "far"))
+        none, make = torch.full((LONGEST,), -1), mixture(of, drafts)
+        rows = max(100, size // LONGEST)
+        result.append(Target(f"far 4x{LONGEST}", make, LONGEST, width, none, rows, None, far=True))
     for name, (make, V, share) in WITHOUT_PAIRS.items():
         add(name, make(seeded(seed, name)), V, None, share)
     return result
