@@ -86,7 +86,7 @@ def test_trees_are_the_chain_of_their_paths():
 
 def test_a_correct_decoder_passes_at_its_own_window():
     found = exact(sjd, targets({"window": 16}, 20_000), {"window": 16}, seeds=[0], family="all", layer="long")
-    assert {r["layer"] for r in found} == {"long"} and len({r["model"] for r in found}) == 6
+    assert {r["layer"] for r in found} == {"long"} and len({r["model"] for r in found}) == 7
     assert {r["test"] for r in found} == set(TESTS) - {"support", "PIT", "order"}
     assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
     assert all(0 < r["minimum_detectable_effect"] < 1 for r in found if r["p_value"] is not None)
