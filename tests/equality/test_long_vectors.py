@@ -88,7 +88,7 @@ def test_targets_are_long_enough_for_the_options():
         for t in targets(options, 6_400):
             assert min(LONGEST, max(64, 2 * max(options.values(), default=0))) <= t.length <= LONGEST
     assert {t.steps for t in targets({"ahead": 8}, 6_400, which="walks")} == {12}
-    assert {t.length for t in targets({"ahead": 300}, 6_400, which="walks")} == {64}
+    assert {t.length for t in targets({"ahead": 300}, 6_400, which="walks") if not t.far} == {64}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_correct_decoders_pass(decoder, options, which, models):
     )
     assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
     assert all(0 < r["minimum_detectable_effect"] < 1 for r in found if r["p_value"] is not None)
-    assert {r["note"] for r in found if r["test"] == "batches"} == {"the same tokens in batches of 1, 3"}
+    assert {r["note"] for r in found if r["test"] == "batches"} == {"the same tokens in batches of 1, 3, 32"}
 
 
 def test_drafts_kept_without_a_look_are_found_on_every_model():

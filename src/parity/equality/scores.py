@@ -291,7 +291,7 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
     Of a pair that agrees at S of its tokens, of which sum p_a . p_b were expected given the past, 2^S exp(-expected) is
     an e-value (a supermartingale); so is the mean over all pairs, and its inverse a p-value (Ville 1939)."""
     asked = ~(known | ((p.max(2) == 1) | known).all(0))
-    values, most, compared = [], 0.0, 0
+    values, most, compared, usual = [], 0.0, 0, 0.0
     for begin in range(0, len(tokens) - 1, size):
         x, law, free = (a[begin : begin + size] for a in (tokens, p, asked))
         first, second = np.triu_indices(len(x), 1)
@@ -300,14 +300,19 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
         dots = np.einsum("alv,blv->abl", law, law, optimize=True)[first, second]
         expected = (dots * both).sum(1)
         values.append(agree * math.log(2) - expected)
+        usual += float(expected.sum())
         most, compared = (
             max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max())),
             compared + both.sum(),
         )
     each = np.concatenate(values)
     p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
-    note = f"{len(each)} pairs of sequences, in batches of {size}"
-    return R.row(layer, "agreement", int(compared), p_value=p_value, effect=most, note=note, **place)
+    note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
+    least = (
+        ((math.log(len(each) / R.ALPHA) + usual) / math.log(2) - usual) * len(each) / max(compared, 1)
+    )  # of one pair
+    values = {"effect": most, "minimum_detectable_effect": least, "note": note, **place}
+    return R.row(layer, "agreement", int(compared), p_value=p_value, **values)
 
 
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:

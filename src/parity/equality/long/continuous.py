@@ -143,7 +143,7 @@ class Target:
         return Drawn(numbers, pit, score, variance, slot.repeat(D, 1), ordered)
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        place = {"model": self.name, "seed": seed}
+        place: dict[str, Any] = {"model": self.name, "seed": seed}
         rows = self.scored(drawn, layer, None if self.far else self.law, **place)
         if drawn.recorder is not None:
             rows.append(reuse_row(layer, drawn.recorder, **place))

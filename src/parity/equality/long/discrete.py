@@ -257,9 +257,9 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
         add(name, mixture(of, drafts), of.emit.shape[1], of, 1)
     if length < LONGEST:
         of, drafts = order_two_laws(seeded(seed, "far"))
-        none, make = torch.full((LONGEST,), -1), mixture(of, drafts)
+        free = torch.full((LONGEST,), -1)
         rows = max(100, size // LONGEST)
-        result.append(Target(f"far 4x{LONGEST}", make, LONGEST, width, none, rows, None, far=True))
+        result.append(Target(f"far 4x{LONGEST}", mixture(of, drafts), LONGEST, width, free, rows, None, far=True))
     for name, (make, V, share) in WITHOUT_PAIRS.items():
         add(name, make(seeded(seed, name)), V, None, share)
     return result

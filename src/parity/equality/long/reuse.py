@@ -99,5 +99,6 @@ def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
     """The row of the test, certain rather than statistical: one number used again rejects."""
     n, again, where = recorder.compare()
     note = f"{again} of {n} numbers used again, first in {where}" if again else f"{n} numbers, none used again"
-    values = {"effect": again / max(n, 1), "note": note, **place}
+    least = 1 - (1 - R.POWER) ** (1 / max(n, 1))
+    values = {"effect": again / max(n, 1), "minimum_detectable_effect": least, "note": note, **place}
     return R.row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)
