@@ -291,7 +291,7 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
     Of a pair that agrees at S of its tokens, of which sum p_a . p_b were expected given the past, 2^S exp(-expected) is
     an e-value (a supermartingale); so is the mean over all pairs, and its inverse a p-value (Ville 1939)."""
     asked = ~(known | ((p.max(2) == 1) | known).all(0))
-    values, most, compared, usual = [], 0.0, 0, 0.0
+    logs, most, compared, usual = [], 0.0, 0, 0.0
     for begin in range(0, len(tokens) - 1, size):
         x, law, free = (a[begin : begin + size] for a in (tokens, p, asked))
         first, second = np.triu_indices(len(x), 1)
@@ -299,13 +299,13 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
         agree = ((x[first] == x[second]) & both).sum(1)
         dots = np.einsum("alv,blv->abl", law, law, optimize=True)[first, second]
         expected = (dots * both).sum(1)
-        values.append(agree * math.log(2) - expected)
+        logs.append(agree * math.log(2) - expected)
         usual += float(expected.sum())
         most, compared = (
             max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max())),
             compared + both.sum(),
         )
-    each = np.concatenate(values)
+    each = np.concatenate(logs)
     p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
     note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
     least = (
