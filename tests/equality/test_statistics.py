@@ -250,3 +250,12 @@ def test_sizes_of_all_tests_are_nominal(monkeypatch):
     assert len(few) == 5 and "size off" not in {sizes[test] for test in few}, sizes
     assert calibration.size_row("paired: t", [0.01] * 30 + [0.5] * 170, 0)["verdict"] == "size off"
     assert set(p_values) == set(sizes)
+
+
+def test_the_layers_of_a_correct_decoder_are_one_family():
+    rng, layers = np.random.default_rng(0), ("exact", "long", "teacher-forced", "paired")
+    samples = [
+        [fake("a", p, layer=layer) for layer, p in zip(layers, rng.uniform(size=4), strict=True)] for _ in range(1000)
+    ]
+    rejected = sum(bool(verdict.verdicts(rows, {}, 0.01)[0]["rejected_by"]) for rows in samples)
+    assert rejected < 72  # .05 of 1,000 and three deviations; each layer alone at .05 gives 185

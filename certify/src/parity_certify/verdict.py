@@ -14,7 +14,8 @@ Each dict holds the `Verdict` under "value"; its columns "verdict", "note", "tv"
                          if it did not: differs by more than eps
     inconclusive         nothing was tested, or a rejection did not repeat or was not repeated
 
-Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows.
+Within a layer a decoder's p-value is the smallest p_holm of its deciding rows (repeat 0); Holm over decoders follows,
+then Holm over the layers of one decoder, so that a correct one is rejected anywhere with probability alpha at most.
 Rows of repeats confirm a rejection and never replace it.
 """
 
@@ -110,7 +111,7 @@ def layer_p(rows: list[Row]) -> float | None:
 
 def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Judged]:
     """One dict a decoder: value (a `Verdict`), method, key, verdict, claim, mismatch, tv_bound, tv, tv_low, tv_high,
-    minimum_detectable_effect, rejected_by, p_decoders (layer to p-value after Holm over decoders), note."""
+    minimum_detectable_effect, rejected_by, p_decoders (layer to p-value after both corrections), note."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
     runs_of: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
@@ -122,6 +123,8 @@ def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alph
         ps = {d: p for d in decoders if (p := layer_p(runs_of[d][layer][0])) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
+    for d, layers in adjusted.items():
+        adjusted[d] = dict(zip(layers, R.holm(list(layers.values())).tolist(), strict=True))
     return [judge(d, adjusted[d], runs_of[d], claims, margin, alpha) for d in decoders]
 
 
