@@ -327,3 +327,22 @@ def test_loading_needs_little_more_than_the_file(tmp_path):
         file.unlink()
     ratios = [float(line.split()[1]) for line in said.splitlines()]
     assert len(ratios) == 7 and max(ratios[::2]) <= 1.2 and min(ratios[1::2]) > 1.9, said
+
+
+def test_a_network_with_values_refuses_integers(tmp_path):
+    save_file({"weight": torch.ones(2, 2, dtype=torch.int32), "bias": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(ParityError, match=r"weight is torch\.int32; allowed: float16"):
+        load_weights(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")
+
+
+def test_shapes_tell_dtypes_without_numbers(tmp_path):
+    held = {
+        "a": torch.ones(3, 2, dtype=torch.bfloat16),
+        "b": torch.tensor(1),
+        "c": torch.ones(0, 4),
+        "d": torch.ones(2).to(torch.float8_e4m3fn),
+    }
+    save_file(held, tmp_path / "x.safetensors")
+    entries = shapes(tmp_path / "x.safetensors")
+    assert {k: (t.shape, t.dtype) for k, t in entries.items()} == {k: (t.shape, t.dtype) for k, t in held.items()}
+    assert all(t.is_meta for t in entries.values())

@@ -264,3 +264,14 @@ def test_a_folder_without_its_tokenizer_is_not_added(tmp_path):
     (files["model"] / "tokenizer.json").unlink()
     with pytest.raises(ParityError, match=r"tokenizer\.json"):
         add.entry(str(files["model"]), None, None, pixels=96)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float8_e4m3fn])
+def test_weights_that_loading_refuses_are_not_added(tmp_path, dtype):
+    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    shards = sorted(files["model"].glob("*.safetensors"))
+    shard, name = next((f, name) for f in shards for name, _ in tensors(f) if "language_model.layers.0.mlp" in name)
+    state = dict(tensors(shard, dtype=None))
+    save_file({k: (t.to(dtype) if k == name else t).contiguous() for k, t in state.items()}, shard)
+    with pytest.raises(ParityError, match=f"is {dtype}; allowed: float16"):
+        add.entry(str(files["model"]), None, None, pixels=96)

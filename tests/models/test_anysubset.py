@@ -20,6 +20,7 @@ from parity.models.anysubset.causal import Causal, log_probabilities
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.vocabulary import Words
 from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
+from parity.stand_ins import xlnet as stand_in
 
 V, N, B = 40, 20, 5
 
@@ -283,3 +284,15 @@ def test_the_cache_refuses_an_attention_that_it_does_not_compute():
     for key, value in {"attn_type": "uni", "bi_data": True, "clamp_len": 4, "ff_activation": "relu"}.items():
         with pytest.raises(ParityError, match=f"{key} = {value!r}"):
             CachedXLNet(net.state_dict(), config | {key: value}, mask=0)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_integer_weights_are_one_line(tmp_path, cache):
+    folder = tmp_path / stand_in.write(tmp_path)["xlnet"]
+    file = folder / "model.safetensors"
+    state = load_file(file)
+    name = next(name for name in state if "layer.0.ff" in name)
+    save_file(state | {name: state[name].int()}, file)
+    loaded = load.load({"source": "files", "family": "xlnet", "files": {"xlnet": str(folder)}, "sha256": {}})
+    with pytest.raises(ParityError, match=f"{name} is torch.int32; allowed: float16"):
+        loaded.subset(cache)

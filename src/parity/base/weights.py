@@ -135,11 +135,16 @@ def _shapes(file: Path) -> dict[str, Tensor]:
         return {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
     try:
         with safe_open(file, framework="pt") as held:
-            said = {name: held.get_slice(name).get_shape() for name in held.keys()}  # noqa: SIM118
+            return {name: unread(held.get_slice(name)) for name in held.keys()}  # noqa: SIM118
     except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
         cause = str(error).splitlines()[0]
         raise ParityError(f"{file}: not a safetensors file that can be read: {cause}{a_page(file)}") from None
-    return {name: torch.empty(shape, device="meta") for name, shape in said.items()}
+
+
+def unread(entry: Any) -> Tensor:
+    """Shape and dtype of a safetensors entry, on the device "meta"."""
+    shape = entry.get_shape()
+    return torch.empty(shape, device="meta", dtype=(entry[:0] if shape else entry[...]).dtype)
 
 
 def tensors(
@@ -155,7 +160,10 @@ def tensors(
     was mapped of it is let go. On the device "meta" no number is read.
     """
     if str(device) == "meta":
-        yield from ((name, entry) for name, entry in shapes(path).items() if name not in ignored)
+        for name, entry in shapes(path).items():
+            if name not in ignored:
+                check_numbers(path, name, entry)
+                yield name, entry
         return
     for file in parts(path):
         pickled = unpickle(file) if file.suffix in PICKLED else {}
@@ -183,12 +191,18 @@ def check_numbers(file: Path, name: str, tensor: Tensor) -> None:
         raise ParityError(f"{file}: {name} holds NaN; allowed: numbers")
 
 
+def check_floating(path: Path, name: str, tensor: Tensor) -> None:
+    """ParityError for integers in place of a parameter."""
+    if not tensor.is_floating_point():
+        raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
+
+
 def assign(net: nn.Module, name: str, tensor: Tensor, path: Path) -> None:
     """Put a tensor in the place of a network's entry `name`; ParityError for integers in place of a parameter."""
     owner, _, own = name.rpartition(".")  # which alone is asked: a load walks all that is below
     module = net.get_submodule(owner)
-    if own in dict(module.named_parameters(recurse=False)) and not tensor.is_floating_point():
-        raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
+    if own in dict(module.named_parameters(recurse=False)):
+        check_floating(path, name, tensor)
     module.load_state_dict({own: tensor}, strict=False, assign=True)
 
 
@@ -246,6 +260,8 @@ def load_weights(
             if into[name].is_meta:
                 assign(module, name, tensor, path)
             else:
+                if into[name].is_floating_point():
+                    check_floating(path, name, tensor)
                 into[name].copy_(tensor)
 
 
