@@ -1,5 +1,8 @@
 """Black boxes: correct ones pass, faulty ones are rejected twice, and what is no sampler is one line."""
 
+import importlib
+import time
+
 import numpy as np
 import pytest
 
@@ -106,7 +109,7 @@ def test_short_rows_end_with_the_end_token():
 
 
 @pytest.mark.parametrize(
-    ("drafted", "accepted", "words"), [(0, 0, "no draft was offered"), (9, 0, "none of 36 drafts")]
+    ("drafted", "accepted", "words"), [(0, 0, "no draft was offered"), (9, 0, "none of 45 drafts")]
 )
 def test_where_nothing_was_drafted_nothing_is_certified(drafted, accepted, words):
     found = certify_sampler(lambda p, s: Sampled(correct(p, s), drafted, accepted), LAW, n=400, margin=0.5, **QUIET)
@@ -182,7 +185,7 @@ def test_a_sampler_that_ignores_its_seed_is_told_so():
     one = law(conditional, vocab=V, length=L, prompts=PROMPTS[:1])
     fixed = draws(one, np.random.default_rng(5), np.array([PROMPTS[0]] * 100))
     with pytest.raises(ParityError, match="the same samples under different seeds"):
-        certify_sampler(lambda p, s: fixed, one, n=300, alpha=1e-300, **QUIET)
+        certify_sampler(lambda p, s: fixed[: len(p)], one, n=300, alpha=1e-300, **QUIET)
     with pytest.raises(ParityError, match="the same samples under different seeds"):
         certify_sampler(lambda p, s: draws(LAW, np.random.default_rng(5), p), LAW, n=400, alpha=1e-300, **QUIET)
 
@@ -218,17 +221,17 @@ def test_samples_are_kept_and_gone_on_with(tmp_path):
         return correct(prompts, seed)
 
     with pytest.raises(ParityError, match=r"failed after 200 sequences \(kept in .*\): RuntimeError: out of memory"):
-        certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET)
-    found = certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET)
+        certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", vary=False, **QUIET)
+    found = certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", vary=False, **QUIET)
     assert len(calls) == 6 and found.beside["n"] == [500]
-    whole = certify_sampler(correct, LAW, n=500, name="it", **QUIET)
+    whole = certify_sampler(correct, LAW, n=500, name="it", vary=False, **QUIET)
     assert (found.counts == whole.counts).all()  # the same samples as in one go
-    assert certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", **QUIET).beside["n"] == [500]
+    assert certify_sampler(sample, LAW, n=500, folder=tmp_path, name="it", vary=False, **QUIET).beside["n"] == [500]
     assert len(calls) == 6
-    more = certify_sampler(sample, LAW, n=700, folder=tmp_path, name="it", **QUIET)
+    more = certify_sampler(sample, LAW, n=700, folder=tmp_path, name="it", vary=False, **QUIET)
     assert len(calls) == 8 and more.rows[-1]["n"] <= 700 and Store(tmp_path).looks(0).keys() == {500, 700}
     with pytest.raises(ParityError, match=r"holds samples of another sampler \(sampler differ\)"):
-        certify_sampler(correct, LAW, n=500, folder=tmp_path, name="other", **QUIET)
+        certify_sampler(correct, LAW, n=500, folder=tmp_path, name="other", vary=False, **QUIET)
 
 
 def test_each_look_at_a_fixed_size_has_its_share():
@@ -270,11 +273,39 @@ def test_time_limits_the_size_and_what_can_be_seen_is_said_first():
     assert 100 <= found.beside["n"][0] <= 600 and "the least TV that any test can find" in said[0]
 
 
-def test_processes_side_by_side_draw_the_same():
-    store = Store()
+OWN = """
+import numpy as np
+
+def sample(prompts, seed):
+    return np.random.default_rng(seed).integers(3, size=(len(prompts), 3))
+"""
+
+
+def test_processes_side_by_side_draw_the_same(tmp_path, monkeypatch):
+    """Processes are started afresh, as on any system; what cannot be sent to one is one line."""
+    (tmp_path / "own_sampler.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    sample = importlib.import_module("own_sampler").sample
     common = {"batch": 100, "alpha": 0.05, "stop": False}
-    one, two = (gather(correct, LAW, 3, 300, Store(), processes=p, **common) for p in (1, 2))
-    assert (one.counts == two.counts).all() and one.n == 300 and not store.held
+    one, two = (gather(sample, LAW, 3, 300, Store(), processes=p, **common) for p in (1, 2))
+    assert (one.counts == two.counts).all() and one.n == 300
+    with pytest.raises(ParityError, match="processes 2: the sampler cannot be sent to another process; allowed: 1, or"):
+        gather(lambda p, s: sample(p, s), LAW, 3, 300, Store(), processes=2, **common)
+
+
+def test_a_budget_is_kept_and_what_could_be_seen_is_said():
+    """A slow sampler, a tenth of the sequences that the margin needs: in time, and consistent with the bound."""
+
+    def slow(prompts, seed):
+        time.sleep(0.002 * len(prompts))
+        return correct(prompts, seed)
+
+    begin = time.monotonic()
+    found = certify_sampler(slow, LAW, budget=1.5, margin=0.01, **QUIET)
+    assert time.monotonic() - begin <= 1.5 and found.verdict.kind == "consistent"
+    assert found.beside["n"][0] >= 100 and "could not be found; a bound below 0.01 takes about" in found.verdict.reason
+    wrong = certify_sampler(behind_one_prompt, LAW, budget=3, margin=0.01, **QUIET)
+    assert wrong.verdict.kind == "lossy" and len(wrong.beside["n"]) == 2
 
 
 def test_the_joint_is_the_product_of_its_conditionals():

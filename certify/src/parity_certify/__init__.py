@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "sampler",
+    "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "calls",
     "certify_verifier": "verifier", "Problem": "verifier", "certify_command": "command", "certify_samples": "samples",
     "Law": "laws", "law": "laws", "read_law": "law_file", "write_law": "law_file",
 }  # fmt: skip

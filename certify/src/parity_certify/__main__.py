@@ -10,7 +10,7 @@
     texts [--target DIR] --texts FILE.jsonl                                     a large model's, teacher-forced
     models --kind llama --out DIR                                               tiny checkpoints to certify on
 
-The verdict is printed, and a page, JSON and a badge are written to --out. Exit code 0: certified or
+The verdict is printed, and a page, JSON, JUnit XML and a badge are written to --out. Exit code 0: certified or
 consistent, 1: lossy, 2: inconclusive, or an error (one line). The first three ways keep their samples: the same command
 goes on where it stopped.
 """
@@ -18,7 +18,6 @@ goes on where it stopped.
 import argparse
 import hashlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ import numpy as np
 
 from parity_certify.errors import ParityError
 from parity_certify.files import digest
-from parity_certify.named import leaf, load, option
+from parity_certify.named import Loaded, duration, leaf, load, option
 
 TRANSFORMERS = "parity_certify.adapters.transformers"
 
@@ -60,7 +59,7 @@ def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], n
     """Certify, diagnose, write, print: the exit code."""
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
     settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "processes": a.processes}
-    settings |= {"repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1)}
+    settings |= {"budget": a.budget, "repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1)}
     settings |= {"folder": out, "spec": spec, "name": name}
     c = leaf("parity_certify.sampler").certify_sampler(sample, law, **settings)
     if c.exit_code == 1 and diagnose is not None:
@@ -139,7 +138,7 @@ def server(a: argparse.Namespace) -> int:
 
 
 def sampler(a: argparse.Namespace) -> int:
-    sample = load(a.sampler)
+    sample = Loaded(a.sampler)
     if a.law:
         if not (a.vocab and a.length):
             raise ParityError("--law: needs --vocab and --length")
@@ -170,7 +169,13 @@ def command(a: argparse.Namespace) -> int:
     if not own:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
     settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "repeat": a.repeat}
-    settings |= {"batch": a.batch, "seeds": (a.seed, a.seed + 1), "timeout": a.timeout, "folder": a.out}
+    settings |= {
+        "budget": a.budget,
+        "batch": a.batch,
+        "seeds": (a.seed, a.seed + 1),
+        "timeout": a.timeout,
+        "folder": a.out,
+    }
     found = leaf("parity_certify.command").certify_command(own, law, **settings)
     return show(found, a.out, {"engine": shlex.join(own), "law": str(a.law)})
 
@@ -239,7 +244,6 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     p.add_argument("--kind", default="llama", help="architecture of the tiny model that is made")
     p.add_argument("--vocab", type=int, default=4, help="of the model that is made (4)")
     p.add_argument("--tv", type=float, default=0.3, help="of the assistant that is made (0.3)")
-    p.set_defaults(processes=min(2, os.cpu_count() or 1))
     p = way(server, "an OpenAI-compatible server; sampling options follow after --")
     p.add_argument("--url", required=True)
     p.add_argument("--target", type=Path, required=True, help="folder of the model that it serves")
@@ -250,6 +254,22 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     p.add_argument("--target", type=Path, help="folder of the model whose law it is")
     p.add_argument("--law", help="FUNCTION of prefixes [n, P + t] -> probabilities [n, V]")
     p.add_argument("--vocab", type=int, default=0)
+    add_tables(way)
+    p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
+    p.add_argument("--target", type=Path, help="without it by the file's own top_logprobs, in fewer tests")
+    p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
+    p = way(models, "tiny checkpoints of an architecture, and companions", enumerated=False)
+    p.add_argument("--kind", default="llama")
+    p.add_argument("--vocab", type=int, default=4)
+    p.add_argument("--tv", type=float, default=0.3, help="of the companions")
+    p.add_argument("--head-dim", type=int, help="width of a head (8); vLLM's CPU build takes 32 and more")
+    for add in more:
+        add(way)
+    return main
+
+
+def add_tables(way: Callable[..., argparse.ArgumentParser]) -> None:
+    """Ways whose laws are tables: no model is needed."""
     p = way(verifier, "verify(draft_tokens, draft_probs, target_probs) -> tokens", enumerated=False)
     p.add_argument("verifier", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument("--shape", choices=("row", "batch", "tree"), default="row", help="of its arguments (row)")
@@ -263,6 +283,7 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     judging_flags(p)
     p.add_argument("--n", type=int, help="sequences (as many as --margin needs)")
     p.add_argument("--minutes", type=float, help="no more than fit into this time")
+    p.add_argument("--budget", type=duration, help="time for everything: 30s, 2m, 1h")
     p.add_argument("--repeat", type=int, help="sequences of a rejection's repeat")
     p.add_argument("--batch", type=int, default=500, help="sequences of a request (500)")
     p = way(samples, "samples drawn elsewhere: JSON lines or CSV", enumerated=False)
@@ -272,17 +293,6 @@ def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParse
     p = way(law, "write a random table model and its draft model", enumerated=False)
     p.add_argument("--vocab", type=int, default=4)
     p.add_argument("--length", type=int, default=3)
-    p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
-    p.add_argument("--target", type=Path, help="without it by the file's own top_logprobs, in fewer tests")
-    p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
-    p = way(models, "tiny checkpoints of an architecture, and companions", enumerated=False)
-    p.add_argument("--kind", default="llama")
-    p.add_argument("--vocab", type=int, default=4)
-    p.add_argument("--tv", type=float, default=0.3, help="of the companions")
-    p.add_argument("--head-dim", type=int, help="width of a head (8); vLLM's CPU build takes 32 and more")
-    for add in more:
-        add(way)
-    return main
 
 
 def judging_flags(p: argparse.ArgumentParser) -> None:
@@ -302,7 +312,8 @@ def sampling_flags(p: argparse.ArgumentParser) -> None:
     p.add_argument("--prompt-length", type=int, default=3, help="of random prompts (3)")
     p.add_argument("--end", type=int, help="end token")
     p.add_argument("--batch", type=int, default=100, help="sequences between two looks (100)")
-    p.add_argument("--processes", type=int, default=1, help="samplers side by side (1; transformers: 2)")
+    p.add_argument("--processes", type=int, default=1, help="samplers side by side (1)")
+    p.add_argument("--budget", type=duration, help="time for everything: 30s, 2m, 1h")
 
 
 def main(*more: Callable[[Any], None]) -> None:

@@ -9,6 +9,7 @@ from scipy import special
 
 from parity_certify import evidence, verdict
 from parity_certify.counts import digits
+from parity_certify.independence import dependent
 from parity_certify.laws import Law, first_of
 from parity_certify.rows import ALPHA, Row
 from parity_certify.verdict import Verdict
@@ -64,10 +65,13 @@ class Certificate:
         b, lines = self.beside, []
         if b.get("drafted") is not None:
             lines += ["", f"  drafts: {b['accepted']} of {b['drafted']} accepted"]
-        if "where" in b and self.exit_code == 1:
+        if "where" in b and self.exit_code == 1 and not self.verdict.dependent:
             lines += ["", "  " + said_where(b["where"])]
         if "diagnosis" in b:
             lines += ["", f"  diagnosis: {b['diagnosis']['says']}"]
+        if self.verdict.untested:
+            lines += ["", f"  tested: {'; '.join(self.verdict.tested)}"]
+            lines += [f"  not tested: {'; '.join(self.verdict.untested)}"]
         return lines
 
 
@@ -129,7 +133,11 @@ def concluded(
     counted = [s.drafts() for s in samples]
     drafted = None if any(d is None for d, _ in counted) else sum(d for d, _ in counted)
     accepted = None if drafted is None else sum(a for _, a in counted)
-    if v.kind == "lossy":  # of the fresh seed: its size was fixed beforehand
+    row = next((r for r in rows[::-1] if r["test"] == evidence.INDEPENDENCE), None)  # counts alone have no order
+    if v.kind == "lossy" and row and row["p_holm"] <= alpha and dependent(samples[-1].batches, law):
+        reason = f"rows depend on each other ({row['note']}), on {len(samples)} seeds, p <= {alpha:g} each"
+        v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=row["note"], reason=reason)
+    elif v.kind == "lossy":  # of the fresh seed: its size was fixed beforehand
         again = [r for r in rows if r["test"] == "TV certificate"][-1]
         again["tv_low"] = tv_low(samples[0].counts, samples[-1].counts, law)
         again["tv"] = max(again["tv"], again["tv_low"])

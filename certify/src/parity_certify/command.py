@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from parity_certify.calls import Sampled, tokens_of
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.laws import Law
-from parity_certify.sampler import Sampled, certify_sampler, tokens_of
+from parity_certify.sampler import certify_sampler
 
 SHOWN = 120  # characters of a line in a message
 

@@ -1,7 +1,7 @@
 """What samples say: rows as the exact layer's, valid although sampling stops as soon as they are enough.
 
 Two tests share the false-alarm rate. The e-process (`sequential`) may be looked at after every batch, so
-sampling stops once it reaches 2 / alpha. The four statistics of `counts` are looked at when a size fixed
+sampling stops once it reaches 4 / alpha. The four statistics of `counts` are looked at when a size fixed
 beforehand is reached; a sampler that is gone on with later is looked at again, and the j-th such look (j = 0, 1, ...)
 spends alpha / 2^(j + 2). So
 
@@ -9,20 +9,27 @@ spends alpha / 2^(j + 2). So
 
 is a p-value at any time: row "all looks", which decides. The bound of the j-th look holds at 1 - alpha / 2^(j + 1): all
 of them together with 95 %. Where nothing is kept there is one look, and it has the whole 5 %.
+
+Row "rows independent" decides as well (`independence`): Holm over the two.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from parity_certify import rows as R
 from parity_certify.counts import TESTS, joint_rows, log_e, tv_bound
+from parity_certify.independence import rows_independent
 from parity_certify.keys import row_key
 from parity_certify.laws import Law
 from parity_certify.rows import Row
+from parity_certify.store import Batch
 
 DRAWS = 9999
+INDEPENDENCE = "rows independent"
+SHARES = 2  # of the false-alarm rate: the law of a row, and the independence of rows (Holm)
 
 
 def floor(law: np.ndarray, n: int) -> float:
@@ -52,7 +59,7 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
 
 def rejects(counts: np.ndarray, law: np.ndarray, alpha: float) -> bool:
     """Whether the e-process of counts [cells] alone rejects."""
-    return bool(log_e(counts, law) >= math.log(2 / alpha))
+    return bool(log_e(counts, law) >= math.log(2 * SHARES / alpha))
 
 
 def sample_rows(
@@ -95,6 +102,14 @@ def sample_rows(
     R.family([decision])
     decision["verdict"] = "rejected" if p <= alpha else "not rejected"
     return [*tests, evidence, decision, certificate]
+
+
+def independence_row(batches: Sequence[Batch], law: Law, seed: int, alpha: float) -> Row:
+    """The row of the test that rows do not depend on each other."""
+    found = rows_independent(batches, law)
+    values: Row = {"model": law.name, "seed": seed, "statistic": R.number(found.log_e), "note": found.where}
+    values["minimum_detectable_effect"] = found.least
+    return R.row("exact", INDEPENDENCE, sum(len(b.prompts) for b in batches), p_value=p_of(found.log_e), **values)
 
 
 def p_of(log_evidence: float) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 
 from parity_certify.errors import ParityError
 
+UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
+
 
 def leaf(module: str) -> Any:
     """A module by name; ParityError where there is none."""
@@ -39,6 +41,31 @@ def load(name: str) -> Any:
     if not hasattr(loaded, function):
         raise ParityError(f"{module}: has no {function!r}")
     return getattr(loaded, function)
+
+
+class Loaded:
+    """What `load` returns, of a function; another process loads it by its name."""
+
+    def __init__(self, name: str):
+        self.name, self.function = name, load(name)
+        self.__name__ = name.rpartition(":")[2]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Loaded, (self.name,)
+
+
+def duration(text: str) -> float:
+    """Seconds of "30s", "2m", "1h" or "30"."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        if 0 < (seconds := float(number) * UNITS[unit]) < float("inf"):
+            return seconds
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h")
 
 
 def option(text: str) -> tuple[str, Any]:

@@ -1,5 +1,6 @@
-"""What a certification leaves behind: report.html, certificate.json, badge.svg, and a line for a README."""
+"""What a certification leaves behind: report.html, certificate.json, junit.xml, badge.svg, and a line for a README."""
 
+import xml.etree.ElementTree as ET
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,10 @@ def page(c: Certificate, about: dict[str, Any]) -> str:
         parts.append("<p>The engine does not say how many drafts it accepted.</p>")
     if "diagnosis" in b:
         parts.append(f"<h2>Diagnosis</h2><p>{escape(b['diagnosis']['says'])}.</p>")
-    if b.get("where") and c.exit_code == 1:
+    if v.untested:
+        parts.append(f"<p>Tested: {escape('; '.join(v.tested))}.</p>")
+        parts.append(f"<p>Not tested, so still possible: {escape('; '.join(v.untested))}.</p>")
+    if b.get("where") and c.exit_code == 1 and not v.dependent:
         parts.append(f"<h2>Where</h2><p>{escape(said_where(b['where']))}.</p>")
     if about.get("command"):
         parts.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
@@ -66,9 +70,30 @@ def page(c: Certificate, about: dict[str, Any]) -> str:
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
 
 
+def junit(c: Certificate) -> bytes:
+    """One test case, as the pages of continuous integration read it: lossy is a failure, inconclusive an error."""
+    v = c.verdict
+    totals = {"tests": "1", "failures": str(int(v.exit_code == 1)), "errors": str(int(v.exit_code == 2))}
+    suite = ET.Element("testsuite", {"name": "parity-certify", **totals})
+    case = ET.SubElement(suite, "testcase", {"classname": "parity_certify", "name": printable(c.name)})
+    case.set("time", f"{c.beside.get('seconds') or 0:.3f}")
+    if v.exit_code:
+        kind = "failure" if v.exit_code == 1 else "error"
+        ET.SubElement(case, kind, {"message": printable(v.sentence), "type": v.kind})
+    lines = [v.sentence, f"tested: {'; '.join(v.tested)}", f"not tested: {'; '.join(v.untested)}"]
+    ET.SubElement(case, "system-out").text = "\n".join(map(printable, lines))
+    return ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def printable(text: str) -> str:
+    """Text that XML can hold."""
+    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
+
+
 def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """All files, in a folder."""
     publish(folder / "report.html", page(c, about).encode())
+    publish(folder / "junit.xml", junit(c))
     publish(folder / "badge.svg", badge(c).encode())
     found: dict[str, Any] = {
         "sampler": c.name,

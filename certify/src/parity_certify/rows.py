@@ -57,12 +57,12 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-def family(rows: Iterable[Row]) -> None:
+def family(rows: Iterable[Row], alpha: float = ALPHA) -> None:
     """Fill p_holm and verdict of the rows that were run, as one family."""
     run = [r for r in rows if r["p_value"] is not None]
     for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
         r["p_holm"] = float(p)
-        r["verdict"] = "rejected" if p <= ALPHA else "not rejected"
+        r["verdict"] = "rejected" if p <= alpha else "not rejected"
 
 
 def monte_carlo_p(observed: float, null: np.ndarray) -> float:

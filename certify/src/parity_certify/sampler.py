@@ -6,42 +6,31 @@ Prompts are drawn evenly from the law's, so a fault that shows behind some promp
 """
 
 import math
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from parity_certify import evidence
 from parity_certify import rows as R
+from parity_certify.calls import Sample, runner, tasks
 from parity_certify.certificate import Certificate, concluded
 from parity_certify.counts import log_e
 from parity_certify.errors import ParityError
 from parity_certify.files import canonical
-from parity_certify.keys import row_key
+from parity_certify.independence import LAGS
 from parity_certify.laws import Law
 from parity_certify.named import name_of
 from parity_certify.rows import Row
 from parity_certify.store import Batch, Store
 
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
-
-
-class Sampled(NamedTuple):
-    """What a sampler returns that can count its drafts: tokens [n, L], drafts offered and accepted in all."""
-
-    tokens: Any
-    drafted: int
-    accepted: int
-
-
-Sample = Callable[[np.ndarray, int], Any]
 
 
 @dataclass
@@ -53,11 +42,20 @@ class Drawn:
     batches: list[Batch] = field(default_factory=list)
     seconds: float = 0.0  # of what was sampled now
     fresh: int = 0  # sequences sampled now
+    before: int = 0  # sequences that were kept
     stopped: bool = False  # by the e-process
 
     @property
     def n(self) -> int:
         return int(self.counts.sum())
+
+    def fitting(self, size: int, deadline: float) -> int:
+        """Rows of a batch that can be drawn before the deadline; 10 while the speed is not known."""
+        if deadline == math.inf:
+            return size
+        if not self.fresh:
+            return min(size, 10)
+        return min(size, int((deadline - time.monotonic()) * self.fresh / self.seconds))
 
     def drafts(self) -> tuple[int | None, int | None]:
         """Offered and accepted; None where the engine does not say."""
@@ -65,65 +63,6 @@ class Drawn:
         if not said or min(min(pair) for pair in said) < 0:
             return None, None
         return sum(d for d, _ in said), sum(a for _, a in said)
-
-
-def tokens_of(found: Any, rows: int, law: Law) -> np.ndarray:
-    """Tokens [rows, L] of what a sampler returned, all behind an end token set to it; ParityError for anything else."""
-    L, V, end = law.length, law.vocab, law.end
-    whole_at_once = isinstance(found, np.ndarray) and found.shape == (rows, L) and found.dtype == np.int64
-    if whole_at_once and end is None and found.min(initial=0) >= 0 and found.max(initial=0) < V:
-        return found
-    lines = [np.asarray(line) for line in found] if isinstance(found, list | tuple) else np.asarray(found)
-    if len(lines) != rows:
-        raise ParityError(f"sampler: {len(lines)} sequences for {rows} prompts; allowed: one each")
-    whole = np.full((rows, L), -1, dtype=np.int64)
-    for i, line in enumerate(lines):
-        if line.ndim != 1 or len(line) > L or not np.issubdtype(line.dtype, np.integer):
-            raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
-        ended = end is not None and end in line
-        if len(line) < L and not ended:
-            raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; allowed: {L}")
-        whole[i, : len(line)] = line
-        if ended and end is not None:
-            whole[i, int(np.argmax(line == end)) :] = end
-    if rows and (whole.min() < 0 or whole.max() >= V):
-        row, at = np.argwhere((whole < 0) | (whole >= V))[0]
-        raise ParityError(f"sampler: row {row}, position {at}: token {whole[row, at]}; allowed: 0 to {V - 1}")
-    return whole
-
-
-def one_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
-    """Batch `number` under a seed, a function of the two (as far as the sampler heeds its seed)."""
-    key = row_key(seed, f"batch {number}") % 2**31
-    prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
-    found = sample(law.prompts[prompts], key)
-    if isinstance(found, Sampled):
-        return Batch(prompts, tokens_of(found.tokens, size, law), int(found.drafted), int(found.accepted))
-    return Batch(prompts, tokens_of(found, size, law))
-
-
-_worker: Any = None  # what the processes of a pool run
-
-
-def _run(task: tuple[int, int, int]) -> tuple[Batch, float]:
-    sample, law = _worker
-    begin = time.perf_counter()
-    return one_batch(sample, law, *task), time.perf_counter() - begin
-
-
-@contextmanager
-def runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable]:
-    """A map over tasks, in order; with several processes they run side by side."""
-    global _worker
-    _worker = (sample, law)
-    try:
-        if processes == 1:
-            yield lambda tasks: map(_run, tasks)
-        else:
-            with multiprocessing.get_context("fork").Pool(processes) as pool:
-                yield lambda tasks: pool.imap(_run, tasks)
-    finally:
-        _worker = None
 
 
 def code(batch: Batch, law: Law) -> np.ndarray:
@@ -137,21 +76,32 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
     the same prompt. Compared with how often independent samples of this sampler's own law would agree."""
     codes = np.concatenate([code(b, law) for b in batches])
     prompts = np.concatenate([b.prompts for b in batches])
-    size, n = len(batches[0].prompts), len(codes)
     share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
     agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # by prompt
 
-    def surprising(first: np.ndarray, second: np.ndarray) -> bool:
+    def agreeing(first: np.ndarray, second: np.ndarray) -> tuple[int, int]:
         both = prompts[first] == prompts[second]
-        m, hits = int(both.sum()), int((codes[first] == codes[second])[both].sum())
-        chance = float(agree[prompts[first]][both].mean()) if m else 1.0
+        return int((codes[first] == codes[second])[both].sum()), int(both.sum())
+
+    def surprising(first: np.ndarray, second: np.ndarray, others: np.ndarray) -> bool:
+        """Whether rows `first` and `second` agree more often than independent ones, and than `second` and `others`."""
+        (hits, m), (beside, of) = agreeing(first, second), agreeing(others, second[: len(others)])
+        same = prompts[first] == prompts[second]
+        chance = max(float(agree[prompts[first]][same].mean()) if m else 1.0, min(1.0, (beside + 1) / (of + 1)))
         return m >= 10 and special.bdtrc(hits - 1, m, chance) < CHANCE
 
-    if surprising(np.arange(n - size), np.arange(size, n)):
+    sizes = [len(b.prompts) for b in batches]
+    begin = np.cumsum(sizes) - sizes
+    pairs = [(k - 2, k) for k in range(2, len(batches))] or [(0, 1)] * (len(batches) > 1)
+    rows = [np.arange(min(sizes[i], sizes[j])) for i, j in pairs]
+    none = [np.zeros(0, dtype=int)]
+    before = np.concatenate([begin[i] + r for (i, _), r in zip(pairs, rows, strict=True)] or none)
+    now = np.concatenate([begin[j] + r for (_, j), r in zip(pairs, rows, strict=True)] or none)
+    if surprising(before, now, np.roll(before, 1)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
     order = np.argsort(prompts, kind="stable")
-    if surprising(order[:-1], order[1:]):
+    if surprising(order[:-1], order[1:], order[6:]):
         raise ParityError("sampler: repeats its last sample (a cache?); allowed: independent samples")
 
 
@@ -167,11 +117,15 @@ def gather(
     stop: bool,
     processes: int = 1,
     until: Callable[[Drawn], int] | None = None,
+    deadline: float = math.inf,
+    vary: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Drawn:
     """n samples of one seed, those that are kept first; fewer if `stop` and the e-process decides.
 
-    until  the size by the speed of the first batch sampled now, for a time limit
+    until     the size by the speed of the first batch sampled now, for a time limit
+    deadline  time.monotonic() at which sampling stops, whatever was drawn: batches are cut to what fits
+    vary      whether batches are of several sizes
     """
     found, number, limit = Drawn(np.zeros(len(law.cells), dtype=np.int64)), 0, n
 
@@ -179,7 +133,7 @@ def gather(
         found.batches.append(one)
         found.counts += np.bincount(code(one, law), minlength=len(found.counts))
         found.best = max(found.best, float(log_e(found.counts, law.cells)))
-        found.stopped = stop and found.best >= math.log(2 / alpha)
+        found.stopped = stop and found.best >= math.log(2 * evidence.SHARES / alpha)
         return found.stopped
 
     while found.n < limit and (kept := store.get(seed, number)) is not None:
@@ -188,11 +142,14 @@ def gather(
             return found
     if found.n >= limit:
         return found
-    begin = time.perf_counter()
+    begin, found.before = time.perf_counter(), found.n
+
+    def fits(size: int, planned: int) -> int:
+        return found.fitting(min(size, limit - found.before - planned), deadline)
+
     with runner(sample, law, processes) as run:
-        tasks = ((seed, k, batch) for k in range(number, number + -(-(limit - found.n) // batch)))
         try:
-            for one, _ in run(tasks):
+            for one in run(tasks(seed, number, batch, vary, fits)):
                 store.put(seed, number, one)
                 number, found.fresh = number + 1, found.fresh + len(one.prompts)
                 found.seconds = time.perf_counter() - begin
@@ -200,14 +157,13 @@ def gather(
                 if until is not None:
                     limit, until = min(limit, max(found.n, until(found))), None
                 tell(f"{found.n} of {limit} sequences, {found.fresh / max(found.seconds, 1e-9):.1f} a second")
-                if done or found.n >= limit:
+                if done:
                     break
-        except (ParityError, KeyboardInterrupt):
+        except (ParityError, KeyboardInterrupt, BrokenProcessPool):
             raise
         except Exception as error:
-            where = f"kept in {store.folder}" if store.folder else "not kept: no folder was given"
             what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            raise ParityError(f"sampler: failed after {found.n} sequences ({where}): {what}") from error
+            raise ParityError(f"sampler: failed after {found.n} sequences ({store.where}): {what}") from error
     return found
 
 
@@ -232,8 +188,9 @@ def rows_of(found: Drawn, law: Law, seed: int, store: Store, alpha: float, draws
     decision = next(r for r in rows if r["test"] == "all looks")
     for j, p in enumerate((looks or {}).values()):
         decision["p_value"] = decision["p_holm"] = max(min(decision["p_value"], 2.0 ** (j + 2) * p), R.SMALLEST)
-    decision["verdict"] = "rejected" if decision["p_value"] <= alpha else "not rejected"
-    return [*rows, *(evidence.prompt_rows(found.counts, law, seed) if len(law.prompts) > 1 else [])]
+    together = evidence.independence_row(found.batches, law, seed, alpha)
+    R.family([decision, together], alpha)
+    return [*rows, together, *(evidence.prompt_rows(found.counts, law, seed) if len(law.prompts) > 1 else [])]
 
 
 def check_settings(**given: float | None) -> None:
@@ -250,11 +207,13 @@ def certify_sampler(
     *,
     n: int | None = None,
     minutes: float | None = None,
+    budget: float | None = None,
     repeat: int | None = None,
     margin: float = 0.05,
     alpha: float = R.ALPHA,
     seeds: Sequence[int] = (0, 1),
     batch: int = 100,
+    vary: bool = True,
     processes: int = 1,
     folder: Path | None = None,
     spec: dict[str, Any] | None = None,
@@ -268,39 +227,72 @@ def certify_sampler(
 
     n        sequences; None: as many as a perfect sampler needs for a bound below `margin`, and no more than fit into
              `minutes` at the speed of the first batch
+    budget   seconds for everything: sampling stops in time, and the verdict says what could be seen; a repeat has the
+             last third
     repeat   sequences on the next seed; None: twice those of the first
+    batch    sequences of a call, at most; `vary`: every second call has fewer, for a fault may depend on the number
     alpha    false alarms: the rate at which a correct sampler is rejected on the first seed
     folder   where samples are kept; a second call with the same sampler goes on there
     spec     what the sampler is (kept beside the samples: another one's are refused)
     """
-    check_settings(n=n, minutes=minutes, repeat=repeat, margin=margin, alpha=alpha, batch=batch, processes=processes)
+    check_settings(n=n, minutes=minutes, budget=budget, repeat=repeat, margin=margin, alpha=alpha)
+    check_settings(batch=batch, processes=processes)
+    begin, allowed = time.monotonic(), math.inf if budget is None else 0.95 * budget
     store, name = Store(folder), name or name_of(sample)
-    about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist(), "batch": batch}
-    store.check({"sampler": spec or name, **about, "law": canonical([round(float(p), 9) for p in law.cells[:64]])})
+    store.check({"sampler": spec or name, "batch": batch, "vary": vary, **described(law)})
     wanted = -(-(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA)) // batch) * batch
-
-    def until(found: Drawn) -> int:
-        """The size for the time, and what can be seen with it: said before the rest is sampled."""
-        rate = found.fresh / found.seconds
-        size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
-        bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
-        limits = (
-            f"a correct sampler's bound is about TV <= {bound:.3f}; the least TV that any test can find {least:.3f}"
-        )
-        tell(f"{rate:.1f} sequences a second: {size} take {size / rate / 60:.1f} minutes; {limits}")
-        return size
-
-    common: dict[str, Any] = {"batch": batch, "alpha": alpha, "processes": processes, "tell": tell}
-    first = gather(sample, law, seeds[0], wanted, store, stop=True, until=until, **common)
+    common: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
+    until = fitted(law, wanted, minutes, batch, tell) if budget is None else None
+    soon = begin + 2 / 3 * allowed
+    first = gather(sample, law, seeds[0], wanted, store, stop=True, until=until, deadline=soon, **common)
     check_repeats(first.batches, law)
     rows, samples = rows_of(first, law, seeds[0], store, alpha, draws), [first]
     if len(seeds) > 1 and any(r["decides"] and r["verdict"] == "rejected" for r in rows):
         size = -(-(repeat or max(first.n, min(2 * first.n, wanted))) // batch) * batch
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
-        second = gather(sample, law, seeds[1], size, store, stop=False, **common)
+        second = gather(sample, law, seeds[1], size, store, stop=False, deadline=begin + allowed, **common)
         rows += [r | {"repeat": 1} for r in rows_of(second, law, seeds[1], store, alpha, draws)]
         check_repeats([*first.batches, *second.batches], law)
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
     counts = samples[-1].counts
-    return concluded(rows, law, counts, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    found = concluded(rows, law, counts, samples, margin=margin, alpha=alpha, claim=claim, name=name)
+    tested, untested = reach(first, law, batch, vary)
+    found.verdict = replace(found.verdict, tested=tested, untested=untested)
+    found.beside |= {"budget": budget, "seconds": time.monotonic() - begin}
+    return found
+
+
+def described(law: Law) -> dict[str, Any]:
+    """What of a law is kept beside samples."""
+    about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist()}
+    return about | {"law": canonical([round(float(p), 9) for p in law.cells[:64]])}
+
+
+def fitted(
+    law: Law, wanted: int, minutes: float | None, batch: int, tell: Callable[[str], None]
+) -> Callable[[Drawn], int]:
+    """The size for the time, by the speed so far, and what can be seen with it: said before the rest is sampled."""
+
+    def until(found: Drawn) -> int:
+        rate = found.fresh / found.seconds
+        size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
+        bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
+        limits = f"a correct sampler's bound is about TV <= {bound:.3f}"
+        limits += f"; the least TV that any test can find {least:.3f}"
+        tell(f"{rate:.1f} sequences a second: {size} take {size / rate / 60:.1f} minutes; {limits}")
+        return size
+
+    return until
+
+
+def reach(found: Drawn, law: Law, batch: int, vary: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a certification tested of a black box, and what it cannot see."""
+    K, L, sizes = len(law.prompts), law.length, [len(b.prompts) for b in found.batches]
+    prompts = f"{K} prompt{'s' * (K > 1)} of {law.prompts.shape[1]} tokens"
+    calls = f"calls of {min(sizes)} to {max(sizes)} rows" if vary and batch > 1 else f"calls of {max(sizes)} rows"
+    tested: tuple[str, ...] = (f"the joint law of {L} tokens behind {prompts}", f"{calls}, prompts in several orders")
+    tested += (f"independence of rows up to {LAGS[-1]} apart",)
+    untested: tuple[str, ...] = ("other prompts and longer outputs", f"calls of more than {max(sizes)} rows")
+    untested += () if vary and batch > 1 else ("other sizes of a call",)
+    return tested, (*untested, f"what changes after {found.n} sequences", "a sampler that knows this test")

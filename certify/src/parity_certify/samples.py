@@ -14,18 +14,20 @@ sequences as any other of its seed. The first seed is tested; a rejection must r
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parity_certify import evidence
+from parity_certify.calls import tokens_of
 from parity_certify.certificate import Certificate, concluded
 from parity_certify.counts import log_e
 from parity_certify.errors import ParityError
 from parity_certify.laws import Law
 from parity_certify.rows import ALPHA, Row
-from parity_certify.sampler import Drawn, check_settings, tokens_of
+from parity_certify.sampler import Drawn, check_settings
 from parity_certify.store import Batch
 
 FORMAT = "parity-samples"
@@ -150,4 +152,6 @@ def certify_samples(
         used.append(drawn)
         if not any(r["decides"] and r["verdict"] == "rejected" for r in own):
             break
-    return concluded(rows, law, used[-1].counts, used, margin=margin, alpha=alpha, claim=claim, name=name)
+    result = concluded(rows, law, used[-1].counts, used, margin=margin, alpha=alpha, claim=claim, name=name)
+    result.verdict = replace(result.verdict, untested=("independence of rows", "other prompts and longer outputs"))
+    return result

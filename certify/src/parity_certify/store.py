@@ -27,6 +27,10 @@ class Store:
     held: dict[tuple[int, int], Batch] = field(default_factory=dict)
     seen: dict[int, dict[int, float]] = field(default_factory=dict)
 
+    @property
+    def where(self) -> str:
+        return f"kept in {self.folder}" if self.folder else "not kept: no folder was given"
+
     def file(self, seed: int, number: int) -> Path:
         assert self.folder is not None
         return self.folder / "samples" / f"{seed}-{number:05d}.npz"

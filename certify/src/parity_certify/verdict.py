@@ -44,6 +44,7 @@ class Verdict:
     bound      upper bound on the TV at 95 %, over all targets, None where no joint law was counted
     estimate   of the TV on the target that differs most, corrected; interval: its 95 % interval
     n          sequences of the smallest sample that the bound stands on
+    dependent  rows depend on each other, although each alone may have the right law
     within     the claim was equality within a tolerance, on the baseline's own path
     tested, untested   what was, and what was not
     where      where it fails: target, layer and test
@@ -61,6 +62,7 @@ class Verdict:
     untested: tuple[str, ...] = ()
     where: str = ""
     reason: str = ""
+    dependent: bool = False
     within: bool = False
 
     @property
@@ -72,6 +74,8 @@ class Verdict:
         """The verdict in a few words."""
         if self.within and self.kind != "inconclusive":
             return WITHIN if self.kind == "certified" else "differs by more than eps"
+        if self.dependent and self.kind == "lossy":
+            return "lossy: rows depend on each other"
         if self.kind == "lossy":
             return "lossy: TV not measured" if self.estimate is None else f"lossy: TV = {self.estimate:.4f}"
         return "certified lossless" if self.kind == "certified" else self.kind

@@ -24,12 +24,13 @@ from typing import Any, Literal
 import numpy as np
 
 from parity_certify import evidence
+from parity_certify.calls import Sampled
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.laws import CELLS, Law, check_law, first_of
 from parity_certify.named import name_of
 from parity_certify.rows import ALPHA
-from parity_certify.sampler import Sampled, certify_sampler, check_settings
+from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
 SHAPES = ("row", "batch", "tree")

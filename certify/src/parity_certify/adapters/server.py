@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from parity_certify.calls import Sampled
 from parity_certify.errors import ParityError
-from parity_certify.sampler import Sampled
 
 PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "cache_prompt": True}
 WHOLE = {"skip_special_tokens": False, "return_token_ids": True}  # vLLM, SGLang: no letter left out of the text

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity_certify.calls import Sampled
 from parity_certify.counts import digits
 from parity_certify.errors import ParityError
 from parity_certify.faults import Suspect
 from parity_certify.faults import suspects as of_loop
 from parity_certify.laws import Law, absorbed, check_law, check_prompts, check_size, first_of
-from parity_certify.sampler import Sampled
 
 SPECULATIVE = (  # how tokens are drafted: no part of the law
     "assistant_model", "assistant_tokenizer", "tokenizer", "num_assistant_tokens", "num_assistant_tokens_schedule",

@@ -1,0 +1,98 @@
+"""Whether rows depend on each other: right laws one by one, but copies, pairs, or noise that rows share.
+
+    rows_independent(batches, law) -> log e-value, and where it is largest
+
+Rows are taken in the order in which they were drawn, and, behind several prompts, also prompt by prompt. For each lag d
+and each pair of rows (i, j = i + d) two products are summed over positions t, both with mean zero given everything
+before row j's token t, if that token has the target's law p:
+
+    ranks       r_i r_j, where r is the token's mid-rank under its law less 1/2: copies, and antithetic noise
+    agreement   1[x_j = x_i] - p(x_i): copies, in any order of tokens
+
+So each sum S is a martingale with a known predictable variance V and steps of at most b, and exp(c S - (exp(c b) - 1 -
+c b) V / b^2) is a supermartingale for any c > 0 (Freedman 1975). Averaged over c, signs, lags, orders and the two
+statistics it is an e-value: P(it ever reaches 1 / alpha) <= alpha, at any size, for any law, whenever sampling stops.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from parity_certify.laws import Law, first_of
+from parity_certify.store import Batch
+
+LAGS = (*range(1, 33), 64)
+MOST = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
+RATES = 2.0 ** np.arange(-9, 4)  # c
+STATISTICS = {"ranks": 0.25, "agreement": 1.0}  # largest step b of each
+
+
+class Dependence(NamedTuple):
+    """log_e: evidence against independence; where: the statistic, order and lag with the most of it."""
+
+    log_e: float
+    where: str
+    least: float  # share of rows that are copies at one lag that would have been found
+
+
+def log_terms(total: float, variance: float, step: float) -> np.ndarray:
+    """Logarithms of the supermartingales of one sum, a rate and a sign each."""
+    price = (np.expm1(RATES * step) - RATES * step) / step**2 * variance
+    return np.concatenate([RATES * total - price, -RATES * total - price])
+
+
+def orders(prompts: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Orders of rows in which neighbours are looked for."""
+    yield "rows", np.arange(len(prompts))
+    if len(np.unique(prompts)) > 1:
+        yield "rows of a prompt", np.argsort(prompts, kind="stable")
+
+
+def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> Dependence:
+    prompts = np.concatenate([b.prompts for b in batches])[:most]
+    tokens = np.concatenate([b.tokens for b in batches])[:most].astype(np.int64)
+    n, L, V = len(prompts), law.length, law.vocab
+    behind = prompts[:, None], np.zeros((n, L), dtype=np.int64)  # prompt and prefix of each token, as rows of the table
+    code = np.zeros(n, dtype=np.int64)
+    for t in range(L):
+        behind[1][:, t] = first_of(V, t) + code
+        code = code * V + tokens[:, t]
+    rank = (law.tables.cumsum(-1) - law.tables / 2 - 0.5)[(*behind, tokens)]
+    spread = ((1 - (law.tables**3).sum(-1)) / 12)[behind]  # variance of a mid-rank
+    found: list[np.ndarray] = []
+    names: list[str] = []
+    for order, at in orders(prompts):
+        for lag in (d for d in LAGS if d < n):
+            i, j = at[:-lag], at[lag:]
+            if order != "rows":
+                i, j = i[prompts[i] == prompts[j]], j[prompts[i] == prompts[j]]
+            chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
+            sums = {
+                "ranks": ((rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()),
+                "agreement": (((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()),
+            }
+            for name, (total, variance) in sums.items():
+                found.append(log_terms(float(total), float(variance), STATISTICS[name]))
+                names.append(f"{name}, {order} {lag} apart")
+    if not found:
+        return Dependence(0.0, "", 1.0)
+    best = names[int(np.argmax([f.max() for f in found]))]
+    terms = sum(map(len, found))
+    free = max(1.0, float((spread / spread.max()).sum())) if spread.max() > 0 else 1.0  # positions that can vary
+    least = min(1.0, (math.sqrt(2 * math.log(terms * 4 / 0.05)) + 0.84) / math.sqrt(free))
+    return Dependence(float(special.logsumexp(np.concatenate(found)) - math.log(terms)), best, least)
+
+
+def dependent(batches: Sequence[Batch], law: Law) -> bool:
+    """Whether evidence against independence is of rows in their order: it exceeds that of nine shuffles by far. A wrong
+    law of single rows leaves as much when they are shuffled."""
+    few = MOST // 4  # as the answer needs no more, and takes ten tests
+    prompts = np.concatenate([b.prompts for b in batches])[:few]
+    tokens = np.concatenate([b.tokens for b in batches])[:few]
+    rng = np.random.default_rng(0)
+    shuffles = (rng.permutation(len(prompts)) for _ in range(9))
+    most = max(rows_independent([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles)
+    return rows_independent(batches, law, few).log_e > most + math.log(20)

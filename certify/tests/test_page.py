@@ -1,0 +1,90 @@
+"""What a certification leaves behind for a reader and for continuous integration, and its exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+import pytest
+
+SAMPLER = """
+import time
+import numpy as np
+
+P = np.array([0.4, 0.3, 0.2, 0.1])
+
+def law(prefixes):
+    return np.tile(P, (len(prefixes), 1))
+
+def right(prompts, seed):
+    return np.random.default_rng(seed).choice(4, p=P, size=(len(prompts), 2))
+
+def wrong(prompts, seed):
+    return np.random.default_rng(seed).choice(4, p=P[::-1], size=(len(prompts), 2))
+
+def slow(prompts, seed):
+    time.sleep(0.01 * len(prompts))
+    return right(prompts, seed)
+
+def dead(prompts, seed):
+    from parity_certify import Sampled
+    return Sampled(right(prompts, seed), 5, 0)
+
+def fails(prompts, seed):
+    raise RuntimeError("no\\nGPU")
+"""
+
+
+def ran(tmp_path, name, *flags):
+    (tmp_path / "s.py").write_text(SAMPLER)
+    command = [sys.executable, "-m", "parity_certify", "sampler", f"s.py:{name}", "--law", "s.py:law", "--vocab", "4"]
+    command += ["--length", "2", "--prompts", "[[0]]", "--out", "out", *flags]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "kind", "element"),
+    [("right", 0, "certified", None), ("wrong", 1, "lossy", "failure"), ("dead", 2, "inconclusive", "error")],
+)
+def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, element):
+    done = ran(tmp_path, name)
+    assert done.returncode == code, done.stdout + done.stderr
+    said = json.loads((tmp_path / "out/certificate.json").read_text())
+    assert said["exit_code"] == said["verdict"]["exit_code"] == code and said["verdict"]["kind"] == kind
+    suite = ET.parse(tmp_path / "out/junit.xml").getroot()
+    assert [suite.get(k) for k in ("tests", "failures", "errors")] == ["1", str(int(code == 1)), str(int(code == 2))]
+    assert (suite.find("testcase/failure") is not None) == (element == "failure")
+    assert (suite.find("testcase/error") is not None) == (element == "error")
+    assert said["verdict"]["words"] in (tmp_path / "out/badge.svg").read_text()
+
+
+def test_a_budget_ends_in_time_and_says_what_it_could_see(tmp_path):
+    begin = time.monotonic()
+    done = ran(tmp_path, "slow", "--budget", "4s", "--margin", "0.02")
+    assert done.returncode == 0 and time.monotonic() - begin < 7  # imports come on top
+    assert "consistent" in done.stdout and "could not be found; a bound below 0.02 takes about" in done.stdout
+    assert "what changes after" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("fails", (), "error: sampler: failed after 0 sequences"),
+        ("none", (), "error: s.py: has no 'none'"),
+        ("right", ("--margin", "2"), "error: margin 2: allowed: above 0, below 1"),
+    ],
+)
+def test_what_cannot_be_certified_is_one_line(tmp_path, name, flags, message):
+    done = ran(tmp_path, name, *flags)
+    assert done.returncode == 2 and done.stderr.startswith(message) and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["0s", "soon", "-1", "nan", "inf"])
+def test_a_budget_that_is_none_is_named(tmp_path, text):
+    done = ran(tmp_path, "right", f"--budget={text}")
+    assert done.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in done.stderr
+
+
+def test_processes_side_by_side_load_a_file_s_sampler(tmp_path):
+    assert ran(tmp_path, "right", "--processes", "2").returncode == 0
