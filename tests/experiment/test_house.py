@@ -55,17 +55,6 @@ def test_no_circle():
         visit(module, [])
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_too_long_to_read_at_once(module):
-    file = sources.file_of(module)
-    lines = file.read_text().splitlines()
-    assert len(lines) <= 350
-    assert max(map(len, lines), default=0) <= 120
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno + 1 <= 60, f"{module}.{node.name}"
-
-
 def top_level_imports(module):
     """Packages that importing a module brings in, other modules of ours aside."""
     for node in ast.parse(sources.file_of(module).read_text()).body:
