@@ -24,7 +24,7 @@ rule checkpoint:
     threads: 1
     params:
         spec=model_spec,
-        code=code("parity.models.fetch"),
+        code=code("parity.base.command", "parity.models.fetch"),
     message:
         "check the files of {wildcards.model}"
     shell:
