@@ -22,7 +22,7 @@ ODD = 'it\'s a "clone" $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
 def test_a_run_in_odd_surroundings(tmp_path):
     """To a cell's shards, which are of its prompts."""
     project = copied(tmp_path / ODD)
-    (project / "prompts" / f"{ODD}.txt").write_text("a red circle\na blue square\n")
+    (project / "prompts" / f"{ODD}.txt").write_text("a small solid red circle\na large striped blue square\n")
     one = """
 experiment: odd
 image:
