@@ -66,15 +66,8 @@ rule continuous:
 
 
 onstart:
-    if MAIN and workflow.storage_settings.default_storage_provider:
-        storage_of_all = workflow.storage_registry.default_storage_provider
-        alone.storing(storage_of_all, workflow.storage_settings.default_storage_prefix)
-    elif MAIN:
-        alone.writing(Path("results"), Path("logs"))
-    forks.begin()
-    # for a limit of jobs a second Snakemake looks anew each second, once for each job so far
-    if workflow.local_exec:
-        workflow.scheduler.job_rate_limiter = None
+    if MAIN and workflow.is_main_process:
+        lock_folder()
 
 
 onsuccess:

@@ -1,5 +1,4 @@
-"""Put beside the package of a copy of the project: every command notes which modules it imported, and whether it was
-forked from the warm process (.ci/imports.py)."""
+"""Put beside the package of a copy of the project: every command notes which modules it imported (.ci/imports.py)."""
 
 import atexit
 import json
@@ -16,7 +15,6 @@ def note() -> None:
     if modules and "snakemake" not in sys.modules:
         FOLDER.mkdir(exist_ok=True)
         said = {"arguments": sys.orig_argv[1:], "modules": modules}
-        said["forked"] = bool(sys.flags.no_site)  # the warm process's flag
         (FOLDER / f"{os.getpid()}.json").write_text(json.dumps(said))
 
 

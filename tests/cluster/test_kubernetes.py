@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from parity.base.forks import NAME
 from tests.cluster import one_api
 from tests.cluster.test_s3 import ONE, SECRET, endpoint, lacking, same_in_bucket, storage  # noqa: F401
 from tests.workflow.conftest import copied
@@ -23,7 +22,7 @@ def without():
 
 def begun(project, *arguments, **environment):
     command = [sys.executable, "-m", "snakemake", "--configfile", "one.yaml", *arguments]
-    given = {k: v for k, v in os.environ.items() if k != NAME} | environment
+    given = dict(os.environ) | environment
     log = (project / "run.log").open("a")
     return subprocess.Popen(command, cwd=project, env=given, stdout=log, stderr=log)
 

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parity.base.forks import NAME
 from parity.decode.records import read_shard
 from tests.report.test_page import parts
 from tests.workflow.conftest import TINY, copied
@@ -116,7 +115,7 @@ def run(project, endpoint, *arguments):
         command += ["--default-storage-provider", "s3", "--default-storage-prefix", "s3://parity/run"]
         command += ["--storage-s3-endpoint-url", endpoint, "--storage-s3-region", "us-east-1"]
         command += ["--storage-s3-access-key", "a", "--storage-s3-secret-key", SECRET]
-    environment = {k: v for k, v in os.environ.items() if k != NAME}
+    environment = dict(os.environ)
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=1800, env=environment)
 
 

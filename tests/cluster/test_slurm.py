@@ -11,7 +11,6 @@ import time
 import pandas as pd
 import pytest
 
-from parity.base.forks import NAME
 from tests.cluster import one_machine
 from tests.cluster.test_s3 import untimed
 from tests.report.test_page import parts
@@ -43,7 +42,7 @@ def lacking():
 
 def begun(project, *arguments):
     command = [sys.executable, "-m", "snakemake", "--configfile", "workflow/experiments/ci.yaml", *arguments]
-    environment = {k: v for k, v in os.environ.items() if k != NAME} | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
+    environment = dict(os.environ) | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
     log = (project / "run.log").open("a")
     return subprocess.Popen(command, cwd=project, env=environment, stdout=log, stderr=log)
 

@@ -31,7 +31,7 @@ LAYERS = [
 TARGETS = [f"parity.equality.targets.{kind}" for kind in KINDS]
 # The modules of a stage's jobs, and which dear libraries they may bring.
 STAGES = {
-    "planning": (["parity.experiment.checks", "parity.experiment.sources", "parity.base.forks"], {"pydantic"}),
+    "planning": (["parity.experiment.checks", "parity.experiment.sources"], {"pydantic"}),
     "models": (["parity.models.__main__", "parity.models.fetch"], {"pydantic"}),
     "inputs": (["parity.inputs.__main__", "parity.inputs.captions", "parity.inputs.tasks"], {"pydantic"}),
     "decode": (["parity.decode.__main__", *LOADING, *FAMILIES, *DECODERS], {"pydantic", "scipy"}),
@@ -93,7 +93,7 @@ def test_planning_imports_no_library_but_what_reads_the_configuration():
     """Nor numpy and torch, which every other stage may have. Snakemake itself has imported yaml."""
     dear = DEAR - {"pydantic", "yaml"} | {"numpy", "torch", "requests", "urllib3", "docutils"}
     planning = [
-        *STAGES["planning"][0], "parity.base.alone", "parity.base.machine", "parity.base.verdicts",
+        *STAGES["planning"][0], "parity.base.machine", "parity.base.verdicts",
         "parity.experiment.layers", "parity.experiment.pins", "parity.experiment.paths",
     ]  # fmt: skip
     found = tops(*planning)

@@ -27,20 +27,15 @@ def test_a_table_is_what_was_written_and_anybody_can_read_it(tmp_path):
         read_table(tmp_path / "gone.parquet")
 
 
-def test_no_bit_that_is_another_changes_a_value_unseen(tmp_path):
-    """Of 400 in turn: either one line, or the same table (a bit that nothing reads)."""
-    write_table(tmp_path / "t.parquet", COLUMNS)
-    data, whole, seen = (tmp_path / "t.parquet").read_bytes(), read_table(tmp_path / "t.parquet"), 0
-    for bit in np.linspace(0, 8 * len(data) - 1, 400).astype(int):
+def test_a_changed_bit_of_a_value_and_a_cut_are_one_line(tmp_path):
+    write_table(tmp_path / "t.parquet", {"x": np.random.default_rng(0).random(1000)})
+    data = (tmp_path / "t.parquet").read_bytes()
+    for bit in np.linspace(8 * 200, 8 * (len(data) - 1000), 20).astype(int):
         (tmp_path / "t.parquet").write_bytes(
             data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
         )
-        try:
-            assert read_table(tmp_path / "t.parquet").equals(whole), bit
-        except ParityError as error:
-            seen += 1
-            assert "\n" not in str(error) and str(error).endswith("; delete it and run again")
-    assert seen > 200
+        with pytest.raises(ParityError, match=r"t\.parquet: damaged"):
+            read_table(tmp_path / "t.parquet")
     for cut in (b"", data[:-9], data[:40]):
         (tmp_path / "t.parquet").write_bytes(cut)
         with pytest.raises(ParityError, match=r"t\.parquet: damaged"):

@@ -11,9 +11,6 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from parity.base.files import read_json
-from parity.base.forks import NAME
-
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "prompts", "envs")
 TINY = """
@@ -39,16 +36,9 @@ continuous:
 """
 
 
-# what runs in earlier copies found of sources, by their content: the parsing is half of a dry run's time
-PARSED = {"sources.json": {}, "declared.json": {}}
-
-
 def copied(folder):
     """A copy of the project without results."""
     folder.mkdir(exist_ok=True)
-    (folder / ".snakemake").mkdir()
-    for name, found in PARSED.items():
-        (folder / ".snakemake" / name).write_text(json.dumps(found))
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -68,21 +58,16 @@ def forker():
 
 
 def runner(project):
-    """Runs snakemake in a copy: `run(*arguments, config=FILE)`; `warm`: with the process that jobs fork from."""
+    """Runs snakemake in a copy: `run(*arguments, config=FILE)`."""
 
-    def run(*arguments, config="tiny.yaml", cwd=project, warm=False):
+    def run(*arguments, config="tiny.yaml", cwd=project):
         given = ["--cores", "2", "--resources", "gpu=0", "--configfile", config, *arguments]
-        environment = {k: v for k, v in os.environ.items() if k != NAME} | ({} if warm else {NAME: ""})
-        asked = {"arguments": given, "cwd": str(cwd), "environment": environment, "timeout": 500}
+        asked = {"arguments": given, "cwd": str(cwd), "environment": dict(os.environ), "timeout": 500}
         with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
             process = forker()
             print(json.dumps(asked | {"stdout": out.name, "stderr": err.name}), file=process.stdin, flush=True)
             code = int(process.stdout.readline())
-            done = subprocess.CompletedProcess(given, code, out.read(), err.read())
-        for name, found in PARSED.items():
-            parsed = cwd / ".snakemake" / name
-            found.update(read_json(parsed) if parsed.exists() else {})
-        return done
+            return subprocess.CompletedProcess(given, code, out.read(), err.read())
 
     return run
 

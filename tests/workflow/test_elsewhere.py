@@ -7,7 +7,6 @@ import sys
 
 import yaml
 
-from parity.base.forks import NAME
 from tests.workflow.conftest import ROOT, TINY, jobs
 
 MODULE = """
@@ -29,7 +28,7 @@ rule mine:
 
 def snakemake(folder, *arguments):
     """By a Python that does not know of this checkout but by the Snakefile; no profile of another folder is read."""
-    environment = {k: v for k, v in os.environ.items() if k != NAME} | {NAME: ""}
+    environment = dict(os.environ)
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--resources", "gpu=0", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=environment)
 

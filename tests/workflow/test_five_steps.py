@@ -42,7 +42,7 @@ def test_five_steps_and_one_file(tmp_path):
     own.write_text(text.replace("race(law,", "race(law.sqrt(),"))
     assert own.read_text() != text
     # 5. run
-    done = runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml", warm=True)
+    done = runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml")
     assert done.returncode == 0, done.stderr
     last = done.stderr.strip().splitlines()
     assert last[-1] == f"Report: {project / 'results/few/text/report.html'}" or "report.html" in last[-1]

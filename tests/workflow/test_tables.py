@@ -11,7 +11,7 @@ LESS = "image={methods: {jacobi: null, sjd: [{window: 16}]}, models: {lumina: nu
 
 @pytest.mark.slow
 def test_a_table_runs_on_stand_ins_to_a_page_that_says_so(project):
-    done = runner(project)("--config", "stand_in=true", LESS, config="workflow/experiments/sjd-table1.yaml", warm=True)
+    done = runner(project)("--config", "stand_in=true", LESS, config="workflow/experiments/sjd-table1.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     folder = project / "results/sjd-table1-stand_in"
     page = (folder / "report.html").read_text()

@@ -1,13 +1,12 @@
 """The workflow as a user runs it: bad input stops it, a killed run resumes, a second run does nothing."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import yaml
 
+from parity.base import machine
 from parity.decode.records import read_shard
 from parity.experiment.options import KINDS, methods
 from tests.workflow.conftest import EVERY, ROOT, TINY, jobs
@@ -50,25 +49,14 @@ def test_text_data_that_cannot_be_read_stops_before_any_job(project, snakemake):
     assert done.returncode != 0 and len(errors) == 1 and "'zebra'" in errors[0], done.stderr
 
 
-NOTE = """
-import os, sys
-from pathlib import Path
-
-if "parity.models" in sys.orig_argv:
-    Path("parent").write_text(Path(f"/proc/{os.getppid()}/cmdline").read_text())
-"""
-
-
 def test_a_wrong_checkpoint_stops_with_one_line(project, snakemake):
-    """Its job's parent is its shell: no process that jobs fork from was wanted."""
-    (project / "src/sitecustomize.py").write_text(NOTE)
     weights = project / "src/parity/embedded/weights/discrete/vq.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
     done = snakemake("--until", "checkpoint")
     assert done.returncode != 0 and "image.models.scenes" in done.stderr and "SHA-256" in done.stderr
-    assert "Traceback" not in done.stderr and "forks/server.py" not in (project / "parent").read_text()
+    assert "Traceback" not in done.stderr
 
 
 def test_the_default_experiment_leaves_no_discrete_method_out(snakemake):
@@ -96,14 +84,14 @@ GOAL = ["--until", "decode"]
 
 @pytest.mark.slow
 def test_shards_change_no_token_and_a_second_run_does_nothing(project, snakemake):
-    """Two shards, then the same in one. Killed runs: tests/faults."""
-    executed(snakemake(*GOAL, warm=True))
+    """Two shards, then the same in one."""
+    executed(snakemake(*GOAL))
     halves = tokens(project)
     assert len(halves) == 6
-    assert executed(snakemake(*GOAL, warm=True)) == 0
+    assert executed(snakemake(*GOAL)) == 0
 
     (project / "one.yaml").write_text(TINY.replace("shards: 2", "shards: 1"))
-    assert executed(snakemake(*GOAL, config="one.yaml", warm=True)) > 0
+    assert executed(snakemake(*GOAL, config="one.yaml")) > 0
     wholes = {name: found for name, found in tokens(project).items() if name.endswith("0-of-1.npz")}
     assert len(wholes) == 3
     for name, whole in wholes.items():
@@ -112,21 +100,14 @@ def test_shards_change_no_token_and_a_second_run_does_nothing(project, snakemake
 
 
 def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
-    """Whatever it would make: its jobs and the first one's need not be the same."""
-    hold = "import sys; from pathlib import Path; from parity.base import alone; alone.hold(Path('.snakemake'))"
-    first = subprocess.Popen(
-        [sys.executable, "-c", f"{hold}; print(flush=True); sys.stdin.read()"],
-        cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        first.stdout.readline()
-        second = snakemake("--until", "specification")
-        errors = [line for line in second.stderr.splitlines() if line.startswith("error:")]
-        assert second.returncode == 1 and len(errors) == 1 and f"process {first.pid}" in errors[0], second.stderr
-        assert "Traceback" not in second.stderr and not (project / "results/cells").exists()
-    finally:
-        first.kill()
-        first.wait()
+    """Whatever it would make, for its jobs and the first one's need not be the same; a plan is not refused."""
+    first = machine.hold(project / ".snakemake")
+    second = snakemake("--until", "specification")
+    errors = [line for line in second.stderr.splitlines() if line.startswith("error:")]
+    assert second.returncode == 1 and len(errors) == 1 and "another run" in errors[0], second.stderr
+    assert "Traceback" not in second.stderr and not (project / "results/cells").exists()
+    assert snakemake("--until", "specification", "-n").returncode == 0
+    first.close()
     assert executed(snakemake("--until", "specification")) > 0
 
 
@@ -137,11 +118,3 @@ def test_command_lines_do_not_grow_with_shards(project, snakemake):
     assert done.returncode == 0, done.stderr
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.lstrip().startswith(("python", "--"))]
     assert sum("/*-of-120.npz'" in line for line in lines) >= 3 and max(map(len, lines)) < 1000
-
-
-def test_jobs_are_forked_from_the_warm_process(project, snakemake):
-    """The environment that Snakemake gives a job is the server's."""
-    (project / "src/sitecustomize.py").write_text(NOTE)
-    done = snakemake("--until", "checkpoint", warm=True)
-    assert done.returncode == 0, done.stderr
-    assert "forks/server.py" in (project / "parent").read_text()

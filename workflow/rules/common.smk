@@ -14,37 +14,28 @@ import os
 import sys
 from pathlib import Path
 
-import snakemake
-from snakemake.dag import DAG
 from snakemake.logging import logger
-from snakemake.persistence.file import FilePersistence
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
-KEPT = Path(".snakemake").absolute()
 MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "certify/src")]
 try:
-    from parity.base import alone, forks, machine, verdicts
+    from parity.base import machine, verdicts
 except ModuleNotFoundError as missing:
     print(
         f"error: {missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)", file=sys.stderr
     )
     sys.exit(1)
 
-if MAIN:
-    sys.modules.setdefault("pandas", None)  # Snakemake would import it to ask whether a parameter is a table; none is
-    machine.collect_seldom()
-machine.keep_bytecode(snakemake.__file__, KEPT / "bytecode")
 from parity.base.errors import ParityError
-from parity.base.files import canonical, check_sums, sealed
+from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import prompts as parity_prompts
 from parity.experiment import (
     checks,
     declared,
     given,
-    kept,
     layers,
     needs,
     options,
@@ -74,12 +65,7 @@ if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if 
     configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
 
 
-kept.remember(KEPT / "sources.json", sources.known)
-kept.remember(KEPT / "declared.json", declared.known)
 machine.use_package(sources.ROOT, sources.STATISTICS, alone=MAIN)
-if MAIN:
-    warm = forks.prefix().replace("{", "{{").replace("}", "}}")
-    shell.prefix(f"set -euo pipefail; {warm}")  # jobs start warm
 papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or ["assd", "cspd", "gsd", "sjd", "vvs"]
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
@@ -103,17 +89,10 @@ try:
     TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
     for task in TASKS.values():
         readers.check(task["kind"], task["settings"], embedded=not EXPERIMENT.text.model.xlnet)
-    for part in ("", *options.KINDS.values()):
-        check_sums(Path("results", EXPERIMENT.experiment, part))
 except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
 
-if MAIN:
-    machine.keep_records(Path("results/.snakemake"), KEPT)
-    machine.pass_over_damaged(FilePersistence)
-    machine.pass_over_clocks(DAG)
-    workflow.execute = alone.alone(workflow, KEPT, Path("results"))
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
 VARIANTS = {

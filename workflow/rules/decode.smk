@@ -25,7 +25,7 @@ rule specification:
         "../../envs/parity.yaml"
     threads: 1
     params:
-        spec=of_cell(lambda c: canonical(sealed(c.spec))),
+        spec=of_cell(lambda c: canonical(c.spec)),
     message:
         "write down {wildcards.name}"
     shell:

@@ -88,6 +88,16 @@ def page_files(part):
     return [f"{RESULT}/{part}{name}" for name in (*names, "records.parquet")]
 
 
+def lock_folder():
+    """One run at a time in a folder, until this process ends."""
+    global RUN_LOCK
+    try:
+        RUN_LOCK = machine.hold(Path(".snakemake").absolute())
+    except ParityError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
 def announce(*pages):
     """Say what came out of this run, last of all: the verdicts, and where the pages are."""
     made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]

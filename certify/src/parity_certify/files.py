@@ -14,9 +14,6 @@ from parity_certify.errors import ParityError
 if TYPE_CHECKING:
     import numpy as np
 
-SEAL, MARK = "checksum", "sha256:"  # of a sealed file: the seal's key, and how its value begins
-INSIDE = "entries"  # the key of what is sealed, where that is no JSON object
-
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
@@ -65,35 +62,12 @@ def write_json(path: Path, value: Any) -> None:
     publish(path, (json.dumps(value, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
-def write_result(path: Path, value: Any) -> None:
-    """JSON that later jobs read: sealed, so that `read_json` knows it for what was written."""
-    write_json(path, sealed(value))
-
-
-def sealed(value: Any) -> dict[str, Any]:
-    """A JSON object with its checksum; of anything else than an object one that holds it."""
-    plain = json.loads(canonical(value if isinstance(value, dict) else {INSIDE: value}))
-    return {**plain, SEAL: seal(plain)}
-
-
-def seal(value: dict[str, Any]) -> str:
-    return MARK + hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
 def read_json(path: Path) -> Any:
-    """ParityError that names the file if it is no JSON, or is sealed and holds something else than was written.
-
-    Its name or its value tells a seal, so a bit that is another in either is noticed too.
-    """
+    """ParityError that names the file if it is no JSON."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ParityError(f"{path}: damaged ({error}); delete it and run again") from None
-    if isinstance(said, dict) and (SEAL in said or any(str(v).startswith(MARK) for v in said.values())):
-        if said.pop(SEAL, "") != seal(said):
-            raise ParityError(f"{path}: damaged (its checksum is another); delete it and run again")
-        return said[INSIDE] if set(said) == {INSIDE} else said
-    return said
 
 
 def write_arrays(path: Path, **arrays: "np.ndarray") -> None:

@@ -1,33 +1,18 @@
 """Files that hold results: published whole or not at all, checked when read, never pickled."""
 
-import hashlib
 import json
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parity_certify.files import (
-    MARK,
-    SEAL,
-    canonical,
-    digest,
-    publish,
-    read_arrays,
-    read_json,
-    seal,
-    sealed,
-    whole,
-    write_arrays,
-    write_json,
-    write_result,
-)
+from parity_certify.files import canonical, digest, publish, read_arrays, read_json, whole, write_arrays, write_json
 
 from parity.base.errors import ParityError
 
 __all__ = [  # one name for files, whoever writes them
-    "MARK", "SEAL", "apart", "canonical", "check_sums", "configured", "digest", "foreign_json", "header", "publish",
-    "read_arrays", "read_json", "seal", "sealed", "sums", "whole", "write_arrays", "write_json", "write_result",
+    "apart", "canonical", "configured", "digest", "foreign_json", "header", "publish",
+    "read_arrays", "read_json", "sums", "whole", "write_arrays", "write_json",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -39,14 +24,6 @@ def sums(folder: Path) -> dict[str, str]:
     lock = folder / "SHA256SUMS"
     lines = lock.read_text(encoding="utf-8").splitlines() if lock.exists() else []
     return {name: total for total, name in (line.split() for line in lines)}
-
-
-def check_sums(folder: Path) -> None:
-    """ParityError for a file that is not what the folder's SHA256SUMS says; one that is missing will be made."""
-    for name, total in sums(folder).items():
-        file = folder / name
-        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != total:
-            raise ParityError(f"{file}: damaged (it is not as it was made); delete it and run again")
 
 
 def header(file: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What the workflow asks of the machine it runs on; imports no torch, for the Snakefile reads it when parsed."""
 
-import contextlib
-import gc
+import fcntl
 import os
 import platform
 import re
@@ -9,9 +8,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from parity.base.errors import ParityError
 
@@ -84,60 +82,20 @@ def placed(device: str) -> str:
     return "cuda" if int(device) and gpu() else "cpu"
 
 
-def keep_bytecode(beside: str, folder: Path) -> None:
-    """Let this process and its commands keep what they compile in a folder, where the environment forbids it beside the
-    sources and an installed module (`beside`) has not been compiled: else every job compiles torch anew, seconds each.
+def hold(folder: Path) -> IO[str]:
+    """Lock a folder for this process: the file, whose lock the system releases when the process ends, however it ends.
+
+    ParityError while another process holds it, or where the folder cannot be written.
     """
-    if sys.dont_write_bytecode and sys.pycache_prefix is None and not Path(cache_from_source(beside)).exists():
-        sys.dont_write_bytecode, sys.pycache_prefix = False, str(folder)
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
-
-
-def collect_seldom() -> None:
-    """Look for garbage in circles after 100,000 new objects and not 700, and never among those that are there now: a
-    plan keeps nearly all that it makes, and looking took a fifth of a run with nothing to do."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
-
-
-def keep_records(beside: Path, kept: Path) -> None:
-    """Keep what Snakemake knows of finished jobs (their parameters, digests of their inputs) in a folder `beside` the
-    results, where a copy of them takes it along: `kept`/metadata is a link to it. Where links cannot be made: nothing.
-    """
-    there, here = beside.absolute(), kept / "metadata"
-    with contextlib.suppress(OSError):
-        there.mkdir(parents=True, exist_ok=True)
-        (kept / "incomplete").mkdir(parents=True, exist_ok=True)  # without it Snakemake takes the other for an old one
-        if here.is_dir() and not here.is_symlink() and not any(there.iterdir()):
-            there.rmdir()
-            here.rename(there)
-        if not here.exists() and not here.is_symlink():
-            here.symlink_to(os.path.relpath(there, kept), target_is_directory=True)
-
-
-def pass_over_damaged(records: Any) -> None:
-    """Let Snakemake take a record of a finished job that cannot be read for one that is not there, as it does with one
-    that is cut off: a bit that is another made it end in a traceback. `records`: its class that reads them."""
-    read = records._read_record
-
-    def sound(self: Any, key: str) -> Any:
-        try:
-            return read(self, key)
-        except (ValueError, TypeError, AttributeError):  # no text, no JSON, or not what a record holds
-            return None
-
-    records._read_record = sound
-
-
-def pass_over_clocks(plan: Any) -> None:
-    """Let an input be of a later time than what a job has just made of it, as after a clock was set back: inputs are
-    compared by their content, so nothing is made again for it; Snakemake failed the job. `plan`: its class that looks
-    at times."""
-
-    async def unasked(*_: Any) -> None: ...
-
-    plan.check_output_mtime = unasked
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "run.lock").open("a", encoding="utf-8")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ParityError(f"{folder.parent}: another run works in this folder; allowed: one at a time") from None
+    except OSError as error:
+        raise ParityError(f"{folder}: cannot be written ({error.strerror}); allowed: --directory FOLDER") from None
+    return file
 
 
 def check_place(folder: Path) -> None:

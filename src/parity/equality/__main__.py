@@ -22,7 +22,7 @@ from typing import Any
 from parity_certify.named import leaf
 
 from parity.base.command import arguments, one_line, pin_threads
-from parity.base.files import write_result
+from parity.base.files import write_json
 
 KINDS = ("discrete", "anysubset", "continuous")
 PLANTED = (*KINDS, "long", "longanysubset", "longcontinuous")  # modules of parity.equality.faults
@@ -119,7 +119,7 @@ def main() -> None:
     begin = time.perf_counter()
     result = a.run(a)
     if result is not None:
-        write_result(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
+        write_json(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":

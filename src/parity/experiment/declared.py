@@ -6,13 +6,11 @@ names the file and what it lacks.
 """
 
 import ast
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
-from parity.experiment.kept import Kept
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -22,9 +20,6 @@ class Outline(NamedTuple):
 
     values: dict[str, str]
     functions: dict[str, str]
-
-
-known: Kept = {}  # outlines by the digest of a module's text
 
 
 def modules(package: str) -> tuple[str, ...]:
@@ -39,11 +34,7 @@ def source(package: str, module: str) -> ast.Module:
 
 @cache
 def outline(package: str, module: str) -> Outline:
-    """Of a module; its source is parsed once a text, not once a run, where `known` is kept."""
-    key = hashlib.sha256((PACKAGE / package / f"{module}.py").read_bytes()).hexdigest()
-    if key not in known:
-        known[key] = list(outlined(source(package, module)))
-    return Outline(*known[key])
+    return outlined(source(package, module))
 
 
 def outlined(tree: ast.Module) -> Outline:

@@ -15,7 +15,6 @@ from pathlib import Path
 import parity_certify
 
 from parity.experiment.declared import PACKAGE
-from parity.experiment.kept import Kept
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
@@ -57,18 +56,12 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-known: Kept = {}  # by the digest of a text: that of its code, and what of this package it imports
-
-
-def facts(file: Path) -> list:
-    """[digest of the code, modules of the two packages that it may import] of a source; parsed once a text."""
-    text = file.read_bytes()
-    key = hashlib.sha256(text).hexdigest()
-    if key not in known:
-        tree = ast.parse(text)
-        names = sorted({name for name in imported(tree) if name.partition(".")[0] in OWN})
-        known[key] = [hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names]
-    return known[key]
+@cache
+def facts(file: Path) -> tuple[str, list[str]]:
+    """Digest of a source's code, and the modules of the two packages that it may import."""
+    tree = ast.parse(file.read_bytes())
+    names = sorted({name for name in imported(tree) if name.partition(".")[0] in OWN})
+    return hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names
 
 
 @cache

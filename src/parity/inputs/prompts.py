@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from parity.base.files import write_result
+from parity.base.files import write_json
 from parity.experiment.data import PromptSpec
 from parity.experiment.prompts import read_prompts
 
@@ -22,4 +22,4 @@ def shard(entries: list[dict[str, str]], shards: int) -> list[list[dict[str, str
 def write(spec: PromptSpec, folder: Path) -> None:
     """<k>.json in `folder` for each shard of a prompt set."""
     for k, piece in enumerate(shard(images(read_prompts(spec), spec.repeats), spec.shards)):
-        write_result(folder / f"{k}.json", piece)
+        write_json(folder / f"{k}.json", piece)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.base.files import read_arrays, read_json, write_result
+from parity.base.files import read_arrays, read_json, write_json
 from parity.metrics.logp import joint_laws, log_probability
 from parity.metrics.spread import flat, mean_error
 from parity.models.anysubset import load
@@ -57,4 +57,4 @@ def run(a: argparse.Namespace) -> None:
     for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):
         some = [right for right, held in answers if held is wanted]
         figures[f"accuracy_{name}"] = float(np.mean(some)) if some else None
-    write_result(a.out, figures | {"seconds": round(time.perf_counter() - begin, 2)})
+    write_json(a.out, figures | {"seconds": round(time.perf_counter() - begin, 2)})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from parity.base.files import read_json, write_result
+from parity.base.files import read_json, write_json
 from parity.decode.records import read_shards, rows_of
 from parity.decoders.candidates import dynamic
 from parity.decoders.discrete.vvs import similarity
@@ -90,4 +90,4 @@ def run(a: argparse.Namespace) -> None:
     alike, cosines = observe(loaded.model(inputs, spec["sampling"]), tokens, options("discrete", "vvs", {}))
     drawn = figures(alike.cpu().numpy(), cosines.cpu().numpy(), spec["model"], loaded.width)
     for file, figure in zip(a.out, drawn, strict=True):
-        write_result(file, figure)
+        write_json(file, figure)

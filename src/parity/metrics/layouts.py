@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from parity.base.errors import ParityError
-from parity.base.files import publish, read_json, write_result
+from parity.base.files import publish, read_json, write_json
 
 MOST = 200_000_000  # bytes of a file of results
 Row = dict[str, Any]
@@ -176,5 +176,5 @@ def keep(layout: str, file: Path, cell: Path) -> dict[str, float]:
     found = scores(layout, file)
     held = cell / "benchmarks.json"
     before = read_json(held) if held.is_file() else {}
-    write_result(held, {k: v for k, v in before.items() if not f"{k}_".startswith(f"{layout}_")} | found)
+    write_json(held, {k: v for k, v in before.items() if not f"{k}_".startswith(f"{layout}_")} | found)
     return found

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.base.files import write_arrays, write_result
+from parity.base.files import write_arrays, write_json
 from parity.experiment import study
 from parity.metrics.files import Files
 from parity.metrics.protocols import named
@@ -65,4 +65,4 @@ def run(a: argparse.Namespace) -> None:
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
     write_table(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)
-    write_result(a.out, values)
+    write_json(a.out, values)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from parity.base.command import arguments, one_line
-from parity.base.files import write_result
+from parity.base.files import write_json
 
 
 def fetched() -> None:
@@ -27,7 +27,7 @@ def fetched() -> None:
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of it")
     arguments(parser, "out")
     a = parser.parse_args()
-    write_result(a.out, fetch.manifest(a.kind, a.name, a.spec, a.out.parent))
+    write_json(a.out, fetch.manifest(a.kind, a.name, a.spec, a.out.parent))
 
 
 def converted() -> None:

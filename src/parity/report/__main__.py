@@ -1,5 +1,5 @@
 """The report of an experiment: report.html and index.html, and beside them summary.csv, equality.csv, self_tests.csv,
-published.csv, records.parquet, figures/, SHA256SUMS.
+published.csv, records.parquet, figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
 
@@ -7,7 +7,6 @@ published.csv, records.parquet, figures/, SHA256SUMS.
 """
 
 import argparse
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -20,7 +19,6 @@ from parity.experiment.checks import load
 from parity.experiment.options import KINDS
 from parity.report import published
 from parity.report.collect import gather, ordered
-from parity.report.files import WHAT
 from parity.report.page import write
 from parity.report.self_tests import split
 
@@ -40,7 +38,6 @@ def main() -> None:
     arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
-    (a.out / "SHA256SUMS").unlink(missing_ok=True)  # while files are of two runs
     home = a.out.relative_to(a.root) if a.out.is_relative_to(a.root) else a.out.absolute()
     gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, home=home, given=Path())
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
@@ -52,9 +49,6 @@ def main() -> None:
     gathered.records.to_parquet(stream, index=False)
     publish(a.out / "records.parquet", stream.getvalue())
     write(gathered, a.out / "report.html")
-    files = [*map(a.out.joinpath, WHAT), *sorted((a.out / "figures").glob("*.csv"))]
-    lines = (f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.relative_to(a.out)}\n" for f in files)
-    publish(a.out / "SHA256SUMS", "".join(lines).encode())
 
 
 if __name__ == "__main__":
