@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import families
 import torch
 from common import asked, cell
 from parity_certify.verdict import verdicts
 
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
-from parity.equality.targets import families
 from parity.experiment import options
 
 MARGIN = 0.1

@@ -11,8 +11,9 @@ from parity.decoders.steps import Step
 from parity.equality.exact import exact
 from parity.equality.faults import altered
 from parity.equality.faults import discrete as faults
-from parity.equality.targets import families
+from tests.benchmarks.conftest import loaded
 
+families = loaded("families.py")
 NEW = ("chameleon", "emu3", "janus")
 WINDOW = {"window": 3, "init": "sample_above"}
 WRONG = altered(

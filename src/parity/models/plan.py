@@ -4,7 +4,7 @@
 
 Memory is that of weights as their files hold them, of keys and values, and of the laws of a window: what decides
 whether a batch fits. Files that are not here count as the hub says, where it answers. Hours are images x tokens x
-passes a token x milliseconds of a pass, where `parity.gpu` measured a network of this size (gpu.json).
+passes a token x milliseconds of a pass, where `benchmarks/gpu.py` measured a network of this size (gpu.json).
 """
 
 import json

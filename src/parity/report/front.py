@@ -34,7 +34,7 @@ QUALITY = {
 }
 BY_INCEPTION = ("fid", "fid", "FID")  # of published continuous models, whose classes no classifier of ours reads
 SAME = "same distribution as plain decoding? and what that rests on"
-GPU = Path("gpu.json")  # of `python -m parity.gpu`, where someone has run it
+GPU = Path("gpu.json")  # of `python benchmarks/gpu.py`, where someone has run it
 
 
 def verdicts(g: Gathered) -> Section:
@@ -139,7 +139,7 @@ def moved(middle: float, reach: float, n: int) -> Entry:
 
 
 def predicted(file: Path) -> dict[str, str]:
-    """Of each decoder the seconds an image, predicted from what `parity.gpu` measured; {} where it was not run."""
+    """Of each decoder the seconds an image, predicted from `benchmarks/gpu.py`; {} where it was not run."""
     if not file.is_file():
         return {}
     found = json.loads(file.read_text())

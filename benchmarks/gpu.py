@@ -1,10 +1,13 @@
 """What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
 
-    python -m parity.gpu [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/gpu.md]
+    python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/gpu.md]
 
 In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
 on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
 them for some passes. On a CPU the same runs small networks, and the page says that nothing was measured.
+
+The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
+shapes alone. Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.transformer` has not.
 """
 
 import argparse
@@ -12,11 +15,13 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from parity.base.command import arguments, one_line, pin_threads, provenance
 from parity.base.devices import check, too_large
@@ -26,9 +31,101 @@ from parity.decode.canvas import now
 from parity.decode.discrete import record
 from parity.decoders.steps import Step
 from parity.experiment.options import methods, needs, options, small
-from parity.gpu import sizes
-from parity.gpu.page import page
 from parity.models import fetch
+from parity.models.compiling import compiled
+from parity.models.continuous import harmon, mar, xar
+from parity.models.continuous.diffusion import HeadSampling
+from parity.models.discrete.cached import LlamaGen, a_pass
+from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+
+MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
+QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
+# name to sizes: LlamaGenConfig, a continuous family's Config, XLNet's as transformers saves them
+DISCRETE = {
+    "Lumina-mGPT 7B at 768": LlamaGenConfig(65536, 4096, 32, 32, grid=48, prefix=52, caption_dim=4096),
+    "Anole 7B at 512": LlamaGenConfig(65536, 4096, 32, 32, grid=32, prefix=52, caption_dim=4096),
+    "LlamaGen-3B": LlamaGenConfig(dim=3200, layers=24, heads=32, grid=24),
+    "LlamaGen-XL": LlamaGenConfig(),
+}
+CONTINUOUS: dict[str, Any] = {
+    "MAR-B": mar.MARConfig(),
+    "MAR-L": mar.MARConfig(width=1024, encoder=16, decoder=16, heads=16, head_width=1280, head_depth=8),
+    "MAR-H": mar.MARConfig(**MAR_H),
+    "xAR-H": xar.XARConfig(width=1280, encoder=20, decoder=20, heads=16),
+    "Harmon-1.5B": harmon.HarmonConfig(**MAR_H, **QWEN),
+}
+TEXT = {"XLNet-base": {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072, "vocab_size": 32000}}
+# what a CPU runs, so that the command is tested
+SMALL_DISCRETE = {"small": LlamaGenConfig(256, 64, 2, 2, grid=4, prefix=4, caption_dim=8, multiple_of=16)}
+SMALL_CONTINUOUS = {
+    "small MAR": mar.MARConfig(10, 4, 4, 64, 2, 2, 4, 4, 64, 2),
+    "small xAR": xar.XARConfig(10, 4, 2, 4, 64, 2, 2, 4),
+}
+SMALL_TEXT = {"small XLNet": {"d_model": 64, "n_layer": 2, "n_head": 2, "d_inner": 128, "vocab_size": 256}}
+
+
+def random_network(build: Any, device: str, dtype: torch.dtype) -> Any:
+    """A network in its place and dtype, its weights random; buffers are those it computes."""
+    with torch.device(device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            net = build()
+        finally:
+            torch.set_default_dtype(before)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.02)
+    for buffer in net.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.float()
+    return net.eval()
+
+
+@dataclass
+class Networks:
+    """A random transformer of a size with its drafter and draft model, and batches of it to decode."""
+
+    config: LlamaGenConfig
+    device: str
+    dtype: torch.dtype
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        self.net = random_network(lambda: Transformer(self.config), self.device, self.dtype)
+        self.drafter = random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
+        self.codes = torch.randn(self.config.vocab, 8, device=self.device)
+
+    @torch.inference_mode()
+    def model(self, batch: int, needs: str = "") -> Sampled:
+        """Of `batch` prompts, guided; the draft model is the network itself, whose drafts cost what its passes do."""
+        c = self.config
+        condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
+        valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
+        read = compiled(a_pass, torch.device(self.device).type) if self.fast else None
+        model = LlamaGen(self.net, condition, valid, True, read=read)
+        model.codebook = model.raw_codebook = self.codes
+        if needs == "drafter":
+            model.drafter = EagleDrafter(self.drafter, model)
+        if needs == "draft":
+            model.draft = LlamaGen(self.net, condition, valid, True, returns=True, read=read)
+        return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
+
+    def bytes(self, batch: int, context: int) -> int:
+        """Read in a pass: the weights once, keys and values of both guidance rows of every prompt."""
+        weights = sum(p.numel() for p in (*self.net.layers.parameters(), *self.net.output.parameters()))
+        return (weights + 2 * batch * context * 2 * self.config.dim * self.config.layers) * self.dtype.itemsize
+
+
+def random_continuous(config: Any, device: str, dtype: torch.dtype, batch: int, steps: int) -> Any:
+    """A random MAR, xAR or Harmon of a size as a model of `batch` images, guided."""
+    family: Any = next(f for f in (mar, xar, harmon) if isinstance(config, f.Config))
+    net = random_network(lambda: family.Network(config), device, dtype)
+    prompts = torch.zeros(batch, dtype=torch.int64, device=device)
+    labels: Tensor = prompts[:, None].expand(-1, 8) if family is harmon else prompts
+    return family.Model(net, labels, HeadSampling(steps, guidance=3.0))
+
 
 Row = dict[str, Any]
 TOKENS = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -92,7 +189,7 @@ def same_tokens(device: str) -> list[Row]:
     return found
 
 
-def forwards(name: str, nets: sizes.Discrete, gb_s: float, left: Callable[[], bool]) -> Iterator[Row]:
+def forwards(name: str, nets: Networks, gb_s: float, left: Callable[[], bool]) -> Iterator[Row]:
     """ms of a pass over batch x window x context, and its share of the measured bandwidth."""
     L, cuda = nets.config.grid**2, nets.device.startswith("cuda")
     for batch in (1, 8) if cuda else (1, 2):
@@ -139,7 +236,7 @@ def some_passes(steps: Iterator[Step], device: str, count: int) -> tuple[float, 
     return 1000 * spent / max(made, 1), waits / max(made, 1)
 
 
-def decoders(name: str, nets: sizes.Discrete, passes: dict[str, float], left: Callable[[], bool]) -> Iterator[Row]:
+def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable[[], bool]) -> Iterator[Row]:
     """ms a pass and reads of the host of every decoder, and what an image would take at the embedded model's passes a
     token."""
     from importlib import import_module
@@ -164,10 +261,10 @@ def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]
     from parity.models.continuous.protocol import path_noise
 
     noise = batch_noise(0, ["0"], device)
-    for name, config in (sizes.CONTINUOUS if cuda else sizes.SMALL_CONTINUOUS).items():
+    for name, config in (CONTINUOUS if cuda else SMALL_CONTINUOUS).items():
         if not left():
             return
-        model = sizes.continuous(config, device, dtype, 1, 100 if cuda else 3)
+        model = random_continuous(config, device, dtype, 1, 100 if cuda else 3)
         order = torch.arange(model.length, device=device)[None]
         tokens = torch.zeros(1, model.length, model.dim, device=device, dtype=dtype)
         at = torch.full((1, 1), model.length // 2, device=device)
@@ -178,13 +275,63 @@ def others(cuda: bool, device: str, dtype: torch.dtype, left: Callable[[], bool]
             head = milliseconds(partial(model.law, condition, path), device, 3)
         row = {"network": name, "ms network": network, "ms head": head}
         yield row | {"seconds an image, predicted": (network + head) * model.length / 1000}
-    for name, given in (sizes.TEXT if cuda else sizes.SMALL_TEXT).items():
-        net = sizes.random(lambda given=given: build(given), device, dtype)
+    for name, given in (TEXT if cuda else SMALL_TEXT).items():
+        net = random_network(lambda given=given: build(given), device, dtype)
         model, N = CachedXLNet(dict(net.state_dict()), given, 0), 512 if cuda else 16
         order, last = torch.arange(N, device=device)[None], torch.full((1, 1), N - 1, device=device)
         line, begin = torch.ones_like(order), torch.ones(1, dtype=torch.int64, device=device)
         ask = partial(model.laws, line, order, begin, last, last)
         yield {"network": name, "ms network": milliseconds(ask, device)}
+
+
+# seconds an image that papers print, and on what (the seeds' tables)
+PAPERS = """| paper | seconds an image |
+|---|---|
+| SJD, Lumina-mGPT 768, A100: plain / SJD | 87.23 / 42.73 |
+| SJD, Lumina-mGPT 768, RTX 4090: plain / SJD | 100.69 / 47.52 |
+| SJD, Anole 512, A100: plain / SJD with a spatial prior | 48.96 / 26.18 |
+| SJD, Anole 512, RTX 4090: plain / SJD with a spatial prior | 48.24 / 25.12 |
+"""
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A table of rows that have the same keys."""
+    if not rows:
+        return "none\n"
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([shown(row.get(name, "")) for name in names] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "not known"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def page(found: dict[str, Any]) -> str:
+    """Markdown of what the command wrote."""
+    how, measured = found["how"], found["measured"]
+    head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/gpu.md`, "
+    head += "on a machine with a GPU in at most 9 minutes.\n\n"
+    if not measured:
+        head += (
+            "**Not measured**: no GPU was at hand. The command ran its small networks and options on a CPU, to show"
+            " that it runs; there is nothing to compare tokens with, and the figures say nothing about any GPU.\n\n"
+        )
+    head += f"{how['device_name']}, torch {how['versions']['torch']}, {how['dtype']};"
+    head += f" a copy reads and writes {found['bandwidth GB/s']:.0f} GB/s.\n"
+    head += "No network of the sizes of Emu3 (fewer keys than queries) and xAR-H (its depth is not printed) is here.\n"
+    if found["left out"]:
+        head += f"Left out: {'; '.join(found['left out'])}.\n"
+    parts = {
+        "Tokens against the CPU's, float64, embedded model 8x8": table(found["tokens"]),
+        "A forward, both guidance rows": table(found["forwards"]) if measured else "not measured\n",
+        "Every decoder, batch 1": table(found["decoders"]) if measured else "not measured\n",
+        "Continuous models and text, batch 1": table(found["others"]) if measured else "not measured\n",
+        "What papers print": PAPERS,
+    }
+    return head + "".join(f"\n## {title}\n\n{body}" for title, body in parts.items())
 
 
 def main() -> None:
@@ -206,10 +353,10 @@ def main() -> None:
     found["tokens"] = same_tokens(a.device)
     found |= {"forwards": [], "decoders": [], "others": []}
     passes = {row["method"]: row["passes a token"] for row in found["tokens"]}
-    for name, config in (sizes.DISCRETE if cuda else sizes.SMALL_DISCRETE).items():
+    for name, config in (DISCRETE if cuda else SMALL_DISCRETE).items():
         for fast in (True, False) if cuda else (False,):
             try:
-                nets = sizes.Discrete(config, a.device, dtype, fast)
+                nets = Networks(config, a.device, dtype, fast)
                 found["forwards"] += forwards(name, nets, found["bandwidth GB/s"], left)
                 found["decoders"] += decoders(name, nets, passes, left)
             except Exception as error:
