@@ -5,6 +5,8 @@ from importlib import import_module
 
 import pytest
 
+from parity.base.noise import Noise
+from parity.decoders.discrete.ar import ar
 from parity.equality.faults import long as discrete
 from parity.equality.faults import longanysubset, longcontinuous, planted
 from parity.experiment.options import methods, on_enumerable, options
@@ -76,3 +78,13 @@ def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
         (target,) = (t for t in long.targets(own, 6400, which=getattr(module, "TARGETS", "")) if t.alone)
         rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
         assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method
+
+
+def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
+    def own_numbers(model, start, *, noise, **options):
+        """ar, by numbers that it makes by itself."""
+        return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
+
+    (target,) = (t for t in import_module("parity.equality.long.discrete").targets({}, 6400) if t.alone)
+    (row,) = (r for r in target.rows_of(target.draw(own_numbers, 0, 0, {}), "long", 0, 0) if r["test"] == "noise")
+    assert row["p_value"] is None and row["verdict"] == "not run" and row["note"].startswith("not run: needs numbers")

@@ -3,6 +3,9 @@
 A row's numbers are its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any batch; then the
 tests of the large batch speak of small ones too. Where a token differs, more rows are decoded in batches of that size,
 and their law is tested: only that decides.
+
+The sizes are constants, not the run's own `batch`: a test here is shared by all experiments that use the decoder with
+these options. The run's own batches are looked at on its own model (`parity.equality.alike`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +15,7 @@ import numpy as np
 from parity_certify import rows as R
 from parity_certify.rows import Row
 
-OWN = 32  # rows of a batch of the default run
+OWN = 32  # rows of a batch, as in the default run
 SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
 MORE = 96  # rows, where one differs
 

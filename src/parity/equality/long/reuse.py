@@ -96,9 +96,12 @@ class RecordedNoise(Noise):
 
 
 def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
-    """The row of the test, certain rather than statistical: one number used again rejects."""
+    """The row of the test, certain rather than statistical: one number used again rejects. Of a decoder that read none
+    nothing is known."""
     n, again, where = recorder.compare()
+    if n == 0:
+        return R.not_run(layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place)
     note = f"{again} of {n} numbers used again, first in {where}" if again else f"{n} numbers, none used again"
-    least = 1 - (1 - R.POWER) ** (1 / max(n, 1))
-    values = {"effect": again / max(n, 1), "minimum_detectable_effect": least, "note": note, **place}
+    least = 1 - (1 - R.POWER) ** (1 / n)
+    values = {"effect": again / n, "minimum_detectable_effect": least, "note": note, **place}
     return R.row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
-from parity_certify.rows import Row
+from parity_certify.rows import Row, family
 from parity_certify.teacher_forced import battery, slots, stored
 
+from parity.equality.alike import Alike
 from parity.equality.cell import CellFiles
 from parity.experiment.declared import constant
 from parity.metrics.logp import joint_laws, log_probability
@@ -20,26 +21,34 @@ BATCH = 32  # rows of the network's forward
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """The battery over the missing tokens in their order, of infilled texts that miss equally many and were decoded by
-    this network; [] for others. laws: log p of the missing part [n], nats, of every cell."""
+    """The battery over the missing tokens in their order, and whether rows of a batch are alike, of infilled texts that
+    miss equally many and were decoded by this network; [] for others. laws: log p of the missing part [n], nats, of
+    every cell."""
     spec, method, shard = cell.spec, cell.spec["method"], cell.shards
     model = load(cell.manifest, cell.device).subset(True)
     columns = (shard.tokens, shard.order, shard.begin, shard.end)
     start = Infilling(*(torch.from_numpy(x).to(cell.device) for x in columns))
     judged = constant("decoders/anysubset", method, "NETWORK") == "judge"
     tested = spec["task_kind"] == "infilling" and not judged and bool((shard.missing == shard.missing[0]).all())
+    length = int(shard.missing[0])
+    if tested:
+        order = np.take_along_axis(shard.order, shard.begin[:, None] + np.arange(length), 1)
+        tokens, step = (np.take_along_axis(x, order, 1) for x in (shard.tokens, shard.step.astype(np.int64)))
+        ordered = constant("decoders/anysubset", method, "SLOTS", False)
+        alike = Alike(tokens, shard.batch, shard.at_once, step if ordered else None)
     logp, p = [], []
     for i in range(0, len(shard.ids), BATCH):
         laws, own, inside = joint_laws(model, Infilling(*(x[i : i + BATCH] for x in start)))
         logp.append(log_probability(laws, own, inside).cpu())
-        p += [laws.cpu()] if tested else []
+        if tested:
+            p.append(laws.cpu())
+            alike.add(i, laws)
     cell.write_laws(ids=shard.ids, logp=torch.cat(logp).numpy())
     if not tested:
         return []
-    length = int(shard.missing[0])
-    order = np.take_along_axis(shard.order, shard.begin[:, None] + np.arange(length), 1)
-    tokens, step = (np.take_along_axis(x, order, 1) for x in (shard.tokens, shard.step.astype(np.int64)))
-    slot = slots(step) if constant("decoders/anysubset", method, "SLOTS", False) else None
     place = {**cell.place, "model": "text", "seed": spec["seed"]}
-    rng = np.random.default_rng([spec["seed"], 9])
-    return battery(tokens, stored(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
+    rng, slot = np.random.default_rng([spec["seed"], 9]), slots(step) if ordered else None
+    result = battery(tokens, stored(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
+    result.append(alike.row(**place))
+    family(result)
+    return result

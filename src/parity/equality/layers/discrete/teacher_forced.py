@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.rows import Row
+from parity_certify.rows import Row, family
 from parity_certify.teacher_forced import battery, slots
 
+from parity.equality.alike import Alike
 from parity.equality.cell import CellFiles
 from parity.experiment.options import claim
 from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
@@ -21,11 +22,16 @@ BATCH = 16  # rows of the target's forward
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """The battery; laws: logp and top1 [n, L], NaN where the grammar forces a token."""
+    """The battery, and whether rows of a batch are alike; laws: logp and top1 [n, L], NaN where the grammar forces a
+    token."""
     spec, shard = cell.spec, cell.shards
     loaded = load(cell.manifest, cell.device, getattr(torch, spec["dtype"]))
     logp: list[np.ndarray] = []
     top1: list[np.ndarray] = []
+    # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right
+    # verifiers.
+    strict, seed = claim("discrete", spec["method"], spec["options"]) == "lossless", cell.settings["seeds"][0]
+    alike = Alike(shard.tokens, shard.batch, shard.at_once, shard.step if strict else None)
 
     def law(first: int, last: int) -> torch.Tensor:
         """p [last - first, L, V] of rows first..last-1."""
@@ -34,14 +40,14 @@ def rows(cell: CellFiles) -> list[Row]:
         logits = teacher_forced_logits(model, tokens)
         logp.append(log_probabilities(logits, tokens, model.forced).cpu().numpy())
         p = logits.softmax(-1)
+        alike.add(first, p)
         top1.append(top_probabilities(p, model.forced).cpu().numpy())
         return p
 
-    # The slot is known before the token is drawn only where each pass ends in a correction: the left-to-right
-    # verifiers.
-    strict, seed = claim("discrete", spec["method"], spec["options"]) == "lossless", cell.settings["seeds"][0]
     settings: dict[str, Any] = {"slot": slots(shard.step) if strict else None, "groups": loaded.groups()}
     settings |= {"chunk": BATCH, "strict": strict, "seed": seed, **cell.place}
     result = battery(shard.tokens, law, loaded.width, rng=np.random.default_rng(seed), **settings)
+    result.append(alike.row(seed=seed, **cell.place))
+    family(result)
     cell.write_laws(ids=shard.ids, logp=np.concatenate(logp), top1=np.concatenate(top1))
     return result
