@@ -8,6 +8,8 @@ import pytest
 
 from parity_certify import __main__ as command
 from parity_certify.errors import ParityError
+
+pytest.importorskip("torch")
 from parity_certify.texts import certify_texts, of_engine
 
 V, L = 50, 12

@@ -4,17 +4,17 @@ import json
 
 import numpy as np
 import pytest
-import torch
-import transformers
 
-from parity_certify import __main__ as command
-from parity_certify import certify_sampler, models
-from parity_certify import texts as texts_module
-from parity_certify.adapters import transformers as T
-from parity_certify.adapters.continuous import Continuous
-from parity_certify.adapters.mending import located
-from parity_certify.errors import ParityError
-from parity_certify.texts import certify_texts, said
+torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+
+from parity_certify import __main__ as command  # noqa: E402
+from parity_certify import certify_sampler, models  # noqa: E402
+from parity_certify import texts as texts_module  # noqa: E402
+from parity_certify.adapters import transformers as T  # noqa: E402
+from parity_certify.adapters.continuous import Continuous  # noqa: E402
+from parity_certify.adapters.mending import located  # noqa: E402
+from parity_certify.errors import ParityError  # noqa: E402
+from parity_certify.texts import certify_texts, said  # noqa: E402
 
 PROMPTS = [[0, 1], [3, 2]]
 QUIET = {"tell": lambda text: None, "draws": 299}
