@@ -1,12 +1,15 @@
 """Rows that depend on each other, each with the right law: found lossy on two seeds; independent rows keep level."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from parity_certify import certify_sampler, law
 from parity_certify.counts import digits
-from parity_certify.independence import rows_independent
+from parity_certify.independence import dependent, rows_independent
 from parity_certify.laws import joint_of
+from parity_certify.page import write
 from parity_certify.store import Batch
 
 V, L = 4, 3
@@ -57,10 +60,14 @@ def copies(share, back):
     return sample
 
 
-def shared_noise(prompts, seed):
-    """Rows 32 apart share their noise."""
-    u = np.random.default_rng(seed).random(32)
-    return by_uniforms(prompts, u[np.arange(len(prompts)) % 32])
+def shared_noise(size):
+    """Rows so far apart share their noise."""
+
+    def sample(prompts, seed):
+        u = np.random.default_rng(seed).random(size)
+        return by_uniforms(prompts, u[np.arange(len(prompts)) % size])
+
+    return sample
 
 
 FAULTS = {
@@ -68,7 +75,8 @@ FAULTS = {
     "one row in 8 a copy of one 8 back": (copies(1 / 8, 8), ONE),
     "a tenth of rows copies of two back": (copies(0.1, 2), ONE),
     "a tenth of a prompt's rows copies of two back": (copies(0.1, 2), TWO),
-    "noise shared 32 apart": (shared_noise, TWO),
+    "noise shared 32 apart": (shared_noise(32), TWO),
+    "noise shared 48 apart": (shared_noise(48), TWO),
 }
 
 
@@ -80,6 +88,93 @@ def test_rows_that_depend_are_lossy(fault, seed):
     assert found.verdict.kind == "lossy" and found.verdict.dependent, str(found)
     assert "rows depend on each other" in str(found) and "apart" in found.verdict.where
     assert found.verdict.estimate is None and found.exit_code == 1
+
+
+def greedy(prompts):
+    likeliest = np.array([JOINTS[0].argmax(), JOINTS[1].argmax()])
+    return digits(V, L)[likeliest[prompts[:, 0]]]
+
+
+def greedy_behind_other_prompts(prompts, seed):
+    first = prompts[:, :1] == 0
+    return np.where(first, independent(prompts, seed), greedy(prompts))
+
+
+def wrong_unless_100(prompts, seed):
+    return independent(prompts, seed) if len(prompts) == 100 else greedy(prompts)
+
+
+class WrongAfter:
+    """Right for n rows, then greedy."""
+
+    def __init__(self, n):
+        self.n, self.drawn = n, 0
+
+    def __call__(self, prompts, seed):
+        self.drawn += len(prompts)
+        return independent(prompts, seed) if self.drawn <= self.n else greedy(prompts)
+
+
+KNOW_THE_TEST = {
+    "greedy behind other prompts": (lambda: greedy_behind_other_prompts, {}),
+    "wrong unless a call has 100 rows": (lambda: wrong_unless_100, {}),
+    "wrong after 20,000 rows": (lambda: WrongAfter(20_000), {"n": 21_000, "repeat": 2000}),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 10])
+@pytest.mark.parametrize("fault", KNOW_THE_TEST)
+def test_a_sampler_that_is_right_now_and_then_is_lossy(fault, seed):
+    make, sizes = KNOW_THE_TEST[fault]
+    found = certify_sampler(make(), TWO, margin=0.1, seeds=(seed, seed + 1), **sizes, **QUIET)
+    assert found.verdict.kind == "lossy" and found.exit_code == 1, str(found)
+
+
+def test_the_certificate_says_what_is_still_possible(tmp_path):
+    """A sampler that is wrong after the last row that was drawn is certified: text, JSON and page say so."""
+    found = certify_sampler(WrongAfter(20_000), TWO, margin=0.1, **QUIET)
+    assert found.verdict.kind == "certified"
+    write(found, tmp_path, {})
+    texts = [str(found), *(" ".join((tmp_path / f).read_text().split()) for f in ("certificate.json", "report.html"))]
+    n, least = found.beside["n"][0], next(r for r in found.rows if r["test"] == "rows independent")
+    said = [f"what changes after {n} sequences", f"copies of {least['minimum_detectable_effect']:.1%} of the rows"]
+    said += ["other prompts and longer outputs", "calls of more than 100 rows", "copies of fewer rows"]
+    said += ["behaves well only with the sizes, prompts and number of this test"]
+    assert all(one in text for one in said for text in texts)
+
+
+def test_a_wrong_law_is_not_taken_for_dependence():
+    """Independent rows, nine in ten of one token alone: the evidence is as large when rows are shuffled."""
+    for seed in (24, 39, 60):
+        prompts = np.zeros((3000, 1), dtype=int)
+        rows = independent(prompts, seed)
+        rows[np.random.default_rng(seed).random(3000) < 0.9] = 0
+        assert rows_independent([Batch(prompts[:, 0], rows)], ONE).log_e > 100
+        assert not dependent([Batch(prompts[:, 0], rows)], ONE)
+        copied = copies(0.2, 2)(prompts, seed)
+        assert dependent([Batch(prompts[:, 0], copied)], ONE)
+
+
+def test_200_correct_samplers_keep_the_level():
+    """Of certifications of 18 cells at alpha .05, independence rejects at most 13 (99.9 % by the binomial at .025), all
+    tests together at most 20; most are certified."""
+    three = np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 3))
+    small = law(lambda prefixes: three[prefixes[:, 0], prefixes[:, -1]], vocab=3, length=2, prompts=[[0], [1]])
+    joints = small.joint.cumsum(-1)
+
+    def sample(prompts, seed):
+        u = np.random.default_rng(seed).random(len(prompts))[:, None]
+        return digits(3, 2)[(u >= joints[prompts[:, 0]]).sum(1).clip(max=8)]
+
+    rejected, kinds = Counter(), Counter()
+    for seed in range(200):
+        found = certify_sampler(sample, small, margin=0.1, seeds=(seed, seed + 1000), **QUIET | {"draws": 499})
+        kinds[found.verdict.kind] += 1
+        rejected.update(
+            r["test"] for r in found.rows if r["decides"] and not r["repeat"] and r["verdict"] == "rejected"
+        )
+    assert rejected["rows independent"] <= 13 and sum(rejected.values()) <= 20
+    assert kinds["certified"] >= 180 and kinds["lossy"] <= 2
 
 
 def test_independent_rows_keep_the_level():

@@ -24,7 +24,7 @@ from scipy import special
 from parity_certify.laws import Law, first_of
 from parity_certify.store import Batch
 
-LAGS = (*range(1, 33), 64)
+LAGS = tuple(range(1, 65))
 MOST = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
 RATES = 2.0 ** np.arange(-9, 4)  # c
 STATISTICS = {"ranks": 0.25, "agreement": 1.0}  # largest step b of each
@@ -87,12 +87,13 @@ def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> De
 
 
 def dependent(batches: Sequence[Batch], law: Law) -> bool:
-    """Whether evidence against independence is of rows in their order: it exceeds that of nine shuffles by far. A wrong
-    law of single rows leaves as much when they are shuffled."""
+    """Whether evidence against independence is of rows in their order: it exceeds that of nine shuffles by far more
+    than they differ among themselves. A wrong law of single rows leaves as much when they are shuffled."""
     few = MOST // 4  # as the answer needs no more, and takes ten tests
     prompts = np.concatenate([b.prompts for b in batches])[:few]
     tokens = np.concatenate([b.tokens for b in batches])[:few]
     rng = np.random.default_rng(0)
     shuffles = (rng.permutation(len(prompts)) for _ in range(9))
-    most = max(rows_independent([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles)
-    return rows_independent(batches, law, few).log_e > most + math.log(20)
+    shuffled = [rows_independent([Batch(prompts[at], tokens[at])], law).log_e for at in shuffles]
+    far = max(math.log(20), 2 * (max(shuffled) - min(shuffled)))
+    return rows_independent(batches, law, few).log_e > max(shuffled) + far

@@ -257,7 +257,8 @@ def certify_sampler(
     rows = [r | {"method": name} for r in rows]
     counts = samples[-1].counts
     found = concluded(rows, law, counts, samples, margin=margin, alpha=alpha, claim=claim, name=name)
-    tested, untested = reach(first, law, batch, vary)
+    least = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
+    tested, untested = reach(first, law, batch, vary, least)
     found.verdict = replace(found.verdict, tested=tested, untested=untested)
     found.beside |= {"budget": budget, "seconds": time.monotonic() - begin}
     return found
@@ -286,13 +287,14 @@ def fitted(
     return until
 
 
-def reach(found: Drawn, law: Law, batch: int, vary: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a certification tested of a black box, and what it cannot see."""
+def reach(found: Drawn, law: Law, batch: int, vary: bool, least: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a certification tested of a black box, and what it cannot see; `least`: share of copies that is found."""
     K, L, sizes = len(law.prompts), law.length, [len(b.prompts) for b in found.batches]
     prompts = f"{K} prompt{'s' * (K > 1)} of {law.prompts.shape[1]} tokens"
     calls = f"calls of {min(sizes)} to {max(sizes)} rows" if vary and batch > 1 else f"calls of {max(sizes)} rows"
     tested: tuple[str, ...] = (f"the joint law of {L} tokens behind {prompts}", f"{calls}, prompts in several orders")
-    tested += (f"independence of rows up to {LAGS[-1]} apart",)
+    tested += (f"independence of rows {LAGS[0]} to {LAGS[-1]} apart: copies of {least:.1%} of the rows are found",)
     untested: tuple[str, ...] = ("other prompts and longer outputs", f"calls of more than {max(sizes)} rows")
     untested += () if vary and batch > 1 else ("other sizes of a call",)
-    return tested, (*untested, f"what changes after {found.n} sequences", "a sampler that knows this test")
+    untested += ("copies of fewer rows, or of rows further apart", f"what changes after {found.n} sequences")
+    return tested, (*untested, "a sampler that behaves well only with the sizes, prompts and number of this test")
