@@ -9,6 +9,7 @@ that its first i drafts stand, and what is drawn in place of the next. A fault i
 what was rejected), which laws of single prefixes do not express.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -149,7 +150,9 @@ def suspects(
 
 
 def orders(vocab: int) -> list[np.ndarray]:
-    """Ways to mistake tokens for others: every transposition and rotation."""
+    """Ways to mistake tokens for others: every order of up to 4 tokens, of more every transposition and rotation."""
+    if vocab <= 4:
+        return [np.array(order) for order in itertools.permutations(range(vocab))][1:]
     found = [np.roll(np.arange(vocab), s) for s in range(1, vocab)]
     for i in range(vocab):
         for j in range(i + 1, vocab):

@@ -210,6 +210,7 @@ def tokenizer(letters: str) -> Any:
     made = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({c: i for i, c in enumerate(letters)}, unk_token=letters[0])
     )
+    made.normalizer = tokenizers.normalizers.Replace(" ", "")  # else it is read as the unknown token
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     made.decoder = tokenizers.decoders.Fuse()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token=letters[0])
