@@ -185,20 +185,23 @@ def test_a_sampler_that_ignores_its_seed_is_told_so():
     one = law(conditional, vocab=V, length=L, prompts=PROMPTS[:1])
     fixed = draws(one, np.random.default_rng(5), np.array([PROMPTS[0]] * 100))
     with pytest.raises(ParityError, match="the same samples under different seeds"):
-        certify_sampler(lambda p, s: fixed[: len(p)], one, n=300, alpha=1e-300, **QUIET)
+        certify_sampler(lambda p, s: fixed[: len(p)], one, n=300, **QUIET)
     with pytest.raises(ParityError, match="the same samples under different seeds"):
-        certify_sampler(lambda p, s: draws(LAW, np.random.default_rng(5), p), LAW, n=400, alpha=1e-300, **QUIET)
+        certify_sampler(ignores_its_seed, LAW, n=400, **QUIET)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: law(lambda x: np.full((len(x), V), 0.5), vocab=V, length=L), r"not a law \(sum 1.5\)"),
+        (lambda: law(lambda x: np.full((len(x), V), 0.5), vocab=V, length=L), r"not a law \(smallest 0.5, sum 1.5\)"),
+        (lambda: law(lambda x: np.tile([1.1, 0, -0.1], (len(x), 1)), vocab=V, length=L), r"\(smallest -0.1, sum 1\)"),
+        (lambda: law(lambda x: np.full((len(x), V), np.nan), vocab=V, length=L), r"row 0: not a law \(smallest nan"),
         (
             lambda: law(lambda x: np.ones(3), vocab=V, length=L),
             r"shape \(3,\) for \(1, 1\) prefixes; allowed: \[n, 3\]",
         ),
-        (lambda: law(conditional, vocab=50_000, length=8), "too many to enumerate.*parity certify texts"),
+        (lambda: law(conditional, vocab=50_000, length=8), "vocab 3 or less at this length; or .*parity-certify texts"),
+        (lambda: law(conditional, vocab=V, length=40), "too many to enumerate.*; length 9 or less; or its texts"),
         (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
         (lambda: law(conditional, vocab=V, length=L, prompts=[0, 1]), "allowed: \\[K, P\\]"),
         (lambda: law(conditional, vocab=1, length=L), "at least 2, 1 and 1"),

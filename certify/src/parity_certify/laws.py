@@ -93,10 +93,12 @@ def check_size(vocab: int, length: int, prompts: int) -> None:
     if vocab < 2 or length < 1 or prompts < 1:
         raise ParityError(f"vocab {vocab}, length {length}, {prompts} prompts: allowed: at least 2, 1 and 1")
     if prompts * math.log(vocab) * length > 700 or prompts * vocab**length > CELLS:
-        most = int(math.log(CELLS / prompts) / math.log(vocab))
-        shorter = f"length {most} or less; or " if most else ""
+        longest = int(math.log(CELLS / prompts) / math.log(vocab)) if prompts < CELLS else 0
+        widest = int((CELLS / prompts) ** (1 / length))
+        fits = f"length {longest} or less; or " if longest else ""
+        fits += f"vocab {widest} or less at this length; or " if widest > 1 else ""
         what = f"{prompts} x {vocab}^{length} sequences are too many to enumerate (allowed: {CELLS})"
-        raise ParityError(f"target: {what}; {shorter}its texts, `parity certify texts` (teacher-forced)")
+        raise ParityError(f"target: {what}; {fits}its texts, `parity-certify texts` (teacher-forced)")
 
 
 def check_law(p: np.ndarray, what: str) -> np.ndarray:
@@ -105,7 +107,8 @@ def check_law(p: np.ndarray, what: str) -> np.ndarray:
     bad = ~(np.isfinite(p).all(-1) & (np.abs(total - 1) <= SUM) & (p >= 0).all(-1))
     if bad.any():
         row = int(bad.argmax())
-        raise ParityError(f"law: {what}, row {row}: not a law (sum {total[row]:.6g}); allowed: sums of one")
+        found = f"smallest {p[row].min():.6g}, sum {total[row]:.6g}"
+        raise ParityError(f"law: {what}, row {row}: not a law ({found}); allowed: 0 to 1, with a sum of one")
     return p / total[:, None]
 
 
