@@ -335,6 +335,11 @@ def main(*more: Callable[[Any], None]) -> None:
     except argparse.ArgumentTypeError as error:
         print(f"error: options: {error}", file=sys.stderr)
         code = 2
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        print(f'error: needs {error.name}: pip install "parity-certify[transformers]"', file=sys.stderr)
+        code = 2
     raise SystemExit(code)
 
 
