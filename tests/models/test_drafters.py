@@ -168,3 +168,18 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path):
     with pytest.raises(ParityError, match=r"not a drafter of one layer .*: lacks layers\.0\.self_attn\.v_proj") as told:
         released(config.parent, {}, c)
     assert "\n" not in str(told.value)
+
+
+def test_a_drafter_of_another_width_is_not_added(tmp_path):
+    right = LlamaGenConfig(**asdict(C) | {"dim": 128, "heads": 2, "multiple_of": 256})
+    folder, other = lay(tmp_path / "m", right, drafted=False), tmp_path / "other"
+    other.mkdir()
+    wide = drafter_of(other, LlamaGenConfig(**asdict(right) | {"dim": 256}))
+    with pytest.raises(
+        ParityError, match="a drafter of another target: width 256; allowed: 128, as the target's"
+    ) as told:
+        add.entry(str(folder), right.grid, {"drafter": wide})
+    assert "\n" not in str(told.value)
+    other = tmp_path / "fits"
+    other.mkdir()
+    assert "drafter" in add.entry(str(folder), right.grid, {"drafter": drafter_of(other, right)})["files"]

@@ -325,6 +325,36 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
         added()
 
 
+SPOILED = {
+    "an entry gone": (lambda state, name: state.pop(name), "missing {name}"),
+    "integers": (
+        lambda state, name: state.update({name: state[name].int()}),
+        "{name} is torch.int32; allowed: float16",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+@pytest.mark.parametrize("part", ["target", "draft", "kl"])
+def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part, case):
+    """It is looked at without its numbers; the very files are added otherwise."""
+    files = written["mar"] | {part: tmp_path / f"{part}.safetensors"}
+    state = unpickle(written["mar"][part])
+    name = {"kl": "decoder.conv_out.bias"}.get(part, "encoder_norm.bias")
+    change, message = SPOILED[case]
+    for spoil in (False, True):
+        if spoil:
+            change(state, name)
+        save_file(state, files[part])
+        named = {str(file): file for file in files.values()}
+        if spoil:
+            with pytest.raises(ParityError, match=message.format(name=name)) as told:
+                add_pair.entry(named, {"source": "files"}, None, None)
+            assert "\n" not in str(told.value) and files[part].name in str(told.value)
+        else:
+            assert add_pair.entry(named, {"source": "files"}, None, None)["weights"]["files"][part] == str(files[part])
+
+
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
     with pytest.raises(ParityError, match="no autoencoder among them"):

@@ -17,6 +17,8 @@ from parity.base.errors import ParityError
 from parity.base.files import MOST, foreign_json, publish
 from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
+from parity.experiment.schema import ModelSpec
+from parity.experiment.validation import validate
 from parity.models.discrete import load as loading
 
 READ = (".safetensors", *PICKLED)
@@ -182,7 +184,9 @@ def entry(
     check_loads(found)
     digests = {part: sha256(path) for part, path in found.paths.items()}
     said = found.said
-    return {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
+    said = {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
+    check_companions(said, found.paths)
+    return said
 
 
 def check_loads(found: Found) -> None:
@@ -192,6 +196,18 @@ def check_loads(found: Found) -> None:
     loading.networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(found.paths):
         loading.encoder(manifest, "meta")
+
+
+def check_companions(said: dict[str, Any], paths: Mapping[str, Path]) -> None:
+    """ParityError for a drafter or draft model of another target."""
+    files = {part: str(path.resolve()) for part, path in paths.items()}
+    spec = validate(ModelSpec, {**said, "files": files}, "model")
+    assert isinstance(spec, ModelSpec)
+    module = importlib.import_module(f"parity.models.discrete.{spec.family}")
+    for part in weights.COMPANIONS:
+        if part in paths:
+            getattr(module, "published", lambda *_: None)(part, paths[part], spec)
+            weights.check_companion(spec.family, spec, paths[part], part)
 
 
 def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:

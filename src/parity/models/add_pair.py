@@ -20,7 +20,7 @@ from parity.base.files import publish
 from parity.base.weights import sha256
 from parity.experiment import checks
 from parity.models import add
-from parity.models.continuous.published import RELEASED, tokenizer_file
+from parity.models.continuous.published import RELEASED, check_loads, tokenizer_file
 from parity.models.download import download
 
 KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # which a VQ tokenizer has too, and more
@@ -113,6 +113,8 @@ def entry(
                 raise ParityError(f"{family} reads captions: no tokenizer.json beside it; give --tokenizer")
             tokenizer = near[0]
         parts["tokenizer"], paths["tokenizer"] = str(tokenizer), tokenizer_file(tokenizer)
+    given = (paths["target"], paths.get("draft"), paths.get("kl"), paths.get("tokenizer"))
+    check_loads(family, *given, network["grid"] if hasattr(module(family), "resized") else 0)
     digests = {part: sha256(path) for part, path in paths.items()}
     weights = {**said, "files": parts, "sha256": digests, "network": network}
     sampled = module(family).FAMILY["sampled"]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.noise import batch_noise
+from parity.base.weights import sha256
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.eagle import eagle
@@ -145,9 +146,12 @@ def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, relea
 
 def test_a_drafter_of_another_target_is_one_line(tmp_path, released):
     other = tmp_path / anole_drafter.write(tmp_path, heads=2)["drafter"]
-    said = said_of(tmp_path, other)
-    raw = {"image": {"models": {"m": said}, "methods": {"ar": [{}], "eagle": [{}]}}}
     wrong = "was trained for another target: its num_attention_heads is 2; allowed: 4"
+    with pytest.raises(ConfigError, match=wrong):
+        said_of(tmp_path, other)
+    said = said_of(tmp_path, released)
+    said["files"]["drafter"], said["sha256"]["drafter"] = str(other), sha256(other)
+    raw = {"image": {"models": {"m": said}, "methods": {"ar": [{}], "eagle": [{}]}}}
     with pytest.raises(ConfigError, match=wrong):
         checks.load(json.loads(json.dumps(raw)))
     with pytest.raises(ConfigError, match=wrong):

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from parity.base import weights
 from parity.base.errors import ParityError
 from parity.base.files import publish
-from parity.base.weights import PICKLED, check_fit, plain, save_weights, sha256, unpickled
+from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickled
 from parity.experiment.declared import function, modules
 from parity.models.continuous import kl
 from parity.models.continuous.shapes import under
@@ -67,15 +67,23 @@ def sizes(family: Any, state: dict[str, Tensor], file: Path) -> Any:
         raise ParityError(f"{file}: {error}") from None
 
 
-def autoencoder(file: Path, out: Path) -> str:
-    """Write `kl.safetensors`: of a file of its own, or of one that holds it under `vae.`; its SHA-256."""
-    state, _ = tensors(file)
+def fitted_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An autoencoder's weights, of a file of its own or of one that holds it under `vae.`, and its sizes; ParityError
+    unless they fit."""
     state = under(state, VAE) or state
     config = sizes(kl, state, file)
     state = kl.published_names(state, len(config.ch_mult))
+    check_filled(lambda: kl.KL(config), state, file)
+    return state, asdict(config)
+
+
+def check_filled(build: Callable[[], nn.Module], state: dict[str, Tensor], file: Path) -> None:
+    """ParityError unless these weights, which may be without their numbers, fill a network."""
     with torch.device("meta"):
-        check_fit(kl.KL(config), state, file)
-    return write(state, out / "kl.safetensors", asdict(config))
+        net = build()
+    check_fit(net, state, file)
+    for name, _ in net.named_parameters():
+        check_floating(file, name, state[name])
 
 
 def tokenizer_file(path: Path) -> Path:
@@ -100,10 +108,8 @@ def encoder(path: Path, family: Any) -> Any:
     return tokenizer
 
 
-def network(family: Any, file: Path, grid: int, tokenizer: Any, tell: Callable[[str], None]) -> tuple[Any, ...]:
-    """A released network's weights as its module names them, its sizes, and whether they are an average."""
-    state, what = tensors(file)
-    tell(f"{file}: {what}")
+def fitted(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
+    """A released network's weights as its module names them, and its sizes; ParityError unless they fit."""
     state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
     state = family.published_names(state) if hasattr(family, "published_names") else state
     config = sizes(family, state, file)
@@ -115,9 +121,24 @@ def network(family: Any, file: Path, grid: int, tokenizer: Any, tell: Callable[[
             had = tokenizer.get_vocab_size()
             raise ParityError(f"{file}: {config.vocab} words, and a tokenizer of {had}; allowed: its own tokenizer")
         config = replace(config, without=tuple(tokenizer.encode(family.NOTHING).ids))
-    with torch.device("meta"):
-        check_fit(family.Network(config), state, file)
-    return state, config, KEPT[what]
+    check_filled(lambda: family.Network(config), state, file)
+    return state, config
+
+
+def check_loads(
+    model: str, target: Path, draft: Path | None, vae: Path | None, tokenizer: Path | None, grid: int
+) -> None:
+    """ParityError for files that `convert` would refuse; no number of their weights is read."""
+    family = importlib.import_module(f"parity.models.continuous.{model}")
+    words = None if tokenizer is None else encoder(tokenizer, family)
+    for file in (target, draft):
+        if file is not None:
+            fitted(family, without_numbers(file), file, grid, words)
+    fitted_autoencoder(without_numbers(vae or target), vae or target)
+
+
+def without_numbers(file: Path) -> dict[str, Tensor]:
+    return {plain(name): tensor for name, tensor in weights.tensors(file, "meta", None)}
 
 
 def convert(
@@ -144,11 +165,15 @@ def convert(
         raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
     if grid and not hasattr(family, "resized"):
         raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
-    sums = {"kl.safetensors": autoencoder(vae or target, out)}
+    file = vae or target
+    state, said = fitted_autoencoder(tensors(file)[0], file)
+    sums = {"kl.safetensors": write(state, out / "kl.safetensors", said)}
     files = {model: target} | ({f"{model}-draft": draft} if draft else {})
     for name, file in files.items():
-        state, config, average = network(family, file, grid, words, tell)
-        said = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
+        state, what = tensors(file)
+        tell(f"{file}: {what}")
+        state, config = fitted(family, state, file, grid, words)
+        said = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: KEPT[what]}
         sums[f"{name}.safetensors"] = write(state, out / f"{name}.safetensors", said)
     if words is not None:
         publish(out / f"{model}-tokenizer.json", words.to_str().encode())
