@@ -79,7 +79,7 @@ TASK = infilling(
 )
 FILLS = [
     Fill(T([[1, 2], [0, 2]]), T([[3, 9], [2, 1]]), T([[1, 0], [1, 1]]).bool(), T([1, 2]), T([4, 0])),
-    Fill(T([[2, 4], [3, 4]]), T([[4, 9], [0, 9]]), T([[1, 0], [1, 0]]).bool(), T([1, 0])),
+    Fill(T([[2, 4], [3, 4]]), T([[4, 9], [0, 9]]), T([[1, 0], [1, 0]]).bool(), T([1, 0]), accepted_drafts=T([1, 0])),
 ]
 
 
@@ -88,6 +88,9 @@ def test_loops_fill_in_what_is_missing_and_nothing_else():
     assert done.tokens.tolist() == [[1, 3, 4, 2, 5], [2, 3, 1, 0, 4]]
     assert done.step.tolist() == [[0, 1, 2, 0, 0], [1, 0, 1, 2, 0]]
     assert done.nfe.tolist() == [2, 2] and done.loops.tolist() == [2, 1] and done.aux.tolist() == [4, 0]
+    assert done.accepted_drafts.tolist() == [1, 0]
+    none = anysubset.record(SUBSET, TASK, (fill._replace(accepted_drafts=None) for fill in FILLS))
+    assert none.accepted_drafts.tolist() == [-1, -1]
     assert done.passes == 2 + 1  # the largest of each loop, whichever row needed it
 
 

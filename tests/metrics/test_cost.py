@@ -90,9 +90,10 @@ def test_speedup_is_the_median_over_batches_beside_which_plain_decoding_was_time
 
 def test_work_of_texts_is_by_token_and_loop():
     columns = {"nfe": [4, 2], "aux": [1, 3], "loops": [2, 2], "missing": [5, 3], "seconds": [6.0, 6.0], "batch": [2, 2]}
+    columns |= {"accepted_drafts": [3, 1]}
     shard = Shard({k: np.array(v) for k, v in {**columns, "passes": [4, 4]}.items()})
     found = infilling.measure(SimpleNamespace(shard=shard))
-    assert found["nfe"] == 3 and found["nfe_se"] == 1 and found["aux"] == 2
+    assert found["nfe"] == 3 and found["nfe_se"] == 1 and found["aux"] == 2 and found["accepted_drafts"] == 4
     assert found["nfe_per_token"] == 6 / 8 and found["tokens_per_loop"] == 8 / 4
     assert found["seconds_per_row"] == 3 and found["seconds_per_pass"] == 1.5
 
@@ -109,6 +110,7 @@ def continuous() -> SimpleNamespace:
         "batch": np.array([2, 2]),
         "at_once": np.array([2, 2]),
         **{name: np.array([1, 3]) for name in ("steps", "tries", "gave_up")},
+        "accepted_drafts": np.array([1, 1]),
     }
     costs = {"target_conditions": [3, 3], "target_network_seconds": [1, 1], "target_head_seconds": [2, 2]}
     costs |= {"draft_head_seconds": [1, 1], "target_density_seconds": [0.5, 0.5]}
@@ -119,7 +121,7 @@ def continuous() -> SimpleNamespace:
 
 def test_drafts_are_counted_where_they_were_verified():
     found = drafts.measure(continuous())
-    assert found["drafted"] == 4 and found["acceptance"] == 0.5
+    assert found["drafted"] == 4 and found["acceptance"] == 0.5 and found["accepted_drafts"] == 2
     assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
     assert found["target_conditions"] == 3 and found["draft_conditions"] is None
     assert continuous().rows["log_ratio"].tolist() == [2, 2]
@@ -134,9 +136,11 @@ def test_acceptance_by_place_and_on_the_grid():
 def test_without_drafts_there_is_no_acceptance():
     cell = continuous()
     cell.shard.columns["accepted"] = np.full((2, 3), -1, np.int8)
+    cell.shard.columns["accepted_drafts"] = np.array([-1, -1])
     cell.rows = drafts.rows(cell)
     found = drafts.measure(cell)
-    assert found["acceptance"] is None and found["drafted"] == 0 and np.isnan(found["distance"])
+    assert found["acceptance"] is None and found["accepted_drafts"] is None and found["drafted"] == 0
+    assert np.isnan(found["distance"])
     assert np.isnan(drafts.arrays(cell)["by_cell"]).all() and shares.measure(cell)["test_share"] is None
 
 

@@ -80,6 +80,7 @@ def continuous_cell(folder: Path, manifest: dict) -> dict:
     columns |= {
         name: np.ones(N) for name in ("steps", "tries", "gave_up", "target_conditions", "depth", "target_head_rows")
     }
+    columns["accepted_drafts"] = (accepted == 1).sum(1)
     columns |= {f"target_{part}_seconds": np.ones(N) for part in ("network", "head", "density")}
     return {"columns": columns, **of_pictures("continuous", folder, manifest)}
 
@@ -91,7 +92,9 @@ def anysubset_cell(folder: Path, manifest: dict) -> dict:
     write_arrays(folder / "task.npz", **given, extra=np.array(canonical(task.extra)))
     write_arrays(folder / "laws.npz", ids=given["ids"], logp=-np.arange(float(N)))
     columns = rows(16) | {"ids": given["ids"], "tokens": task.tokens, "end": task.end, "missing": np.full(N, 8)}
-    columns |= {name: np.full(N, count) for name, count in {"nfe": 4, "aux": 0, "loops": 2}.items()}
+    columns |= {
+        name: np.full(N, count) for name, count in {"nfe": 4, "aux": 0, "loops": 2, "accepted_drafts": 4}.items()
+    }
     return {"columns": columns, "laws": folder / "laws.npz", "inputs": [folder / "task.npz"]}
 
 

@@ -27,6 +27,7 @@ class Filled:
     nfe: Tensor  # [B] evaluations of the model
     aux: Tensor  # [B] passes of the auxiliary drafter
     loops: Tensor  # [B] loops the row took part in
+    accepted_drafts: Tensor  # [B]; -1 where the decoder does not draft
     passes: int  # evaluations of the model one after another, whichever row needed them
     seconds: float  # wall time of the batch
 
@@ -41,12 +42,14 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
     canvas = Canvas(start.tokens)
     nfe, aux, loops = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(3))
     passes = torch.zeros((), dtype=torch.int64, device=device)
-    for positions, new, final, calls, drafts in steps:
+    accepted = torch.full((B,), -1, device=device)
+    for positions, new, final, calls, drafts, kept in steps:
         canvas.write(torch.where(final, positions, N), new)
         nfe += calls
         passes += calls.max()
         aux += 0 if drafts is None else drafts
         loops += calls > 0
+        accepted = accepted if kept is None else accepted.clamp(min=0) + kept
     ranks = torch.arange(N, device=device)
     inside = (ranks >= start.begin[:, None]) & (ranks < start.end[:, None])
     asked = torch.zeros_like(inside).scatter_(1, start.order, inside)
@@ -54,7 +57,7 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
     wrong = (canvas.tokens < 0) | (canvas.tokens >= model.vocab) | (canvas.tokens == model.mask)
     allowed = f"0 to {model.vocab - 1} without the mask {model.mask}"
     canvas.refuse(asked & wrong, f"the decoder drew token {{token}}; allowed: {allowed}")
-    return Filled(canvas.tokens, canvas.step, nfe, aux, loops, int(passes), seconds)
+    return Filled(canvas.tokens, canvas.step, nfe, aux, loops, accepted, int(passes), seconds)
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:

@@ -30,6 +30,7 @@ class Drawn:
     accepted: Tensor  # [B, L] int8, by place: 1 an accepted draft, 0 a rejected one, -1 never drafted
     tries: Tensor  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor  # [B] times it ended with none
+    accepted_drafts: Tensor  # [B] tokens, or steps of their walks; -1 where the decoder does not draft
     log_ratio: Tensor  # [B, L] by place, NaN where nothing was verified
     distance: Tensor  # [B, L] by place, likewise
     order: Tensor  # [B, L] position of each place
@@ -46,6 +47,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
     begin, taken, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
     accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # the last place takes what nobody verified
+    drafts = torch.full((B,), -1, device=device)
     log_ratio, distance = (torch.full((B, L + 1), float("nan"), device=device) for _ in range(2))
     dtype = torch.float32
     for d in steps:
@@ -60,6 +62,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
             distance.scatter_(1, where, d.distance.float())
         tries += 0 if d.tries is None else d.tries
         gave_up += 0 if d.gave_up is None else d.gave_up
+        drafts = drafts if d.accepted_drafts is None else drafts.clamp(min=0) + d.accepted_drafts
         taken += d.kept > 0
         begin += d.kept
     seconds = canvas.finish(torch.ones_like(order, dtype=torch.bool))
@@ -68,8 +71,8 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     lost = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, (accepted >= 0) & log_ratio.isnan())
     canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
     return Drawn(
-        canvas.tokens.to(dtype), taken, canvas.step.gather(1, order), accepted, tries, gave_up, log_ratio, distance,
-        order, seconds,
+        canvas.tokens.to(dtype), taken, canvas.step.gather(1, order), accepted, tries, gave_up, drafts, log_ratio,
+        distance, order, seconds,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class Fill(NamedTuple):
     final: Tensor  # [B, W] bool: which of them are
     calls: Tensor  # [B] evaluations of the model the row needed, one for each order it is laid out in; 0 once finished
     drafts: Tensor | None = None  # [B] passes of an auxiliary drafter, if there is one
+    accepted_drafts: Tensor | None = None  # [B] drafts that were verified and kept; None: it does not draft
 
 
 class Draw(NamedTuple):
@@ -38,4 +39,5 @@ class Draw(NamedTuple):
     tries: Tensor | None = None  # [B] draws of the acceptance-rejection sampler
     gave_up: Tensor | None = None  # [B] bool: it had none accepted within its budget
     noise: Tensor | None = None  # [B, W, T + 1, D] normals under which plain decoding draws these very tokens
+    accepted_drafts: Tensor | None = None  # [B] as of a `Fill`: tokens, or steps of their walks
     standing: Tensor | None = None  # [B, L, D] what stands at every place now, where all are drawn at once

@@ -3,16 +3,19 @@
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 
 All in float64. The seeds are a fixed list: the first is the run, the second repeats what it rejected; both are kept
-(column `repeat`).
+(column `repeat`). Beside its columns a row has the length of its model, `tokens`, and `accepted_drafts` of the whole
+sample it is of, None where the decoder does not draft.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from parity_certify import rows as R
 from parity_certify.named import name_of
 from parity_certify.rows import Row
 
+from parity.decoders.steps import Step
 from parity.equality.targets import Decoder, Target
 
 
@@ -21,6 +24,26 @@ def over_targets(rows: list[Row]) -> list[Row]:
     for test in dict.fromkeys(r["test"] for r in rows):
         R.family(r for r in rows if r["test"] == test)
     return rows
+
+
+def count_drafts(decoder: Decoder, counts: list[int]) -> Decoder:
+    """The decoder; `counts` gets the drafts that each of its batches accepts, nothing if it does not draft. A pass of a
+    discrete decoder draws one token itself, so what it makes final beyond that are accepted drafts."""
+
+    def counted(model: Any, start: Any, **options: Any) -> Iterator[Any]:
+        passes, accepted = torch.zeros((), dtype=torch.int64), None
+        for step in decoder(model, start, **options):
+            if isinstance(step, Step):
+                passes = passes + (step.kept > 0)
+            elif step.accepted_drafts is not None:
+                accepted = int(step.accepted_drafts.sum()) + (accepted or 0)
+            yield step
+        if passes.ndim:
+            accepted = int(((model.forced < 0).sum() - passes).clamp(min=0).sum())
+        if accepted is not None:
+            counts.append(accepted)
+
+    return counted
 
 
 def exact(
@@ -52,8 +75,11 @@ def exact(
     def run(some: Sequence[Target], repeat: int) -> list[Row]:
         rows, seed = [], seeds[repeat]
         for target in some:
-            drawn = target.draw(decoder, n, seed, options or {}, threads, strict=claim == "lossless")
-            rows += [r | about | {"repeat": repeat} for r in target.rows_of(drawn, layer, seed, draws)]
+            counts: list[int] = []
+            counted = count_drafts(decoder, counts)
+            drawn = target.draw(counted, n, seed, options or {}, threads, strict=claim == "lossless")
+            place = {"repeat": repeat, "tokens": target.length, "accepted_drafts": sum(counts) if counts else None}
+            rows += [r | about | place for r in target.rows_of(drawn, layer, seed, draws)]
         if family == "targets":
             return over_targets(rows)
         R.family(r for r in rows if r["decides"])

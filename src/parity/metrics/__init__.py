@@ -7,8 +7,9 @@ has a standard error, and beside them
         speedup_single, network_share
     discrete     step_compression_low and _high; reference_n of FID; acceptance_by_slot, JSON
     published    protocol and the digest of its recipe; <figure>_why of what could not be measured; clip_cut; manifold_n
-    anysubset    code_not_run: why unit tests were not run
-    continuous   drafted, is_sd, test_seconds, target_network_seconds, target_head_seconds, real_accuracy, reference_n
+    anysubset    accepted_drafts; code_not_run: why unit tests were not run
+    continuous   drafted, accepted_drafts, is_sd, test_seconds, target_network_seconds, target_head_seconds,
+                 real_accuracy, reference_n
 What compares a cell with another is the report's. features.npz holds ids and, as far as the cell has them: discrete
 captions, features, cosine, logp; anysubset logp; continuous features, by_place and by_cell (share of drafts accepted).
 """

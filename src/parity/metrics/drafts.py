@@ -60,10 +60,12 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
 def measure(sample: Any) -> dict[str, Any]:
     taken = sample.rows
     drafted = int(taken["drafted"].sum())
+    accepted = sample.shard.accepted_drafts
     counts = ("tries", "gave_up", "target_conditions", "draft_conditions")
     return {
         **means(distance=taken["distance"], steps=taken["steps"]),
         **{name: float(np.mean(taken[name])) if name in taken else None for name in counts},
         "drafted": drafted,
+        "accepted_drafts": int(accepted.sum()) if (accepted >= 0).all() else None,
         "acceptance": float(taken["accepted"].sum() / drafted) if drafted else None,
     }

@@ -21,11 +21,13 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
     return {name: getattr(sample.shard, name) for name in ("nfe", "aux", "loops", "missing")}
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     shard = sample.shard
+    accepted = shard.accepted_drafts
     return means(nfe=shard.nfe, aux=shard.aux) | {
         "nfe_per_token": float(shard.nfe.sum() / shard.missing.sum()),
         "tokens_per_loop": float(shard.missing.sum() / shard.loops.sum()),
+        "accepted_drafts": int(accepted.sum()) if (accepted >= 0).all() else None,
         "seconds_per_row": float((shard.seconds / shard.batch).mean()),
         "seconds_per_pass": float((shard.seconds / shard.passes).mean()),
     }

@@ -78,5 +78,6 @@ def assd(
             new, kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(left)
             holds = (new == draft).all(1) & (left > k) & ahead
         final = slot < kept[:, None]
-        yield Fill(here.position, new, final, calls)
+        accepted = (final & (new == draft))[:, 1:].sum(1)  # what corrects a draft is another token
+        yield Fill(here.position, new, final, calls, accepted_drafts=accepted)
         tokens, n = write(tokens, here.position, new, final), n + kept

@@ -74,5 +74,6 @@ def assd_ngram(
         new, kept = verify(q, c.to(q.dtype), draft, torch.zeros_like(here.open), u, e)
         kept, once = kept.minimum(left), left.clamp(max=1)
         final = slot < kept[:, None]
-        yield Fill(here.position, new, final, once, once)
+        accepted = (final & (new == draft)).sum(1)  # what corrects a draft is another token
+        yield Fill(here.position, new, final, once, once, accepted)
         tokens, n = write(tokens, here.position, new, final), n + kept

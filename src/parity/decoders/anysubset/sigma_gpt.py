@@ -82,5 +82,5 @@ def sigma_gpt(
         where = places.gather(1, best[..., None].expand(-1, 1, places.shape[2]))[:, 0]
         final = (place[: where.shape[1]] < accepted.gather(1, best)) & here.open
         new = line.gather(1, where)
-        yield Fill(where, new, final, (1 + orders) * (begin < end).long())
+        yield Fill(where, new, final, (1 + orders) * (begin < end).long(), accepted_drafts=final.sum(1))
         tokens, known = write(tokens, where, new, final), write(known, where, final, final)

@@ -142,7 +142,8 @@ def coupled(
                 require_noise(chain, "coupled")
             walks = begun(chain, noise, B, L, target.dim)
         walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & todo, 0)
-        own = noise.take(rows.repeat_interleave(asked.shape[1]))
+        image, accepted = rows.repeat_interleave(asked.shape[1]), torch.zeros_like(at)
+        own = noise.take(image)
         base = asked.flatten()[:, None] * chain.steps + torch.arange(chain.steps, device=device)
         here, real = walks.at(rows, asked), todo.gather(1, asked).flatten()
         for k in range(sweeps):
@@ -155,6 +156,7 @@ def coupled(
                 first = (asked == at[rows, None]).flatten()[work]
                 some = some._replace(verified=torch.where(first, some.verified, 0))
             new = swept(some, chain.take(work), own.take(work), index, near, still)
+            accepted.index_add_(0, image[work], (new.verified - some.verified - 1).clamp(min=0))
             here = Walks(*(v.index_copy(0, work, w) for v, w in zip(here, new, strict=True)))
         walks.put(rows, asked, here)
         now = walks.x[rows, :, -1]
@@ -164,7 +166,8 @@ def coupled(
         settled = inside & (walks.verified[rows] == chain.steps) & ~behind(far > still)
         ahead = (at[rows, None] + place).clamp(max=L - 1)
         kept = run(settled.gather(1, ahead)).minimum(L - at[rows])
-        yield final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))._replace(standing=tokens.clone())
+        drawn = final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
+        yield drawn._replace(accepted_drafts=accepted, standing=tokens.clone())
         at[rows], rounds = at[rows] + kept, rounds + 1
 
 

@@ -195,7 +195,9 @@ def cspd(
         kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
         far = ((drafts - own[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(known, order, places, new, kept)
-        yield Draw(*(spread(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
+        parts = (new, kept, verified, accepted, log_ratio, far, made, failed)
+        stood = spread((verified & accepted).sum(1), rows, B)
+        yield Draw(*(spread(x, rows, B) for x in parts), accepted_drafts=stood)
         at[rows] += kept
 
 

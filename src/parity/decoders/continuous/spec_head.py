@@ -48,12 +48,14 @@ def drafted(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
     return line, (step.mean(line[:, :-1]), step.std)
 
 
-def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor]:
-    """x_0 [N, D] of N tokens at `place` [N], noise a row each, and the noise [N, T + 1, D] that leads to it."""
+def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor, Tensor]:
+    """x_0 [N, D] of N tokens at `place` [N], noise a row each, the noise [N, T + 1, D] that leads to it, and steps [N]
+    that were drafted and kept."""
     T, N, device = chain.steps, len(place), place.device
     steps = torch.arange(T + 1, device=device)
     z = noise.normal("sample", place[:, None] * (T + 1) + steps, dim)
     x, at = z[:, T].clone(), torch.full_like(place, T)  # the point that is final, and the step that follows it
+    accepted = torch.zeros_like(place)
     said = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
     while len(rows := (at > 0).nonzero().flatten()):
         here, own = chain.take(rows), noise.take(rows)
@@ -65,6 +67,7 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
         step = step_of(here, i, heard)
         p = step.mean(points[:, :-1]), step.std
         new, kept = coupled(points[:, 1:], q, p, own, index)
+        accepted[rows] += run(kept).minimum(real.sum(1))
         final = (run(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
         done = real & (steps[: i.shape[1]] < final[:, None])
         x[rows] = new[r, final - 1]
@@ -77,7 +80,7 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
             row, k = real.nonzero(as_tuple=True)
             said[rows[row], i[row, k]] = heard[row, k]
         at[rows] -= final
-    return x, z
+    return x, z, accepted
 
 
 @torch.inference_mode()
@@ -108,7 +111,9 @@ def spec_head(
         chain = target.chain(target.conditions(tokens, start.order, places, torch.full_like(places, before)))
         require_noise(chain, "spec_head")
         each = noise.take(torch.arange(B, device=device).repeat_interleave(after - before))
-        drawn, z = (v.unflatten(0, (B, -1)) for v in walk(chain, each, places.flatten(), target.dim, ahead, draft))
+        walks = walk(chain, each, places.flatten(), target.dim, ahead, draft)
+        drawn, z, accepted = (v.unflatten(0, (B, -1)) for v in walks)
         tokens = write(tokens, start.order.gather(1, places), drawn)
-        yield Draw(drawn, torch.full_like(places[:, 0], after - before), noise=z)
+        kept = torch.full_like(places[:, 0], after - before)
+        yield Draw(drawn, kept, noise=z, accepted_drafts=accepted.sum(1))
         before = after

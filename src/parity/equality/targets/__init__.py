@@ -31,6 +31,11 @@ class Target(Protocol):
     def name(self) -> str: ...
 
     @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        ...
+
+    @property
     def law(self) -> Any:
         """Its exact law, in the form that its statistics read."""
         ...

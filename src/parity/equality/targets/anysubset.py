@@ -34,6 +34,10 @@ class Target:
     model: TabularAnySubset
     prompt: dict[int, int]
 
+    @property
+    def length(self) -> int:
+        return self.model.length
+
     def start(self, rows: int) -> Infilling:
         tokens = torch.full((rows, self.model.length), self.model.mask)
         for position, token in self.prompt.items():

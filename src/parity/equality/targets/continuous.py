@@ -30,6 +30,10 @@ class Target:
     steps: int = 1  # of the walks that draw it
 
     @property
+    def length(self) -> int:
+        return self.law.means.shape[1]
+
+    @property
     def dim(self) -> int:
         return self.law.means.shape[2]
 
@@ -45,13 +49,10 @@ class Target:
             raise ParityError(f"model {self.name}, {error}") from error
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        """The last row also says how many drafts were accepted, and how often the residual sampler gave up."""
+        """The last row also says how often the residual sampler gave up."""
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
         settings |= {"model_name": self.name, "rng": np.random.default_rng([seed, self.dim])}
         rows = continuous_rows(drawn.tokens.numpy(), self.law, **settings)
-        drafts = int((drawn.accepted >= 0).sum())
-        accepted = int((drawn.accepted == 1).sum())
-        rows[-1] |= {"acceptance": accepted / drafts if drafts else None, "drafted": drafts, "accepted": accepted}
         rows[-1]["gave_up"] = int(drawn.gave_up.sum())
         return rows
 
