@@ -88,7 +88,8 @@ def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict
         ps = {f"{r['model']}: {r['test']}": r["p_value"] for r in first if r["p_value"] is not None}
         found[layer] = {"corrected": layer_p(first), "single": ps}
     [judged] = verdicts(rows, {small.method: "lossless"}, margin=1.0)
-    return found | {"verdict": judged["verdict"], "seconds": round(time.process_time() - begin, 2)}
+    of = {name: judged[name] for name in ("verdict_kind", "verdict")}
+    return found | of | {"seconds": round(time.process_time() - begin, 2)}
 
 
 def share(hits: int, of: int) -> str:
@@ -113,7 +114,7 @@ def summary(kept: Sequence[dict[str, Any]]) -> Iterator[str]:
         own = [one for one in kept if one["kind"] == kind]
         first = [min(one[layer]["corrected"] for layer in ("exact", "long")) <= R.ALPHA for one in own]
         yield f"{kind}: families that a layer rejects once {share(sum(first), len(own))}"
-    lossy = [one for one in kept if one["verdict"].startswith(("lossy", "error"))]
+    lossy = [one for one in kept if one["verdict_kind"] in ("lossy", "error")]
     yield f"verdict lossy, on both seeds {share(len(lossy), len(kept))}"
     yield from (f"  {one['family']} {one['kind']} {one['method']}: {one['verdict']}" for one in lossy)
 
@@ -134,7 +135,8 @@ def main() -> None:
         except ParityError as error:  # a token of probability zero
             failed = {"corrected": R.SMALLEST, "single": {}}
             about = {"family": family, "kind": pair[0].kind, "method": pair[0].method}
-            kept.append(about | {"exact": failed, "long": failed, "verdict": f"error: {error}"})
+            failed_so = {"verdict_kind": "error", "verdict": str(error)}
+            kept.append(about | {"exact": failed, "long": failed, **failed_so})
         with file.open("a") as stream:
             stream.write(json.dumps(kept[-1]) + "\n")
     print("\n".join(summary(kept)))

@@ -31,7 +31,8 @@ PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
-    "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "tv_bound", "n", "batch", "nfe",
+    "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "verdict_kind", "tv_bound", "tv",
+    "tv_low", "tv_high", "n", "batch", "nfe",
     "nfe_se", "nfe_ratio", "speedup", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
 
@@ -133,16 +134,16 @@ def images(t: pd.DataFrame) -> str:
 def ordered(t: pd.DataFrame) -> list[Any]:
     """Plain sampling, then the methods on images: those that keep the law first, fewest passes first."""
     rows = list(t[(t["kind"] == "discrete") & (t["role"] != "control")].itertuples())
-    return sorted(rows, key=lambda r: (r.role != "reference", str(r.verdict).startswith("lossy"), r.nfe_ratio))
+    return sorted(rows, key=lambda r: (r.role != "reference", r.verdict_kind == "lossy", r.nfe_ratio))
 
 
 def verdict(r: Any) -> str:
-    if pd.isna(r.verdict):
-        return "not tested"
-    sure = "certified" in str(r.verdict) and not pd.isna(r.tv_bound)
-    if sure:
+    if r.verdict_kind == "lossy" and not pd.isna(r.tv):
+        interval = "" if pd.isna(r.tv_low) else f" ({r.tv_low:.2f} to {r.tv_high:.2f})"
+        return f"lossy: TV = {r.tv:.2f}{interval}"
+    if r.verdict_kind == "certified":
         return f"{r.verdict}, TV ≤ {r.tv_bound:.3f}"
-    return re.sub(r"TV = (0\.\d+)", lambda m: f"TV = {float(m[1]):.2f}", str(r.verdict))
+    return "not tested" if pd.isna(r.verdict) else str(r.verdict)
 
 
 def continuous(t: pd.DataFrame) -> str:
@@ -219,10 +220,10 @@ def draw(t: pd.DataFrame, file: Path) -> None:
         figure, ax = plt.subplots(figsize=(7.2, 3.8))
         groups: dict[tuple[bool, float, float], list[Any]] = {}
         for r in ordered(t):
-            lossy = re.search(r"TV = ([\d.]+)", str(r.verdict))
-            if lossy or not pd.isna(r.tv_bound):
-                x = float(lossy[1]) if lossy else r.tv_bound
-                near = (bool(lossy), round(math.log10(x), 1), round(1 / r.nfe_ratio, 1))
+            lossy = r.verdict_kind == "lossy"
+            x = r.tv if lossy else r.tv_bound
+            if not pd.isna(x):
+                near = (lossy, round(math.log10(x), 1), round(1 / r.nfe_ratio, 1))
                 groups.setdefault(near, []).append((x, 1 / r.nfe_ratio, r.method))
         for (lossy, *_), own in groups.items():
             x, y = max(p[0] for p in own), sum(p[1] for p in own) / len(own)

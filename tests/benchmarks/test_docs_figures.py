@@ -77,3 +77,13 @@ def test_a_run_becomes_what_is_kept(script, tmp_path):
         1 - 8 / 11
     )  # 2 + 5 + ... in 2 slots
     assert (two.places, two.rejected, two.runs) == (2, 1, 2)
+
+
+def test_a_verdict_of_the_docs_is_made_of_its_fields(script):
+    """The corrected estimate and its interval, whatever the sentence says; an older table has no interval."""
+    lossy = pd.Series({"verdict": "certified", "verdict_kind": "lossy", "tv": 0.0604, "tv_low": 0.02, "tv_high": 0.1})
+    assert script.verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"
+    assert script.verdict(lossy.drop(["tv_low", "tv_high"]).reindex(script.KEPT)) == "lossy: TV = 0.06"
+    sure = pd.Series({"verdict": "certified lossless", "verdict_kind": "certified", "tv_bound": 0.0149})
+    assert script.verdict(sure.reindex(script.KEPT)) == "certified lossless, TV ≤ 0.015"
+    assert script.verdict(pd.Series(index=script.KEPT, dtype=float)) == "not tested"

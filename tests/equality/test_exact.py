@@ -7,6 +7,7 @@ import pytest
 import torch
 from parity_certify import verdict
 from parity_certify.counts import digits
+from parity_certify.named import leaf
 
 from parity.base.errors import ParityError
 from parity.decoders.anysubset.assd import assd
@@ -27,6 +28,7 @@ from parity.models.anysubset.tabular import TabularAnySubset, consistent_table, 
 from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete import tabular
+from parity.report.verdicts import find_undrafted
 
 FULL, SMALL = discrete.targets(), discrete.targets("small")
 
@@ -37,6 +39,42 @@ def named(name):
 
 def judged(found, claim="lossless", margin=0.1):
     return verdict.verdicts(found, {found[0]["method"]: claim}, margin)[0]
+
+
+# --- accepted drafts
+
+
+def unaccepted(plain):
+    """A decoder that drafts beside plain decoding and accepts nothing."""
+
+    def decode(*model, **options):
+        for step in plain(*model, **options):
+            yield step if isinstance(step, Step) else step._replace(accepted_drafts=torch.zeros(len(step.tokens)))
+
+    return decode
+
+
+@pytest.mark.parametrize(
+    ("kind", "decoder", "plain", "options"),
+    [
+        ("discrete", sjd, ar, {"window": 3}),
+        ("anysubset", assd, sequential, {"k": 2}),
+        ("continuous", cspd, mar, {"gamma": 3}),
+    ],
+)
+def test_accepted_drafts_are_counted_on_targets_of_every_kind(kind, decoder, plain, options):
+    """In the exact and in the long layer. Drafts that are never accepted leave the verdict open."""
+    small = {"discrete": SMALL, "anysubset": anysubset.targets(), "continuous": continuous.targets()}[kind]
+    long = leaf(f"parity.equality.long.{kind}").targets(options, 2000)[:1]
+    for layer, some in (("exact", small[:2]), ("long", long)):
+        settings = {"n": 1000, "draws": 9, "seeds": [0], "layer": layer, "method": "it"}
+        drafted, never, alone = (
+            exact(d, some, o, **settings) for d, o in ((decoder, options), (unaccepted(plain), {}), (plain, {}))
+        )
+        assert all(r["accepted_drafts"] > 0 for r in drafted)
+        assert {(r["model"], r["tokens"]) for r in drafted} == {(t.name, t.length) for t in some}
+        assert (find_undrafted(drafted), find_undrafted(never)) == ([], [layer])
+        assert {r["accepted_drafts"] for r in alone} == {0 if kind == "discrete" else None}
 
 
 # --- targets

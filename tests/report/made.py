@@ -103,7 +103,8 @@ def exact(p: float) -> list[dict[str, Any]]:
     found = []
     for model, worst in (("random 3x5", 0.012), ("disjoint 3x4", 0.015)):
         for repeat in range(2 if p < 0.05 else 1):
-            place = {"model": model, "seed": 11 + repeat, "repeat": repeat}
+            place = {"model": model, "seed": 11 + repeat, "repeat": repeat, "tokens": int(model[-1])}
+            place |= {"accepted_drafts": 99}
             tv = (
                 {"tv": 0.2, "tv_low": 0.18, "tv_high": 0.22}
                 if p < 0.05
@@ -118,7 +119,8 @@ def exact(p: float) -> list[dict[str, Any]]:
 
 def long(p: float) -> list[dict[str, Any]]:
     """Rows of a method at its own options on a long model."""
-    place = {"model": "chain 8x64", "minimum_detectable_effect": 0.01, "effect": 0.3, "p_value": p, "p_holm": p}
+    place = {"model": "chain 8x64", "tokens": 64, "accepted_drafts": 99, "effect": 0.3, "p_value": p, "p_holm": p}
+    place |= {"minimum_detectable_effect": 0.01}
     return [row("long", "distances", 60_000, seed=11 + k, repeat=k, **place) for k in range(2 if p < 0.05 else 1)]
 
 
@@ -223,6 +225,7 @@ def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> 
     figures = {name: float(values.mean()) for name, values in drawn.items()}
     figures |= {f"{name}_se": float(values.std() / n**0.5) for name, values in drawn.items()}
     figures |= {"nfe": nfe.mean(), "nfe_se": 0.0, "aux": 0.0, "nfe_per_token": nfe.mean() / 20, "tokens_per_loop": 1.5}
+    figures |= {"accepted_drafts": 9 if cell.spec["method"].startswith("assd") else None}
     figures |= {f"rouge{k}": 0.2 for k in ("1", "2", "L")} if task == "stories" else {}
     figures |= {"code_not_run": "run_generated_code is off"} if task == "code" else {}
     columns = {
@@ -243,6 +246,7 @@ def vectors(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) 
         np.where(np.arange(PLACES) < PLACES - bool(drafted) * 40, np.nan, 0.3) if drafted else np.full(PLACES, np.nan)
     )
     figures = {"right": 0.5, "right_se": 0.1, "is": 3.0, "fid": 20.0, "fid_se": 1.0, "steps": 64.0, "steps_se": 0.0}
+    figures |= {"accepted_drafts": drafted or None}
     figures |= {"drafted": drafted, "target_conditions": 64.0 + drafted, "head_share": 0.3, "real_accuracy": 0.95}
     gamma = cell.spec["options"].get("gamma", 0)
     taken = {

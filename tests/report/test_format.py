@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parity_certify.verdict import Verdict
 
 from parity.report import format as form
 from parity.report.tables import any_table, equality_table, speed, strongest
@@ -59,15 +60,15 @@ def test_shares_are_percent(value, text):
 @pytest.mark.parametrize(
     ("verdict", "style"),
     [
-        ("certified lossless", "good"),
-        ("lossy: TV = 0.2", "bad"),
-        ("consistent", "plain"),
-        ("inconclusive", "unsure"),
+        (Verdict("certified"), "good"),
+        (Verdict("lossy", estimate=0.2), "bad"),
+        (Verdict("consistent"), "plain"),
+        (Verdict("inconclusive"), "unsure"),
         (None, "none"),
     ],
 )
-def test_a_verdict_has_the_colour_of_what_it_says(verdict, style):
-    assert form.chip(verdict).style == f"chip {style}"
+def test_a_verdict_has_the_colour_of_its_kind(verdict, style):
+    assert form.pill({"value": verdict, "pill": "any words"}).style == f"chip {style}"
 
 
 def rows_of(*rows):

@@ -2,7 +2,8 @@
 
 import json
 
-from parity_certify.verdict import Verdict
+import pandas as pd
+from parity_certify.verdict import Verdict, columns_of
 
 from parity.experiment import checks
 from parity.experiment.cells import cells
@@ -10,9 +11,9 @@ from parity.experiment.options import options as complete
 from parity.metrics.layouts import FIGURES
 from parity.report import common, continuous, discrete, front, verdicts
 from parity.report.blocks import Table
-from parity.report.collect import Files
-from parity.report.format import ABSENT
-from parity.report.tables import measured
+from parity.report.collect import Files, gather
+from parity.report.format import ABSENT, pill
+from parity.report.tables import mark, measured
 from tests.report import made
 
 ROW = {
@@ -102,33 +103,64 @@ def test_columns_of_published_figures_that_nothing_stands_in_are_left_out(gather
 
 def test_a_run_that_accepted_no_draft_is_inconclusive():
     """Whatever no layer rejects; what one does stays lossy, and plain decoding drafts nothing."""
-    options = json.dumps(complete("continuous", "cspd", {"gamma": 4}))
-    run = {"kind": "continuous", "method": "cspd", "options": options, "drafted": 40, "acceptance": 0.0, "nfe_ratio": 1}
-    certified = {
-        "value": Verdict("certified"),
-        "verdict": "certified lossless",
-        "pill": "certified lossless on 5 tokens",
-    }
-    lossy = {"value": Verdict("lossy", estimate=0.1), "verdict": "lossy: TV = 0.1"}
-    found = verdicts.of_run(run, certified)
-    assert found["verdict"] == "inconclusive" and "none of 40 drafts was accepted in the run" in found["note"]
-    assert verdicts.of_run(run | {"acceptance": 0.1}, certified) == certified
-    assert verdicts.of_run(run, certified | lossy)["verdict"].startswith("lossy")
-    image = {"kind": "discrete", "method": "sjd", "options": json.dumps(complete("discrete", "sjd", {}))}
-    assert verdicts.of_run(image | {"nfe_ratio": 1.0}, certified)["verdict"] == "inconclusive"
-    assert verdicts.of_run(image | {"nfe_ratio": 0.5}, certified) == certified
-    bare = {"kind": "discrete", "method": "ar", "options": "{}", "nfe_ratio": 1.0}
-    assert verdicts.of_run(bare, certified) == certified
+
+    def run(kind, method, **figures):
+        chosen = json.dumps(complete(kind, method, {}))
+        return {"kind": kind, "method": method, "options": chosen, "nfe_ratio": 1.0, **figures}
+
+    def found(value, row):
+        return verdicts.of_run(row, {"claim": "lossless", **columns_of(value, "lossless")})
+
+    certified, lossy = Verdict("certified", bound=0.01), Verdict("lossy", estimate=0.1, interval=(0.0, 0.2))
+    without = [
+        run("continuous", "cspd", accepted_drafts=0),
+        run("continuous", "cspd", accepted_drafts=None),  # all places were drawn by the target alone
+        run("continuous", "coupled", accepted_drafts=0),
+        run("anysubset", "assd", accepted_drafts=0),
+        run("discrete", "sjd"),
+    ]
+    for row in without:
+        said = found(certified, row)
+        assert said["value"].kind == said["verdict_kind"] == "inconclusive" and "no draft was accepted" in said["note"]
+        assert said["tv_bound"] is None and not said["mismatch"]
+        assert found(lossy, row)["value"] == lossy
+    drafted = [run(row["kind"], row["method"], accepted_drafts=7) | {"nfe_ratio": 0.5} for row in without]
+    alone = [run("discrete", "ar"), run("anysubset", "sequential"), run("continuous", "mar", accepted_drafts=None)]
+    for row in [*drafted, *alone]:
+        assert found(certified, row)["value"] == certified
 
 
 def test_tests_that_accepted_no_draft_certify_nothing(tmp_path):
+    """In the exact layer as in the long one, of any kind of decoder."""
     settings = made.folder(tmp_path)
-    files = Files(settings, ["continuous"], tmp_path)
-    tested = [t for t in files.tested("continuous") if t.cell.spec["method"] == "cspd"]
-    for t in tested:
-        for r in t.said["rows"]:
-            if r["test"] == "TV certificate":
-                r |= {"drafted": 9, "accepted": 0}
-    _, judged, _ = verdicts.judge(settings, tested, {t.cell.key: "it" for t in tested})
-    mixtures = [v for v in judged if "mixtures" in v["key"]]
-    assert mixtures and all(v["verdict"] == "inconclusive" and "drafts was accepted" in v["note"] for v in mixtures)
+    for kind, method in (("continuous", "cspd"), ("discrete", "sjd"), ("anysubset", "assd")):
+        files = Files(settings, [kind], tmp_path)
+        for layer in ("exact", "long"):
+            tested = [t for t in files.tested(kind) if t.cell.spec["method"] == method]
+            for r in (r for t in tested for r in t.said["rows"] if r["layer"] == layer):
+                r["accepted_drafts"] = 0
+            keys = {t.cell.key for t in tested}
+            _, judged, _ = verdicts.judge(settings, tested, dict.fromkeys(keys, "it"), dict.fromkeys(keys, 64))
+            of_layer = [v for v in judged if layer in v["p_decoders"]]
+            assert of_layer and all(v["value"].kind == "inconclusive" and layer in v["note"] for v in of_layer)
+            assert all(v["value"].kind != "inconclusive" for v in judged if v not in of_layer)
+
+
+def test_pills_colours_and_figures_come_from_the_verdict_whatever_its_words(tmp_path, monkeypatch):
+    """The page of verdicts whose words say the opposite: colours, marks and points of the figure stay."""
+
+    def look():
+        g = gather(settings, [], root=tmp_path)
+        rows = g.summary[g.summary["role"] == "method"].to_dict("records")
+        styles = [(pill(r).style, mark(r), r["mismatch"], r["own_options"]) for r in rows]
+        return set(g.summary["verdict"]), styles, front.points(g).to_dict("records")
+
+    settings = made.folder(tmp_path, p={"gsd": 1e-9})
+    words, styles, points = look()
+    assert {"chip good", "chip bad"} <= {style for style, *_ in styles}
+    assert {p["bound"] for p in points} == {True, False}
+    turned = {"certified": "lossy: TV = 0.9", "lossy": "certified lossless", "consistent": "inconclusive"}
+    monkeypatch.setattr(Verdict, "words", property(lambda v: turned.get(v.kind, "consistent")))
+    odd_words, *odd = look()
+    assert odd_words != words and "lossy: TV = 0.9" in odd_words
+    assert pd.DataFrame(odd[1]).equals(pd.DataFrame(points)) and odd[0] == styles

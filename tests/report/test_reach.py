@@ -6,46 +6,50 @@ import pytest
 from parity_certify.rows import row
 from parity_certify.verdict import verdicts
 
-from parity.report.reach import Scope, fields, tokens_of
+from parity.report.reach import Scope, add_reach
+
+FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
 
-def exact(p=0.5, tv=0.0, models=("random-0 3x5", "one-hot 2x4"), repeat=0):
+def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
     place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
     bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV"}
     bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
     found = []
-    for model in models:
-        found.append(row("exact", "all four", 10_000, p_value=p, p_holm=p, model=model, **place))
-        found.append(row("exact", "TV certificate", 10_000, model=model, **bound, **place))
+    for model, tokens in models.items():
+        place |= {"model": model, "tokens": tokens}
+        found.append(row("exact", "all four", 10_000, p_value=p, p_holm=p, **place))
+        found.append(row("exact", "TV certificate", 10_000, **bound, **place))
     return found + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
 
 
-def long(p=0.5, model="chain 8x64", repeat=0):
-    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat, "model": model}
+def long(p=0.5, tokens=64, repeat=0):
+    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
+    place |= {"model": f"a chain of {tokens}", "tokens": tokens}
     figures = {"p_value": p, "p_holm": p, "effect": 0.1, "minimum_detectable_effect": 0.011}
     found = [row("long", "distances", 60_000, **figures, **place)]
-    return found + (long(p, model, 1) if p < 0.05 and not repeat else [])
+    return found + (long(p, tokens, 1) if p < 0.05 and not repeat else [])
 
 
-def judged(rows, own, cut, kind="discrete"):
+def judged(rows, own, cut, kind="discrete", tokens=64):
     (v,) = verdicts(rows, {"it": "lossless"}, 0.02)
-    return v | fields(v, rows, Scope(kind, own, cut), 0.05)
+    return v | add_reach(v, rows, Scope(kind, own, cut, tokens), 0.05)
 
 
 W, CUT = {"window": 16}, {"window": 3}
 THREE, TWO = "certified lossless at window 3 on 5 tokens", "lossy at interval 2 on 5 tokens: TV = 0.6500"
-FAR, LOSSY = long(model="chain 8x256"), exact(1e-9, 0.65)
+FAR, LOSSY = long(tokens=256), exact(1e-9, 0.65)
 CASES = [  # rows, own options, those of the exact layer; the pill, and whether its own were tested
-    ([*exact(), *long()], W, CUT, f"{THREE}; window 16 consistent on 64", "tested"),
-    ([*exact(), *long()], {}, {}, "certified lossless on 5 tokens, consistent on 64", "tested"),
+    ([*exact(), *long()], W, CUT, f"{THREE}; window 16 consistent on 64 tokens", "tested"),
+    ([*exact(), *long()], {}, {}, "certified lossless on 5 tokens, consistent on 64 tokens", "tested"),
     (exact(), W, CUT, f"{THREE}; window 16 not tested", "not tested"),
     (exact(), {}, {}, "certified lossless on 5 tokens", "tested"),
     ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 not tested", "not tested"),
-    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 rejected on 64", "tested"),
-    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 not rejected on 64", "tested"),
+    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 rejected on 64 tokens", "tested"),
+    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 not rejected on 64 tokens", "tested"),
     ([*exact(), *long(1e-9)], W, CUT, "lossy at window 16 on 64 tokens", "tested"),
     (
-        exact(models=("mixture 3 x 1-D",)), {"gamma": 8}, {"gamma": 3},
+        exact(models={"mixture": 3}), {"gamma": 8}, {"gamma": 3},
         "certified lossless at gamma 3 on 3 tokens; gamma 8 not tested", "not tested",
     ),
 ]  # fmt: skip
@@ -55,23 +59,27 @@ CASES = [  # rows, own options, those of the exact layer; the pill, and whether 
 def test_the_pill_says_how_far_the_verdict_saw(rows, own, cut, pill, tested):
     v = judged(rows, own, cut, "continuous" if "gamma" in own else "discrete")
     assert (v["pill"], v["own_options"]) == (pill, tested)
-    assert v["reach"] in v["note"] and "model" in v["tested_models"]
+    assert "joint law" in v["reach"] and "model" in v["tested_models"] and v["value"].tested
+    assert bool(v["value"].untested) == (tested == "not tested")
 
 
 def test_nothing_is_certified_at_options_that_were_not_tested():
     """Whatever is not tested is named in the pill; where the long layer rejects, nothing is certified."""
     v = judged(exact(), {"window": 16, "ahead": 8, "init": "random"}, {"window": 3, "ahead": 1, "init": "random"})
     assert "window 16 ahead 8 not tested" in v["pill"].replace(",", "") and "init" not in v["pill"]
-    assert not judged([*exact(), *long(1e-9)], {"window": 16}, {"window": 3})["verdict"].startswith("certified")
+    assert judged([*exact(), *long(1e-9)], {"window": 16}, {"window": 3})["value"].kind == "lossy"
 
 
-def test_lengths_are_read_from_the_names_of_models():
-    assert [tokens_of(m) for m in ("random-0 3x5", "order 2 4x64", "mixture 3 x 1-D", "mar")] == [
-        5,
-        64,
-        3,
-        None,
-    ]
+def test_a_verdict_reaches_as_far_as_all_of_its_tests():
+    """One model of 256 tokens among those of 64 takes a window of 100 no further; a run of more than the longest of
+    them says so."""
+    both, own = [*exact(), *long(), *long(tokens=256)], {"window": 100}
+    assert judged(both, own, CUT)["own_options"] == "not tested"
+    assert judged([*exact(), *FAR], own, CUT)["own_options"] == "tested"
+    assert judged(both, W, CUT, tokens=256)["pill"] == f"{THREE}; window 16 consistent on 64 to 256 tokens"
+    near = judged([*exact(), *long()], W, CUT, tokens=256)["pill"]
+    assert near == f"{THREE}; window 16 consistent to 64 of 256 tokens"
+    assert judged(exact(models={"one": 4, "two": 5}), {}, {})["pill"] == "certified lossless on 4 to 5 tokens"
 
 
 def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gathered):
@@ -79,14 +87,14 @@ def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gat
     cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
     assert len(cspd)
     for options, pill in zip(cspd["options"], cspd["pill"], strict=True):
-        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64" in pill
+        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64 tokens" in pill
 
 
 def test_every_verdict_of_an_experiment_has_a_pill_and_each_test_its_options(gathered):
     for v in gathered.verdicts.to_dict("records"):
         assert v["pill"] and v["own_options"] in ("tested", "not tested"), v
     sjd = gathered.summary[gathered.summary["method"] == "sjd"].iloc[0]
-    assert "window 3" in sjd["pill"] and "window 16 consistent on 64" in sjd["pill"]
+    assert "window 3" in sjd["pill"] and "window 16 consistent to 64 of 256 tokens" in sjd["pill"]
     tests = gathered.equality[gathered.equality["method"] == "sjd"]
     of = tests.drop_duplicates("layer").set_index("layer")["options"]
     assert '"window":3' in of["exact"].replace(" ", "") and '"window":16' in of["long"].replace(" ", "")

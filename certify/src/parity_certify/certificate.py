@@ -55,7 +55,7 @@ class Certificate:
             cells = " ".join(f"{'not run' if p is None else format(p, '.2g'):>8}" for p in ps)
             bound = own["TV certificate"]
             note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], bound["note"]) if n))
-            words = bound["verdict"].removesuffix(" (95 %)")
+            words = f"TV <= {bound['effect']:.4f}" if bound["effect"] < 1 else "not run"
             again = f"   (repeat, seed {seed})" if bound["repeat"] else ""
             lines.append(f"  {model:<14} {bound['n']:>8} {cells}  {words}{again}   {note}".rstrip())
         return "\n".join([*lines, *self.more()])

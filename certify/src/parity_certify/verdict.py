@@ -2,7 +2,7 @@
 
     verdicts(rows, claims={"sjd": "lossless", ...}, margin=0.01) -> dicts, one a (method, key); claims by key or method
 
-Each dict holds the `Verdict` under "value"; its columns "verdict", "note", "tv", ... are made from that.
+Each dict holds the `Verdict` under "value"; its other columns are made from that (`columns_of`).
 
     certified lossless   the exact layer's TV bound is below `margin` on every target, and no layer rejects
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
@@ -114,8 +114,8 @@ def layer_p(rows: list[Row]) -> float | None:
 
 
 def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Judged]:
-    """One dict a decoder: value (a `Verdict`), method, key, verdict, claim, mismatch, tv_bound, tv, tv_low, tv_high,
-    minimum_detectable_effect, rejected_by, p_decoders (layer to p-value after both corrections), note."""
+    """One dict a decoder: method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to p-value
+    after both corrections), and what `columns_of` lists."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
     runs_of: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
@@ -147,11 +147,18 @@ def judge(
     certificates = certified(runs_of)
     reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
     claim = claims.get(key, claims.get(method, ""))
+    return {
+        "method": method, "key": key, "claim": claim, "minimum_detectable_effect": reach, "rejected_by": rejected,
+        "p_decoders": dict(p), **columns_of(value, claim),
+    }  # fmt: skip
+
+
+def columns_of(value: Verdict, claim: str) -> Judged:
+    """A verdict as columns of a table: the value itself, its fields, and the words made of them."""
     low, high = value.interval or (None, None)
     return {
-        "value": value, "method": method, "key": key, "verdict": value.words, "claim": claim,
-        "mismatch": value.breaks(claim), "tv_bound": value.bound, "tv": value.estimate, "tv_low": low, "tv_high": high,
-        "minimum_detectable_effect": reach, "rejected_by": rejected, "p_decoders": dict(p), "note": value.reason,
+        "value": value, "verdict": value.words, "verdict_kind": value.kind, "mismatch": value.breaks(claim),
+        "tv_bound": value.bound, "tv": value.estimate, "tv_low": low, "tv_high": high, "note": value.reason,
     }  # fmt: skip
 
 

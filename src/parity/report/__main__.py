@@ -22,7 +22,8 @@ from parity.report.collect import gather, ordered
 from parity.report.page import write
 from parity.report.self_tests import split
 
-FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "n", "nfe_ratio", "speedup"]
+FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind"]
+FIRST += ["n", "nfe_ratio", "speedup"]
 TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     home = a.out.relative_to(a.root) if a.out.is_relative_to(a.root) else a.out.absolute()
     gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, home=home, given=Path())
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
-    csv(summary, a.out / "summary.csv", FIRST)
+    csv(summary.drop(columns="value"), a.out / "summary.csv", FIRST)
     for name, rows in zip(("equality", "self_tests"), split(gathered.equality), strict=True):
         csv(rows, a.out / f"{name}.csv", TESTS)
     csv(gathered.published, a.out / "published.csv", published.COLUMNS)

@@ -37,8 +37,8 @@ from parity.report.settings import labels
 from parity.report.verdicts import Tested, judge, of_run, untested
 
 JUDGED = (
-    "verdict", "pill", "mismatch", "tv_bound", "minimum_detectable_effect", "note", "reach", "tested_options",
-    "tested_models", "own_options",
+    "value", "verdict", "verdict_kind", "pill", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
+    "minimum_detectable_effect", "note", "reach", "tested_options", "tested_models", "own_options",
 )  # fmt: skip
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # figures whose means t-tests compare
 # Figures that compare a cell with its reference: they are made here, not by a metric.
@@ -77,6 +77,10 @@ class Files:
 
     def shard(self, cell: Cell) -> Shard:
         return read_shards([self.root / p for p in paths.pieces(self.settings, cell, "shards")])
+
+    def tokens(self, cell: Cell) -> int:
+        """Tokens of each image or text that a cell decodes."""
+        return read_shards([self.root / paths.pieces(self.settings, cell, "shards")[0]]).tokens.shape[1]
 
     def pixels(self, cell: Cell, first: int | None = None) -> np.ndarray:
         """A cell's pictures, uint8 [n, H, W, 3], or the first of them: no more files are read than hold these."""
@@ -262,7 +266,8 @@ def gather(
         tested = list(files.tested(kind))
         ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
         rows, parts = summarize(files, kind, ratios)
-        tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows})
+        tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}
+        tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
         every_cell = {cell.key: cell for cell in files.cells}
         said = {
             row["key"]: of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))

@@ -7,11 +7,19 @@ from numbers import Number
 from typing import Any, NamedTuple
 
 import pandas as pd
+from parity_certify.verdict import WITHIN
 
 NOT_RUN = "not run"
 SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
 SPACE = "\N{NO-BREAK SPACE}"
 NOUGHT = 1e-9  # no error: what rounding leaves where all figures are the same
+
+
+KINDS = {"certified": "good", "consistent": "plain", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
+OUTCOMES = {  # of tests
+    NOT_RUN: "none", "identical": "good", WITHIN: "good", "rejected": "bad", "differs by rounding": "bad",
+    "differs by more than eps": "bad", "size off": "bad", "size unclear": "unsure", "interval excludes 0": "unsure",
+}  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -150,24 +158,15 @@ def pairs(values: dict[str, Any], joint: str = "=") -> str:
     return ", ".join(f"{k.removeprefix('sampling.')}{joint}{written(v)}" for k, v in values.items())
 
 
-def verdict_style(verdict: Any) -> str:
-    """CSS class of a verdict: what its words begin with decides."""
-    text = words(verdict).lower()
-    if not text or text.startswith("not run"):
-        return "none"
-    if text.startswith(("not rejected", "consistent", "baseline", "reference", "tv <=", "size ok")):
-        return "plain"  # no equality was shown, and no difference
-    if text.startswith(("equal", "lossless", "certified", "identical")):
-        return "good"
-    return "bad" if text.startswith(("different", "differs", "rejected", "lossy", "unequal", "size off")) else "unsure"
+def pill(row: Mapping[str, Any], *more: str) -> Entry:
+    """A judged row's verdict with how far it saw, beneath it its note and the columns in `more`."""
+    detail = "; ".join(filter(None, (words(row.get(name)) for name in ("note", *more))))
+    value = row.get("value")
+    style = "none" if missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
+    return Entry(words(row.get("pill"), NOT_RUN), detail, f"chip {style}")
 
 
-def pill(row: Mapping[str, Any]) -> Entry:
-    """A judged row's verdict with how far it saw, and its note beneath; the verdict decides the colour."""
-    short = row.get("verdict") if missing(row.get("pill")) else row["pill"]
-    return chip(short, row.get("note"))._replace(style=f"chip {verdict_style(row.get('verdict'))}")
-
-
-def chip(verdict: Any, note: Any = "") -> Entry:
-    """A verdict as a coloured label."""
-    return Entry(words(verdict, NOT_RUN), words(note), f"chip {verdict_style(verdict)}")
+def chip(outcome: Any, note: Any = "") -> Entry:
+    """What a test came to (`parity_certify.rows`) as a coloured label; a figure, such as a bound, is plain."""
+    text = words(outcome, NOT_RUN)
+    return Entry(text, words(note), f"chip {OUTCOMES.get(text, 'plain')}")

@@ -67,7 +67,7 @@ def columns(name: str, gpu: Mapping[str, str]) -> list[Column]:
     """name   of the figure of quality"""
     return [
         Column("Method", claimed),
-        Column("Verdict", verdict, SAME),
+        Column("Verdict", pill, SAME),
         Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
         Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
         Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
@@ -79,12 +79,6 @@ def columns(name: str, gpu: Mapping[str, str]) -> list[Column]:
             "predicted from passes counted here and the time of a pass measured there",
         ),
     ]
-
-
-def verdict(row: Mapping[str, Any]) -> Entry:
-    """The pill, and what it rests on; how far it saw stands in the pill, and at length in the verdicts in full."""
-    entry = pill(row)
-    return entry._replace(detail=entry.detail.removesuffix(words(row.get("reach"))).removesuffix("; "))
 
 
 def claimed(row: Mapping[str, Any]) -> Entry:
@@ -158,17 +152,17 @@ def predicted(file: Path) -> dict[str, str]:
 
 def points(g: Gathered) -> pd.DataFrame:
     """A row per method whose distance from the target's law the exact layer measured or bounded."""
-    exact, found = records(g.verdicts), []
-    for kind in g.kinds:
-        for r in records(g.rows(kind)):
-            same = [v for v in exact if (v["kind"], v["method"], v["verdict"]) == (kind, r["method"], r.get("verdict"))]
-            told = [v for v in same if v.get("tv_bound") == r.get("tv_bound") and not missing(v.get("tv_bound"))]
-            if r["role"] != "method" or not told or missing(r.get("nfe_ratio")):
-                continue
-            measured = str(r["verdict"]).startswith("lossy") and not missing(told[0].get("tv"))
-            tv = {n: told[0][n] for n in ("tv", "tv_low", "tv_high")} if measured else {"tv": r["tv_bound"]}
-            place = {"kind": kind, "label": r["label"], "method": r["method"], "key": r["key"]}
-            found.append({**place, "fewer": 1 / r["nfe_ratio"], "bound": not measured, **tv})
+    found = []
+    for r in records(g.summary):
+        value = r["value"]
+        if r["role"] != "method" or missing(value) or missing(r.get("nfe_ratio")):
+            continue
+        measured = value.kind == "lossy"
+        tv = value.estimate if measured else value.bound
+        if tv is None:
+            continue
+        place = {name: r[name] for name in ("kind", "label", "method", "key", "tv_low", "tv_high")}
+        found.append({**place, "fewer": 1 / r["nfe_ratio"], "bound": not measured, "tv": tv})
     return pd.DataFrame(found)
 
 

@@ -4,11 +4,12 @@ The exact layer cuts options that count places to its few tokens; the long layer
 says both, in its pill as in its note, and certifies nothing at options that were not tested.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from parity_certify.rows import Row
+from parity_certify.verdict import Verdict
 
 from parity.base.files import canonical
 from parity.experiment.options import longest_place
@@ -23,37 +24,44 @@ class Scope(NamedTuple):
     kind: str
     own: Mapping[str, Any]  # the cell's options
     cut: Mapping[str, Any] | None  # those of the exact layer; None where it was not run
+    tokens: int = 0  # that a run decodes
 
 
-def tokens_of(model: str) -> int | None:
-    """Tokens of a model of known law, from its name: "random-0 3x5", "chain 8x64", "mixture 3 x 1-D"."""
-    if found := re.search(r"(\d+) x \d+-D", model):
-        return int(found[1])
-    found = re.search(r"\d+x(\d+)$", model)
-    return int(found[1]) if found else None
+class Reach(NamedTuple):
+    """What the exact and the long layer tested. A layer reaches as far as the shortest of its models: on it alone all
+    of its tests were run."""
+
+    exact: list[int]  # tokens of each model of the exact layer; [] where it was not run
+    long: list[int]  # likewise
+    cut: str  # options that the exact layer cut, as it ran them; "" where it cut none
+    own: str  # the same as they are
+    whole: bool  # the exact layer ran the decoder's own options
+    deep: bool  # the long layer did, on models of twice their places
+    rejected: bool  # by the long layer
+    tokens: int  # that a run decodes
 
 
-def lengths(models: Iterable[str]) -> list[int]:
-    return sorted({n for model in models if (n := tokens_of(model)) is not None})
-
-
-def named(models: Sequence[str]) -> str:
-    """Models and their lengths: "6 models of 4 to 5 tokens"."""
-    sizes = lengths(models)
-    of = f" of {sizes[0]}" + (f" to {sizes[-1]}" if len(sizes) > 1 else "") + " tokens" if sizes else ""
-    return f"{len(models)} model{'s' * (len(models) > 1)}{of}"
-
-
-def told(options: Mapping[str, Any], names: Iterable[str]) -> str:
+def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
     return pairs({name: options[name] for name in names}, " ")
 
 
-def models_of(rows: Sequence[Row], layer: str) -> list[str]:
-    """Models of a layer's deciding tests and certificates, each once."""
-    return list(dict.fromkeys(r["model"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"))
+def find_lengths(rows: Sequence[Row], layer: str) -> list[int]:
+    """Tokens of each model on which a layer's tests were run."""
+    return list({r["model"]: r["tokens"] for r in rows if r["layer"] == layer and r["verdict"] != "not run"}.values())
 
 
-def shift(rows: Sequence[Row]) -> float | None:
+def describe_range(lengths: Sequence[int]) -> str:
+    """Tokens of models: "64", or "64 to 256"."""
+    low, high = min(lengths), max(lengths)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def describe_models(lengths: Sequence[int]) -> str:
+    """Models and their tokens: "6 models of 4 to 5 tokens"."""
+    return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
+
+
+def find_shift(rows: Sequence[Row]) -> float | None:
     """The shift per token that the long layer finds on each of its models: of each its finest test's."""
     finest: dict[str, float] = {}
     for r in rows:
@@ -62,85 +70,71 @@ def shift(rows: Sequence[Row]) -> float | None:
     return max(finest.values(), default=None)
 
 
-def at_length(verdict: Mapping[str, Any], rows: Sequence[Row], alpha: float) -> tuple[str, str]:
-    """What the long layer says: "rejected" or "not rejected", and its figure."""
-    p = verdict["p_decoders"].get("long")
+def describe_long(rows: Sequence[Row], p: float | None, alpha: float) -> str:
+    """What the long layer's rows say, and its figure; p is corrected, None where no test could be run."""
     if p is None:
-        return "not tested", ""
+        return "not tested"
     if p > alpha:
-        least = shift(rows)
-        return "not rejected", "" if least is None else f"a shift of {number(least, 2)} per token would be found"
+        least = find_shift(rows)
+        return "not rejected" + ("" if least is None else f" (a shift of {number(least, 2)} per token would be found)")
     worst = min((r for r in rows if r["p_value"] is not None and r["repeat"] == 0), key=lambda r: r["p_value"])
     effect = "" if worst["effect"] is None else f", effect {worst['effect']:.3g}"
-    return "rejected", f"{worst['test']}{effect} on {worst['model']}"
+    return f"rejected ({worst['test']}{effect} on {worst['model']})"
 
 
-def fields(verdict: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """What is laid over a verdict: a note and a pill that say how far it saw, and
+def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
+    """What is laid over a verdict: its value with what was tested and what was not, a pill that says how far it saw,
 
     tested_options  JSON of the options of the exact layer
     tested_models   what the exact and the long layer ran on
     own_options     "tested" if all of the decoder's own were, on models whose law is known; "not tested" if not
-    reach           the sentence alone
+    reach           what was tested and what was not, as a sentence
     """
-    exact, long = models_of(rows, "exact"), models_of(rows, "long")
-    words, (place, largest) = str(verdict["verdict"]), longest_place(scope.kind, scope.own)
-    cut = [] if scope.cut is None or not exact else [k for k in scope.own if scope.own[k] != scope.cut.get(k)]
-    short, far = max(lengths(exact), default=0), max(lengths(long), default=0)
-    whole = bool(exact) and not cut and largest <= short
-    seen, figure = at_length(verdict, [r for r in rows if r["layer"] == "long"], alpha)
-    deep = seen != "not tested" and 2 * largest <= far
-    own = told(scope.own, cut) or (f"{place} {largest}" if place else "its own options")
-    said = []
+    exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
+    (place, largest), p = longest_place(scope.kind, scope.own), judged["p_decoders"].get("long")
+    names = [k for k in scope.own if scope.cut is not None and exact and scope.own[k] != scope.cut.get(k)]
+    cut = list_options(scope.cut or {}, names)
+    own = list_options(scope.own, names) or (f"{place} {largest}" if place else "its own options")
+    whole = bool(exact) and not cut and largest <= min(exact)
+    deep = p is not None and 2 * largest <= min(long)
+    reach = Reach(exact, long, cut, own, whole, deep, p is not None and p <= alpha, scope.tokens)
+    tested, untested = [], [] if whole or deep else [own]
     if exact:
-        at = f"at {told(scope.cut or {}, cut)}" if cut else "at its own options"
-        said.append(f"joint law tested on {named(exact)} {at}")
+        tested.append(f"joint law tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
-        said.append(f"{own} tested on {named(long)}: {seen}" + (f" ({figure})" if figure else ""))
-        if not deep:
-            said.append(f"{place} {largest} is more than half of them")
-    elif exact and not whole:
-        said.append(f"{own} not tested on a model whose law is known")
-    other = [layer for layer in verdict["p_decoders"] if layer not in ("exact", "long")]
-    if other:
-        said.append(f"own model and options: {', '.join(other)}")
-    reach = "; ".join(said)
-    pill = pilled(words, verdict, Seen(told(scope.cut or {}, cut), own, short, far if deep else 0, seen, whole))
+        found = describe_long([r for r in rows if r["layer"] == "long"], p, alpha)
+        tested.append(f"{own} tested on {describe_models(long)}: {found}")
+    if other := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
+        tested.append(f"own model and options: {', '.join(other)}")
+    value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
+    why = f"{place} {largest} is more than half of them" if long else "not tested on a model whose law is known"
+    lacking = [why if long else f"{name} {why}" for name in untested if exact or long]
     return {
-        "note": "; ".join(filter(None, [verdict["note"], reach])),
-        "pill": pill,
-        "reach": reach,
+        "value": value,
+        "pill": write_pill(value, reach),
+        "reach": "; ".join([*tested, *lacking]),
         "tested_options": canonical(scope.cut if exact else scope.own),
-        "tested_models": "; ".join(named(m) for m in (exact, long) if m),
-        "own_options": "tested" if whole or deep else "not tested",
+        "tested_models": "; ".join(describe_models(lengths) for lengths in (exact, long) if lengths),
+        "own_options": "not tested" if untested else "tested",
     }
 
 
-class Seen(NamedTuple):
-    cut: str  # the options that the exact layer cut, as it ran them; "" where it cut none
-    own: str  # the same as they are
-    short: int  # tokens of the longest model of the exact layer, 0 where it was not run
-    far: int  # of the long layer, 0 where it did not reach the options
-    found: str  # "rejected", "not rejected" or "not tested", by the long layer
-    whole: bool  # the exact layer ran the decoder's own options
-
-
-def pilled(words: str, verdict: Mapping[str, Any], s: Seen) -> str:
+def write_pill(value: Verdict, reach: Reach) -> str:
     """The verdict in a line, with what it does not reach."""
-    lossy, tv = words.startswith("lossy"), words.partition("TV = ")[2]
-    if not s.short and not s.far:
-        return words
-    if lossy and not tv:
-        at = "its own options" if not s.far else f"{s.own} on {s.far} tokens"
-        return f"lossy at {at}" if s.found == "rejected" else words
-    if not (lossy or words.startswith(("certified", "consistent"))):
-        return words
-    head = "lossy" if lossy else words
-    here = f"{head} at {s.cut} on {s.short} tokens" if s.cut else f"{head} on {s.short} tokens"
-    here += f": TV = {tv}" if tv else ""
-    if not s.short:
-        here = words
-    if not s.far:
-        return here if s.whole else f"{here}; {s.own} not tested"
-    again = {"rejected": "rejected", "not rejected": "not rejected" if lossy else "consistent"}[s.found]
-    return f"{here}; {s.own} {again} on {s.far}" if s.cut else f"{here}, {again} on {s.far}"
+    lossy, r = value.kind == "lossy", reach
+    if value.kind == "inconclusive" or value.within or not (r.exact or r.deep):
+        return value.words
+    far = f"on {describe_range(r.long)}" if r.deep else ""
+    if r.deep and max(r.long) < r.tokens:
+        far = f"to {max(r.long)} of {r.tokens}"
+    if lossy and value.estimate is None:
+        at = f"{r.own} {far} tokens" if r.deep else "its own options"
+        return f"lossy at {at}" if r.rejected else value.words
+    if not r.exact:
+        return f"{value.words} at {r.own} {far} tokens"
+    here = ("lossy" if lossy else value.words) + (f" at {r.cut}" if r.cut else "")
+    here += f" on {describe_range(r.exact)} tokens" + (f": TV = {value.estimate:.4f}" if lossy else "")
+    if not r.deep:
+        return here if r.whole else f"{here}; {r.own} not tested"
+    again = "rejected" if r.rejected else "not rejected" if lossy else "consistent"
+    return f"{here}; {r.own} {again} {far} tokens" if r.cut else f"{here}, {again} {far} tokens"

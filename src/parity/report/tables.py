@@ -138,7 +138,7 @@ def named(row: Row) -> Entry:
 METHOD = Column("Method", named, "with the options in which its variants differ, and the key of its cell")
 VERDICT = [
     METHOD,
-    Column("Verdict", form.pill, "same distribution as plain decoding?"),
+    Column("Verdict", lambda row: form.pill(row, "reach"), "same distribution as plain decoding?"),
     Column("Claim", claimed, "what the method's paper says"),
     Column("TV ≤", lambda row: form.bound(row.get("tv_bound")), "total variation, 95%, on the worst enumerable model"),
     Column("MDE", lambda row: form.bound(row.get("minimum_detectable_effect")), "smallest found with power 0.8"),
@@ -188,7 +188,7 @@ def any_table(frame: pd.DataFrame, caption: str = "") -> Table:
 def optional(name: str, maker: Callable[[Any], Entry] = plain) -> Maker:
     """A figure that a test may lack: "n/a" if the test was run, else "not run"."""
     absent = {True: ABSENT, False: NONE}
-    return lambda r: absent[form.verdict_style(r["verdict"]) == "none"] if missing(r.get(name)) else maker(r[name])
+    return lambda r: absent[r["verdict"] == form.NOT_RUN] if missing(r.get(name)) else maker(r[name])
 
 
 def seed(row: Row) -> Entry:

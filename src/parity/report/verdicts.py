@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from parity_certify import rows as R
 from parity_certify.rows import Row
-from parity_certify.verdict import verdicts
+from parity_certify.verdict import columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import SMALL, on_enumerable, options, plain
+from parity.experiment.options import SMALL, needs, on_enumerable, options, plain
 from parity.experiment.schema import Config
-from parity.report.reach import Scope, fields
+from parity.report.reach import Scope, add_reach
 from parity.report.settings import variant as name_of
 
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
@@ -59,17 +59,19 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
 
 
 def judge(
-    settings: Config, tested: Sequence[Tested], labels: Mapping[str, str]
+    settings: Config, tested: Sequence[Tested], labels: Mapping[str, str], tokens: Mapping[str, int]
 ) -> tuple[list[Row], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """One kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label)
-    for each name, and the verdict on each cell by its key. labels: of cells, by key."""
+    for each name, and the verdict on each cell by its key. labels, and tokens that a run decodes: of cells, by key."""
     rows: list[Row] = []
     shown, claims, read = {}, {}, set()
     scopes: dict[str, Scope] = {}
+    decoded: dict[str, int] = {}  # tokens of the longest run, by name
     names: dict[str, list[str]] = {}  # that speak for a cell, by its key
     for t in tested:
         name = judged_by(settings, t, labels[t.cell.key])
         names.setdefault(t.cell.key, []).append(name.key)
+        decoded[name.key] = max(decoded.get(name.key, 0), tokens[t.cell.key])
         if not name.counts or (name.key, t.file) in read:  # a variant's rows, come upon once more
             continue
         read.add((name.key, t.file))
@@ -87,40 +89,46 @@ def judge(
             R.family(r for r in rows if (r["key"], r["repeat"]) == (name_key, repeat) and r["layer"] != "exact")
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
-        own = [r for r in rows if r["key"] == v["key"]]
-        counted = [r for r in own if r.get("drafted")]
-        if counted and not sum(r["accepted"] for r in counted):
-            v |= inconclusive(v, sum(r["drafted"] for r in counted), "tests")
-        v |= fields(v, own, scopes[v["key"]], settings.equality.alpha)
+        own, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=decoded[v["key"]])
+        v |= add_reach(v, own, scope, settings.equality.alpha)
+        if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(own)):
+            v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
     speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
     of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
     return rows, [v | {"label": shown[v["key"]]} for v in judged], of_cell
 
 
-def inconclusive(verdict: Mapping[str, Any], drafted: int, where: str) -> dict[str, Any]:
+def find_undrafted(rows: Sequence[Row]) -> list[str]:
+    """Layers that count accepted drafts and found none."""
+    accepted: dict[str, int] = {}
+    for r in rows:
+        if r.get("accepted_drafts") is not None:
+            accepted[r["layer"]] = accepted.get(r["layer"], 0) + r["accepted_drafts"]
+    return [layer for layer, count in accepted.items() if not count]
+
+
+def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What is laid over a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
     value = verdict.get("value")
     if value is None or value.within or value.kind not in ("certified", "consistent"):
         return {}
-    count = f"none of {drafted} drafts" if drafted else "no draft"
-    note = f"{count} was accepted in the {where}: speculation was not tested"
-    value = replace(value, kind="inconclusive", reason=note)
-    said = {"verdict": value.words, "pill": f"{value.words}: no draft accepted"}
-    return said | {"value": value, "note": note, "mismatch": False}
+    reason = f"no draft was accepted in the {where}: speculation was not tested"
+    value = replace(value, kind="inconclusive", reason=reason, bound=None, estimate=None, interval=None)
+    return columns_of(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted"}
 
 
 def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
     """The verdict on a cell, given its summary row: inconclusive if its run accepted no draft. Discrete runs count no
     drafts, but each one accepted saves a pass."""
-    kind, method = row["kind"], row["method"]
-    if plain(kind, method, json.loads(row["options"])):
-        return verdict
-    if kind == "continuous":
-        none = bool(row.get("drafted")) and row.get("acceptance") == 0
+    kind, method, accepted = row["kind"], row["method"], row.get("accepted_drafts")
+    if kind == "discrete":
+        none = row["nfe_ratio"] >= 1
     else:
-        none = kind == "discrete" and row["nfe_ratio"] >= 1
-    return verdict | inconclusive(verdict, int(row.get("drafted") or 0), "run") if none else verdict
+        none = accepted == 0 or (accepted is None and bool(needs(kind, method)))
+    if not none or plain(kind, method, json.loads(row["options"])):
+        return verdict
+    return verdict | refuse_undrafted(verdict, "run")
 
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:

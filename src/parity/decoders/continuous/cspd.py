@@ -195,9 +195,8 @@ def cspd(
         kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
         far = ((drafts - own[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(known, order, places, new, kept)
-        parts = (new, kept, verified, accepted, log_ratio, far, made, failed)
-        stood = spread((verified & accepted).sum(1), rows, B)
-        yield Draw(*(spread(x, rows, B) for x in parts), accepted_drafts=stood)
+        drawn = Draw(*(spread(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
+        yield drawn._replace(accepted_drafts=spread((verified & accepted).sum(1), rows, B))
         at[rows] += kept
 
 
