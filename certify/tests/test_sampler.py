@@ -133,6 +133,10 @@ def no_tokens(p, s):
     return correct(p, s) + 0.5
 
 
+def no_return(p, s):
+    pass
+
+
 def ignores_its_seed(p, s):
     return correct(p, 1)
 
@@ -154,6 +158,7 @@ def caches(p, s):
         (other_lengths, "row 0: 2 tokens and no end token; allowed: 3"),
         (too_few, "99 sequences for 100 prompts; allowed: one each"),
         (outside, r"position \d: token 3; allowed: 0 to 2"),
+        (no_return, r"returned NoneType; allowed: tokens \[n, 3\], or Sampled"),
         (no_tokens, r"row 0: shape \(3,\) of float64; allowed: 3 token numbers"),
         (caches, "repeats its last sample"),
     ],
@@ -205,6 +210,9 @@ def test_a_sampler_that_ignores_its_seed_is_told_so():
         (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [0, 1]]), "one is given twice"),
         (lambda: law(conditional, vocab=V, length=L, prompts=[0, 1]), "allowed: \\[K, P\\]"),
         (lambda: law(conditional, vocab=1, length=L), "at least 2, 1 and 1"),
+        (lambda: law(conditional, vocab=V, length=L, prompts=[[0, "a"]]), r"prompts: allowed: \[K, P\] token numbers"),
+        (lambda: law(conditional, vocab=V, length=L, prompts=[[0, 1], [2]]), r"prompts: allowed: \[K, P\] token"),
+        (lambda: law(conditional, vocab=V, length=L, prompts=PROMPTS, end=V), "end 3: allowed: a token, 0 to 2"),
     ],
 )
 def test_what_is_no_law_is_one_line(make, message):

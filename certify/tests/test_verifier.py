@@ -117,5 +117,5 @@ def test_correct_verifiers_are_rejected_no_more_often_than_alpha():
     for seed in range(40):
         settings = {"problems": ("soft", "sparse"), "n": 400, "alpha": 0.2, "seeds": (seed,), "vocab": 2, "drafts": 2}
         found = certify_verifier(chain, shape="batch", **settings)
-        rejected += any(r["test"] == "all looks" and r["verdict"] == "rejected" for r in found.rows)
+        rejected += any(r["decides"] and r["verdict"] == "rejected" for r in found.rows)
     assert rejected <= 15

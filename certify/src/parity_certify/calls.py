@@ -32,6 +32,8 @@ Sample = Callable[[np.ndarray, int], Any]
 def tokens_of(found: Any, rows: int, law: Law) -> np.ndarray:
     """Tokens [rows, L] of what a sampler returned, all behind an end token set to it; ParityError for anything else."""
     L, V, end = law.length, law.vocab, law.end
+    if not isinstance(found, list | tuple) and np.ndim(found) == 0:
+        raise ParityError(f"sampler: returned {type(found).__name__}; allowed: tokens [n, {L}], or Sampled")
     whole_at_once = isinstance(found, np.ndarray) and found.shape == (rows, L) and found.dtype == np.int64
     if whole_at_once and end is None and found.min(initial=0) >= 0 and found.max(initial=0) < V:
         return found

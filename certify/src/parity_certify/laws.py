@@ -82,6 +82,8 @@ def absorbed(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
     if end is None:
         return table
     V, found = table.shape[-1], table.copy()
+    if not 0 <= end < V:
+        raise ParityError(f"end {end}: allowed: a token, 0 to {V - 1}")
     for depth in range(1, length):
         over = (digits(V, depth) == end).any(1)
         found[first_of(V, depth) : first_of(V, depth) + V**depth][over] = np.eye(V)[end]
@@ -113,7 +115,10 @@ def check_law(p: np.ndarray, what: str) -> np.ndarray:
 
 
 def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
-    found = np.asarray(prompts, dtype=np.int64)
+    try:
+        found = np.array(prompts, dtype=np.int64)
+    except (TypeError, ValueError):
+        raise ParityError("prompts: allowed: [K, P] token numbers, as [[0, 1], [2, 1]]") from None
     if found.ndim != 2 or not len(found):
         raise ParityError(f"prompts: shape {found.shape}; allowed: [K, P] token numbers, at least one prompt")
     if len(np.unique(found, axis=0)) < len(found):
