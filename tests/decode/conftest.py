@@ -1,5 +1,6 @@
 """A small cell of every kind on the embedded models, and the command that decodes it."""
 
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,14 +45,13 @@ class Job:
         self, *, batch=3, code="0", out="0-of-1.npz", checkpoint: str = "", shards=1, refill="auto"
     ) -> list[str]:
         """Of the command; its files are written. `checkpoint`: another file, for jobs that must not load a model."""
-        write_json(self.folder / "spec.json", self.spec)
         write_json(self.folder / "manifest.json", self.manifest)
         given = []
         if self.rows is not None:
             write_arrays(self.folder / "rows.npz", **self.rows)
             given = ["--inputs", str(self.folder / "rows.npz")]
         manifest = checkpoint or str(self.folder / "manifest.json")
-        paths = ["--checkpoint", manifest, "--spec", str(self.folder / "spec.json"), "--store", str(self.store)]
+        paths = ["--checkpoint", manifest, "--spec", json.dumps(self.spec), "--store", str(self.store)]
         how = ["--kind", self.kind, "--code", code, "--batch", str(batch), "--shards", str(shards)]
         how += ["--refill", refill]
         return [*how, *paths, *given, "--out", str(self.folder / out)]

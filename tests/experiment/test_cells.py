@@ -151,7 +151,7 @@ def test_files_of_cells_are_where_the_rules_look():
     config = checks.load({"image": image(prompts={"limit": 1}), "text": TEXT, "continuous": VECTORS})
     for cell in cells(config, ["a"]):
         assert Path(paths.folder(cell)).parts[:3] == ("results", "cells", cell.kind)
-        assert paths.layer("teacher_forced", cell).endswith(f"teacher-forced/{cell.kind}/{cell.name}.json")
+        assert paths.layers(cell) == f"{paths.folder(cell)}/equality.json"
         assert cell.key in paths.pieces(config, cell, "shards")[0]
 
 

@@ -9,7 +9,7 @@ from parity.experiment import sources
 from parity.experiment.declared import PACKAGE
 
 STAGES = (  # from the top: a module imports its own stage or those behind it
-    "new", "report", "training", "certify", "equality", "stand_ins", "metrics", "decode", "inputs",
+    "new", "report", "training", "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs",
     "decoders", "models", "experiment", "embedded", "base", "parity_certify",
 )  # fmt: skip
 MODULES = sorted(

@@ -35,9 +35,8 @@ STAGES = {
     "models": (["parity.models.__main__", "parity.models.fetch"], {"pydantic"}),
     "inputs": (["parity.inputs.__main__", "parity.inputs.captions", "parity.inputs.tasks"], {"pydantic"}),
     "decode": (["parity.decode.__main__", *LOADING, *FAMILIES, *DECODERS], {"pydantic", "scipy"}),
-    "render": (["parity.metrics.__main__", "parity.metrics.render", *LOADING, *FAMILIES], {"pydantic", "scipy"}),
-    "measure": (["parity.metrics.measure", *SAMPLES, *METRICS], {"pydantic", "scipy"}),
-    "equality": (["parity.equality.__main__", "parity.equality.exact", *LAYERS, *TARGETS], {"pydantic", "scipy"}),
+    "measure": (["parity.measure.__main__", *LOADING, *FAMILIES, *SAMPLES, *METRICS, *LAYERS], {"pydantic", "scipy"}),
+    "equality": (["parity.equality.__main__", "parity.equality.exact", *TARGETS], {"pydantic", "scipy"}),
     "report": (
         ["parity.report.__main__"],
         {"pydantic", "scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "jinja2", "PIL", "yaml", "statsmodels"},

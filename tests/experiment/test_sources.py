@@ -26,7 +26,7 @@ def package(tmp_path, monkeypatch):
 
 
 def forget():
-    for read in (sources.file_of, sources.direct, sources.own_digest, sources.digest):
+    for read in (sources.file_of, sources.facts, sources.direct, sources.own_digest, sources.digest):
         read.cache_clear()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.inputs.tasks import Task
 from parity.metrics import accuracy, entropy, logp, perplexity, rouge, sandbox, unit_tests
 
 
@@ -124,8 +125,8 @@ def test_laws_of_a_task_come_in_batches():
             return torch.full((*ranks.shape, 4), 0.25)
 
     n = accuracy.BATCH + 5
-    task = {"ids": np.arange(n), "tokens": np.ones((n, 3), int), "end": np.full(n, 3)}
-    task["known"] = np.array([[True, True, False]] * n)
+    known = np.array([[True, True, False]] * n)
+    task = Task([str(i) for i in range(n)], np.ones((n, 3), int), known, np.full(n, 3))
     words = SimpleNamespace(mask=3, vocab=4)
     loaded = SimpleNamespace(subset=lambda cache: Even(), words=words, device="cpu")
     parts = list(accuracy.laws(task, loaded))

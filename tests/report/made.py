@@ -67,13 +67,16 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
         {"discrete": image, "anysubset": text, "continuous": vectors}[cell.kind](root, settings, cell, rng)
         method = cell.spec["method"]
         here = chosen.get(f"{method} again" if cell.role == "again" else method, chosen.get(method, 0.5))
+        looked = {}
         for layer in layers.of(settings, declared, cell):
             beside = {"ratios": ratios()} if layer == "one_token" and method == "cspd" else {}
-            write_json(root / paths.layer(layer, cell), {"rows": rows_of(cell, layer, here), **beside})
-        if (small := variant(settings, cell)) is not None:
-            write_json(root / paths.exact(settings, small), {"rows": exact(chosen.get(method, 0.5))})
-        if (own := long_variant(settings, cell)) is not None:
-            write_json(root / paths.long(settings, own), {"rows": long(chosen.get(method, 0.5))})
+            looked[layer] = {"rows": rows_of(cell, layer, here), **beside}
+        write_json(root / paths.layers(cell), {"layers": looked})
+        small, own = variant(settings, cell), long_variant(settings, cell)
+        if small or own:
+            p_value = chosen.get(method, 0.5)
+            tests = {"exact": {"rows": exact(p_value)}, "long": {"rows": long(p_value)}}
+            write_json(root / paths.tests(settings, small, own), tests)
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for name, file in paths.self_tests(settings).items():

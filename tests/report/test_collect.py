@@ -74,15 +74,17 @@ def test_the_fault_of_a_model_outweighs_what_mixtures_certify(tmp_path):
         (n, c) for n, c in g.cells("continuous").items() if c.spec["method"] == "cspd" and c.spec["batch"] == 9
     )
     rows = made.rows_of(cell, "one_token", 1e-9)
-    write_json(tmp_path / paths.layer("one_token", cell), {"rows": rows + [r | {"repeat": 1} for r in rows]})
+    write_json(
+        tmp_path / paths.layers(cell), {"layers": {"one_token": {"rows": rows + [r | {"repeat": 1} for r in rows]}}}
+    )
     found = gather(settings, [], only=["continuous"], root=tmp_path).summary.set_index("label").loc[label]
     assert found["value"].kind == "lossy" and found["mismatch"]
 
 
 def text(tmp_path, repeat, p):
     settings = made.folder(tmp_path, {"text": TEXT, "repeat": repeat}, p)
-    for file in [f for layer in ("exact", "long") for f in tmp_path.glob(f"results/equality/{layer}/anysubset/*.json")]:
-        write_json(file, {"rows": []})  # the verdict rests on the layer on samples alone
+    for file in tmp_path.glob("results/equality/anysubset/*.json"):
+        write_json(file, {"exact": {"rows": []}, "long": {"rows": []}})  # the verdict rests on the layer on samples
     return gather(settings, [], root=tmp_path)
 
 
@@ -107,9 +109,8 @@ def test_tests_of_a_text_variant_on_all_its_tasks_are_one_family(tmp_path):
     """p of 0.02 in one of two tasks is no rejection at 0.05 among four tests; it is one where it stands alone."""
     g = text(tmp_path, False, {"assd": 0.02})
     cells = [c for c in g.cells("anysubset").values() if c.spec["method"] == "assd"]
-    write_json(
-        tmp_path / paths.layer("teacher_forced", cells[1]), {"rows": made.rows_of(cells[1], "teacher_forced", 0.6)}
-    )
+    rows = made.rows_of(cells[1], "teacher_forced", 0.6)
+    write_json(tmp_path / paths.layers(cells[1]), {"layers": {"teacher_forced": {"rows": rows}}})
     tests = gather(g.settings, [], root=tmp_path).equality
     mine = tests[(tests["method"] == "assd") & (tests["p_value"] == 0.02)]
     assert mine["p_holm"].tolist() == [pytest.approx(0.08)] and (mine["verdict"] == "not rejected").all()

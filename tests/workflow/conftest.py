@@ -97,25 +97,34 @@ def jobs(run):
 
 
 STUB = '''"""Every command of the package leaves empty files where its results would be, and ends."""
-import os, sys
+import json, os, sys
+from glob import glob
 from pathlib import Path
 
+CELL = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json", "laws.npz"]
+PAGE = ["index.html", "report.html", "records.parquet"]
+PAGE += [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
+
 words = sys.orig_argv
-if "-m" in words[:3] and words[words.index("-m") + 1].startswith("parity."):
+if "-m" in words[:3] and (command := words[words.index("-m") + 1]).startswith("parity."):
     given = dict(zip(words, words[1:]))
-    out = [Path(given[flag]) for flag in ("--out", "--features", "--records", "--laws")
-        if flag in given and not (flag == "--laws" and "measure" in words)]
-    out += map(Path, words[words.index("--out") + 2 :] if "drafted-trees" in words else [])
-    shards = given.get("--shards", "0") if "prompts" in words else "0"
-    folders = {"prompts": [f"{k}.json" for k in range(int(shards))]} if "prompts" in words else {}
-    tables = [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
-    folders["parity.report"] = ["index.html", "report.html", *tables, "records.parquet"]
-    for file in out:
-        inside = next((names for word, names in folders.items() if word in words), None)
-        for path in [file / name for name in inside] if inside and not file.suffix else [file]:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-            os.truncate(path, 5_000_000 if path.suffix == ".npz" else 0)  # as large as arrays of a real run
+    out = Path(given.get("--out", ""))
+    files = [out]
+    if command == "parity.report":
+        files = [out / name for name in PAGE]
+    elif command == "parity.measure":
+        cell = Path(given["--cell"])
+        pictures = [] if given["--kind"] == "anysubset" else glob(given["--shards"])
+        laws = [] if given["--kind"] == "continuous" else CELL[-1:]
+        files = [cell / name for name in CELL[:-1] + laws] + [cell / "pictures" / Path(p).name for p in pictures]
+    elif "drafted-trees" in words:
+        files = [Path(word) for word in words[words.index("--out") + 1 :] if not word.startswith(">")]
+    elif "prompts" in words:
+        files = [out / f"{k}.json" for k in range(json.loads(given["--spec"])["shards"])]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.truncate(path, 5_000_000 if path.suffix == ".npz" else 0)  # as large as arrays of a real run
     os._exit(0)
 '''
 

@@ -102,13 +102,13 @@ def test_shards_change_no_token_and_a_second_run_does_nothing(project, snakemake
 def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
     """Whatever it would make, for its jobs and the first one's need not be the same; a plan is not refused."""
     first = machine.hold(project / ".snakemake")
-    second = snakemake("--until", "specification")
+    second = snakemake("--until", "shard_prompts")
     errors = [line for line in second.stderr.splitlines() if line.startswith("error:")]
     assert second.returncode == 1 and len(errors) == 1 and "another run" in errors[0], second.stderr
     assert "Traceback" not in second.stderr and not (project / "results/cells").exists()
-    assert snakemake("--until", "specification", "-n").returncode == 0
+    assert snakemake("--until", "shard_prompts", "-n").returncode == 0
     first.close()
-    assert executed(snakemake("--until", "specification")) > 0
+    assert executed(snakemake("--until", "shard_prompts")) > 0
 
 
 def test_command_lines_do_not_grow_with_shards(project, snakemake):

@@ -3,8 +3,7 @@
 READS    config (config.yaml and what the command line lays over it), the prompt file
 DEFINES  EXPERIMENT  the checked configuration
          CELLS       every cell of it, of every kind of model; CELL finds one by (kind, name), BY_KEY by its key
-         VARIANTS    methods with their options as they run on enumerable models, by (kind, key)
-         LONG        methods at their own options, as they run on long models, by (kind, key)
+         TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
 
 A wrong configuration stops here, before any job, with one line that names the key, the value and what is allowed.
@@ -95,13 +94,11 @@ except ParityError as error:
 
 CELL = {(cell.kind, cell.name): cell for cell in CELLS}
 BY_KEY = {cell.key: cell for cell in CELLS}
-VARIANTS = {
-    (v.kind, parity_cells.variant_key(EXPERIMENT, v)): v
-    for v in filter(None, (parity_cells.variant(EXPERIMENT, cell) for cell in CELLS))
-}
-LONG = {
-    (v.kind, parity_cells.long_key(EXPERIMENT, v)): v
-    for v in filter(None, (parity_cells.long_variant(EXPERIMENT, cell) for cell in CELLS))
+TESTED = {
+    (c.kind, parity_cells.test_key(EXPERIMENT, *pair)): pair
+    for c in CELLS
+    for pair in [(parity_cells.variant(EXPERIMENT, c), parity_cells.long_variant(EXPERIMENT, c))]
+    if any(pair)
 }
 METHODS = [(kind, method) for kind in KINDS for method in getattr(EXPERIMENT, options.KINDS[kind]).methods]
 OWN_RULES = [(k, m) for k, m in METHODS if (ROOT / f"workflow/methods/{k}_{m}.smk").exists()]  # of these methods alone

@@ -1,8 +1,7 @@
 """Decode: every shard of every cell, whatever the kind of model.
 
-REQUIRED INPUTS  a cell's specification, its inputs, the checkpoint manifest
-OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/spec.json              what was asked for
-                 results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
+REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
+OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
 One rule decodes by every method, a module of src/parity/decoders/<kind>. A method with a rule of its own
 (workflow/methods/<kind>_<method>.smk) is decoded by that.
@@ -12,29 +11,8 @@ are more shards than jobs, each job decodes some, one after another, to one file
 """
 
 
-rule specification:
-    output:
-        "results/cells/{kind}/{name}/spec.json",
-    log:
-        "logs/spec/{kind}/{name}.log",
-    wildcard_constraints:
-        kind="[a-z]+",
-        name=NAME,
-    localrule: True
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    params:
-        spec=of_cell(lambda c: canonical(c.spec)),
-    message:
-        "write down {wildcards.name}"
-    shell:
-        "printf '%s\\n' {params.spec:q} > {output:q}.part 2> {log:q} && mv {output:q}.part {output:q}"
-
-
 rule decode:
     input:
-        spec="results/cells/{kind}/{model}/{method}-{key}/spec.json",
         inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key], int(w.shard)),
         checkpoint=lambda w: paths.checkpoint(EXPERIMENT, BY_KEY[w.key]),
     output:
@@ -57,6 +35,7 @@ rule decode:
         runtime=runtime,
     params:
         kind=lambda w: BY_KEY[w.key].kind,
+        spec=lambda w: canonical(BY_KEY[w.key].spec),
         inputs=lambda w, input: given("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
@@ -70,7 +49,7 @@ rule decode:
         r"""
         python -m parity.decode \
             --kind {params.kind} \
-            --spec {input.spec:q} \
+            --spec {params.spec:q} \
             {params.inputs} \
             --checkpoint {input.checkpoint:q} \
             --code {params.digest} \

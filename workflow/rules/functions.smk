@@ -203,66 +203,63 @@ def reference_prompts(wildcards):
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 
-def metric_code(wildcards):
-    """Every metric that takes figures of a kind, what reads its samples, and the networks that they ask."""
-    kind, model = wildcards.kind, wildcards.name.partition("/")[0]
+def measured_files(kind):
+    """What measuring a cell leaves in its folder."""
+    folder = "results/cells/{kind}/{name}/"
+    names = {"spec": "spec.json", "metrics": "metrics.json", "features": "features.npz"}
+    names |= {"records": "records.parquet", "rows": "equality.json"}
+    found = {name: folder + file for name, file in names.items()}
+    if any("laws" in said["WRITES"] for said in LAYERS[kind].values()):
+        found["laws"] = folder + "laws.npz"
+    if pictured(kind):
+        n = paths.jobs(EXPERIMENT, kind)
+        found["pictures"] = [f"{folder}pictures/{k}-of-{n}.npz" for k in range(n)]
+    return found
+
+
+def baseline_files(cell):
+    """Of the plain decoding that a cell is compared with, where one of its layers reads it."""
+    asked = layers.of(EXPERIMENT, LAYERS, cell)
+    read = any("baseline" in LAYERS[cell.kind][layer]["READS"] for layer in asked)
+    return layers.baseline(EXPERIMENT, CELLS, cell) if read else []
+
+
+def measure_code(wildcards):
+    """What draws pictures, the layers that look at the cell, and every metric that takes figures of its kind."""
+    kind, model, c = wildcards.kind, wildcards.name.partition("/")[0], cell(wildcards)
     metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
-    samples = f"parity.metrics.samples.{kind}"
-    return told("parity.metrics.__main__", "parity.metrics.measure", samples, *metrics, *family(kind, model))
+    asked = [f"parity.equality.layers.{kind}.{name}" for name in layers.of(EXPERIMENT, LAYERS, c)]
+    drawn = [decoder(kind, c.spec["method"])] if asked else []
+    return told(
+        "parity.measure.__main__", f"parity.metrics.samples.{kind}", *metrics, *asked, *family(kind, model), *drawn
+    )
 
 
 # Equality
 
 
-def coupled(wildcards):
-    kind, method = wildcards.kind, wildcards.method
-    return options.coupled(kind, method, VARIANTS[kind, wildcards.key].options)
+def test_spec(wildcards):
+    """The settings of the exact tests and of the long ones, each where the method has such a test."""
+    exact, long = TESTED[wildcards.kind, wildcards.key]
+    seeds, spec = EXPERIMENT.equality.seeds[:2], {}
+    for name, v in (("exact", exact), ("long", long)):
+        if v:
+            spec[name] = {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds}
+    if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
+        coupled = options.coupled(exact.kind, exact.method, exact.options)
+        spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}
+    return canonical(spec)
 
 
-def exact_code(wildcards):
+def test_code(wildcards):
     """A decoder coupled to plain decoding by shared noise is compared with it token for token."""
-    kind, asked = wildcards.kind, ["parity.equality.exact", f"parity.equality.targets.{wildcards.kind}"]
-    beside = ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))] if coupled(wildcards) else []
-    return told("parity.equality.__main__", *asked, decoder(kind, wildcards.method), *beside)
-
-
-def long_code(wildcards):
-    kind = wildcards.kind
-    asked = ["parity.equality.exact", f"parity.equality.long.{kind}", decoder(kind, wildcards.method)]
-    return told("parity.equality.__main__", *asked)
-
-
-def said(wildcards):
-    """What a layer's module declares."""
-    return LAYERS[wildcards.kind][wildcards.layer.replace("-", "_")]
-
-
-def reads(what, find):
-    """An input of a layer: the files of a cell that it reads, none if it does not."""
-    return lambda w: find(cell(w)) if what in said(w)["READS"] else []
-
-
-def writing(laws):
-    """Names of layers that write laws too, or that do not."""
-    names = {name for of_kind in LAYERS.values() for name, d in of_kind.items() if ("laws" in d["WRITES"]) == laws}
-    return "|".join(sorted(names)).replace("_", "-") or "none"
-
-
-def layer_files(wildcards, input):
-    """What a layer reads, as its command takes it."""
-    folder = [str(Path(input.baseline[-1]).parent)] if input.baseline else []
-    found = {name: input[name] for name in ("shards", "inputs", "checkpoint", "reference") if input.get(name)}
-    return " ".join(
-        given(name, [files] if isinstance(files, str) else files)
-        for name, files in (found | {"baseline": folder}).items()
-    )
-
-
-def layer_code(wildcards):
-    layer, model = wildcards.layer.replace("-", "_"), wildcards.name.partition("/")[0]
-    kind, method = wildcards.kind, cell(wildcards).spec["method"]
-    asks = [*family(kind, model), decoder(kind, method)] if "checkpoint" in said(wildcards)["READS"] else []
-    return told("parity.equality.__main__", f"parity.equality.layers.{kind}.{layer}", *asks)
+    kind, asked = wildcards.kind, ["parity.equality.__main__", "parity.equality.exact"]
+    exact, long = TESTED[kind, wildcards.key]
+    asked += [f"parity.equality.targets.{kind}"] if exact else []
+    asked += [f"parity.equality.long.{kind}"] if long else []
+    if exact and options.coupled(kind, exact.method, exact.options):
+        asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
+    return told(*asked, decoder(kind, wildcards.method))
 
 
 # Report
@@ -296,11 +293,11 @@ def measured(wildcards):
     found |= {p for p in map(paths.benchmarks, of) if Path(p).is_file()}
     found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
     found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
-    asked = [(c, layer) for c in of for layer in layers.of(EXPERIMENT, LAYERS, c)]
-    found |= {paths.layer(layer, c) for c, layer in asked}
-    found |= {paths.laws(c) for c, layer in asked if c.kind == "discrete" and layer == "teacher_forced"}
-    found |= {paths.exact(EXPERIMENT, v) for (kind, _), v in VARIANTS.items() if kind in kinds}
-    found |= {paths.long(EXPERIMENT, v) for (kind, _), v in LONG.items() if kind in kinds}
+    found |= {paths.layers(c) for c in of}
+    found |= {
+        paths.laws(c) for c in of if c.kind == "discrete" and "teacher_forced" in layers.of(EXPERIMENT, LAYERS, c)
+    }
+    found |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
     found |= set(paths.self_tests(EXPERIMENT, kinds).values())
     if "anysubset" in kinds:
         found |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}

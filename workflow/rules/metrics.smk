@@ -1,52 +1,20 @@
-"""Metrics: pictures, figures of each cell with their errors, a record per image or text.
+"""Metrics: what a cell's samples are like, and the equality layers that look at them.
 
-REQUIRED INPUTS  shards, inputs and laws (layer teacher-forced) of a cell, the checkpoint manifest
+REQUIRED INPUTS  shards and inputs of a cell, the checkpoint manifest; of another cell, the features that it is compared with
 OUTPUTS          results/reference/...npz                                        pictures to compare with, and features
+                 results/cells/<kind>/<model>/<method>-<key>/spec.json           what was asked for
                  results/cells/<kind>/<model>/<method>-<key>/pictures/<k>.npz    ids and pixels
+                 results/cells/<kind>/<model>/<method>-<key>/laws.npz            what the target gave the cell's tokens
                  results/cells/<kind>/<model>/<method>-<key>/metrics.json        speed, likelihood, quality
                  results/cells/<kind>/<model>/<method>-<key>/features.npz        a row per image, for the paired tests
                  results/cells/<kind>/<model>/<method>-<key>/records.parquet     a row per image or text
+                 results/cells/<kind>/<model>/<method>-<key>/equality.json       rows of the layers that look at it
                  results/accuracy/<task kind>-<key>.json                         last-word and multiple-choice accuracy
                  results/drafting/<model>/<cell>/{similarity,staleness}.json     figures of experiments that skip verification
+
+A layer is a module of src/parity/equality/layers/<kind>: it declares which cells it looks at and what it reads. Plain
+decoding goes through every layer like any other decoder: the null row.
 """
-
-
-rule render:
-    input:
-        shard="results/cells/{kind}/{name}/shards/{piece}.npz",
-        checkpoint=checkpoint,
-    output:
-        "results/cells/{kind}/{name}/pictures/{piece}.npz",
-    log:
-        "logs/render/{kind}/{name}/{piece}.log",
-    wildcard_constraints:
-        kind="discrete|continuous",
-        name=NAME,
-        piece="[0-9]+-of-[0-9]+",
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    resources:
-        gpu=gpu,
-        mem_mb=memory,
-        runtime=runtime,
-    params:
-        code=lambda w: told(
-            "parity.metrics.__main__", "parity.metrics.render", *family(w.kind, w.name.partition("/")[0])
-        ),
-    message:
-        "pictures of {wildcards.name}, part {wildcards.piece}"
-    shell:
-        r"""
-        python -m parity.metrics render \
-            --kind {wildcards.kind} \
-            --shard {input.shard:q} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
-        """
 
 
 rule reference:
@@ -135,65 +103,65 @@ rule compared:
         """
 
 
-rule measure:
-    input:
-        spec="results/cells/{kind}/{name}/spec.json",
-        shards=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "shards")),
-        pictures=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "pictures") if pictured(c.kind) else []),
-        laws=of_cell(lambda c: [paths.laws(c)] if "teacher_forced" in LAYERS[c.kind] else []),
-        inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
-        reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
-        networks=of_cell(lambda c: list(paths.judges(EXPERIMENT, c))),
-        checkpoint=checkpoint,
-    output:
-        metrics="results/cells/{kind}/{name}/metrics.json",
-        features="results/cells/{kind}/{name}/features.npz",
-        records="results/cells/{kind}/{name}/records.parquet",
-    log:
-        "logs/measure/{kind}/{name}.log",
-    wildcard_constraints:
-        kind="[a-z]+",
-        name=NAME,
-    conda:
-        "../../envs/parity.yaml"
-    threads: 1
-    resources:
-        gpu=gpu,
-        mem_mb=memory,
-        runtime=runtime,
-    params:
-        cell=subpath(input.spec, parent=True),
-        shards=lambda w, input: given("shards", input.shards),
-        pictures=lambda w, input: given("pictures", input.pictures),
-        laws=lambda w, input: given("laws", input.laws),
-        inputs=lambda w, input: given("inputs", input.inputs),
-        reference=lambda w, input: given("reference", input.reference),
-        judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
-        networks=lambda w, input: listed("networks", input.networks),
-        run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
-        code=metric_code,
-    message:
-        "measure {wildcards.name}"
-    shell:
-        r"""
-        python -m parity.metrics measure \
-            --kind {wildcards.kind} \
-            --cell {params.cell:q} \
-            {params.shards} {params.pictures} {params.laws} {params.inputs} {params.reference} {params.run_code} \
-            {params.networks} {params.judged} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output.metrics:q} \
-            --features {output.features:q} \
-            --records {output.records:q} \
-            >{log:q} 2>&1
-        """
+for model_kind in KINDS:
+
+    rule:
+        name:
+            f"measure_{model_kind}"
+        input:
+            shards=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "shards")),
+            inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
+            baseline=of_cell(baseline_files),
+            reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
+            networks=of_cell(lambda c: list(paths.judges(EXPERIMENT, c))),
+            checkpoint=checkpoint,
+        output:
+            **measured_files(model_kind),
+        log:
+            "logs/measure/{kind}/{name}.log",
+        wildcard_constraints:
+            kind=model_kind,
+            name=NAME,
+        conda:
+            "../../envs/parity.yaml"
+        threads: 1
+        resources:
+            gpu=gpu,
+            mem_mb=memory,
+            runtime=runtime,
+        params:
+            spec=of_cell(lambda c: canonical(c.spec)),
+            layers=of_cell(lambda c: canonical(layers.asked(EXPERIMENT, LAYERS, c))),
+            cell=subpath(output.metrics, parent=True),
+            shards=lambda w, input: given("shards", input.shards),
+            inputs=lambda w, input: given("inputs", input.inputs),
+            baseline=lambda w, input: given("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
+            reference=lambda w, input: given("reference", input.reference),
+            judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
+            networks=lambda w, input: listed("networks", input.networks),
+            run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
+            code=measure_code,
+        message:
+            "measure {wildcards.name}"
+        shell:
+            r"""
+            python -m parity.measure \
+                --kind {wildcards.kind} \
+                --spec {params.spec:q} \
+                --layers {params.layers:q} \
+                --cell {params.cell:q} \
+                {params.shards} {params.inputs} {params.baseline} {params.reference} {params.run_code} \
+                {params.networks} {params.judged} \
+                --checkpoint {input.checkpoint:q} \
+                --threads {threads} \
+                --device {resources.gpu} \
+                >{log:q} 2>&1
+            """
 
 
 rule accuracy:
     input:
-        task="results/inputs/anysubset/{task_kind}-{key}.npz",
+        data=lambda w: local(task_data(w)),
         checkpoint=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
     output:
         "results/accuracy/{task_kind}-{key}.json",
@@ -210,6 +178,7 @@ rule accuracy:
         mem_mb=memory,
         runtime=runtime,
     params:
+        settings=lambda w: canonical(TASKS[w.key]["settings"]),
         code=code("parity.metrics.__main__", "parity.metrics.accuracy", "parity.models.anysubset.xlnet"),
     message:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
@@ -217,7 +186,7 @@ rule accuracy:
         r"""
         python -m parity.metrics accuracy \
             --task-kind {wildcards.task_kind} \
-            --inputs {input.task:q} \
+            --settings {params.settings:q} \
             --checkpoint {input.checkpoint:q} \
             --threads {threads} \
             --device {resources.gpu} \

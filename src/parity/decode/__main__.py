@@ -1,10 +1,11 @@
 """Decode some shards of one cell to one file: the job that every method's rule runs.
 
-python -m parity.decode --kind discrete --spec spec.json --inputs 0.npz --checkpoint manifest.json --code 0123abcd \
+python -m parity.decode --kind discrete --spec JSON --inputs 0.npz --checkpoint manifest.json --code 0123abcd \
     --store results/store --batch 32 --threads 1 --device cpu --out 0-of-1.npz
 """
 
 import argparse
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -39,29 +40,29 @@ def main() -> None:
         help="whether rows that are done give their place to the shard's next; auto: on CUDA alone",
     )
     parser.add_argument("--shards", type=int, default=1, help="parts that the rows are decoded and kept in")
-    arguments(parser, "spec", "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
+    parser.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
+    arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
     pin_threads(a.threads)
-    spec = read_json(a.spec)
-    if a.inputs is None and "images" not in spec:
+    if a.inputs is None and "images" not in a.spec:
         raise ParityError(f"--inputs: none; needed for {a.kind} models, whose images are not numbered")
-    numbered = np.array([str(i) for i in range(spec.get("images", 0))])
+    numbered = np.array([str(i) for i in range(a.spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
-    shards = [(part, stored(a.store, a.kind, spec, a.code, part)) for part in parts(rows, a.shards)]
+    shards = [(part, stored(a.store, a.kind, a.spec, a.code, part)) for part in parts(rows, a.shards)]
     open_shards = [(part, kept) for part, kept in shards if not is_whole(kept)]
     if len(open_shards) < len(shards):
         print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
     if open_shards:
-        device = taken(a.device, spec.get("dtype", "float32"))
+        device = taken(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = a.compile == "auto" and cuda, a.refill == "on" or (a.refill == "auto" and cuda)
-        loaded = loop.load(a.kind, read_json(a.checkpoint), spec, device, fast)
-        how = {**provenance(device, spec.get("dtype", "float32"), a.threads), "spec": spec, "code": a.code}
+        loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
+        how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for part, kept in open_shards:
             paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
             with held(kept):
                 if not is_whole(kept):  # another job's meanwhile
-                    write_shard(kept, loop.decode(a.kind, loaded, spec, part, a.batch, paced, refill).columns, how)
+                    write_shard(kept, loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill).columns, how)
     files = [kept for _, kept in shards]
     if len(files) == 1:
         link(files[0], a.out)

@@ -2,6 +2,7 @@
 
 Of a decoder of your own: `parity certify decoder`.
 
+    tests --kind K --method NAME --spec JSON --out rows.json         the next two, as the workflow asks for them
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
     layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
@@ -47,6 +48,15 @@ def long(a: argparse.Namespace) -> dict[str, Any]:
     targets = leaf(f"parity.equality.long.{a.kind}").targets(a.options, a.n, which=which)
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     return {"rows": leaf("parity.equality.exact").exact(decoder, targets, a.options, method=a.method, **settings)}
+
+
+def tests(a: argparse.Namespace) -> dict[str, Any]:
+    """{"exact": {...}, "long": {...}}: those of the two that the specification has settings of."""
+    shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None}
+    return {
+        name: run(argparse.Namespace(**shared, **a.spec[name]))
+        for name, run in (("exact", exact), ("long", long)) if name in a.spec
+    }  # fmt: skip
 
 
 def layer(a: argparse.Namespace) -> dict[str, Any]:
@@ -102,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
         "--pathwise", action="store_true", help="for decoders coupled to plain decoding: token for token too"
     )
     command(long, "the long layer for a decoder of parity.decoders", "out", n=65_536)
+    c = command(tests, "both for a decoder of parity.decoders", "out")
+    c.add_argument("--method", required=True)
+    c.add_argument("--spec", type=json.loads, required=True, help="JSON: the settings of exact and long, by name")
     paths = ("cell", "shards*", "inputs*", "checkpoint?", "baseline?", "reference?", "laws?", "out", "device")
     c = command(layer, "a layer that looks at a cell", *paths)
     c.add_argument("layer", help="a module of parity.equality.layers.KIND")

@@ -214,6 +214,11 @@ def long_key(config: Config, v: Variant) -> str:
     return digest(["long", v.kind, v.method, v.options, v.n, config.equality.seeds[:2]])
 
 
+def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:
+    """Of the tests of a method on models whose law is known."""
+    return digest([exact and variant_key(config, exact), long and long_key(config, long)])
+
+
 def variant_key(config: Config, v: Variant) -> str:
     e = config.equality
     return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2]])

@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Outline(NamedTuple):
-    """What stands at the top of a module, as text by name: values that are assigned, and heads of functions."""
+    """What stands at the top of a module, by name: values that are assigned, and functions; of two, the first."""
 
-    values: dict[str, str]
-    functions: dict[str, str]
+    values: dict[str, ast.expr]
+    functions: dict[str, ast.FunctionDef]
 
 
 def modules(package: str) -> tuple[str, ...]:
@@ -27,41 +27,34 @@ def modules(package: str) -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in (PACKAGE / package).glob("*.py") if not p.stem.startswith("__")))
 
 
-def source(package: str, module: str) -> ast.Module:
-    """The parsed source of a module."""
-    return ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))
-
-
 @cache
 def outline(package: str, module: str) -> Outline:
-    return outlined(source(package, module))
-
-
-def outlined(tree: ast.Module) -> Outline:
-    """Of what is assigned or defined twice, the first. The tree's functions lose their bodies."""
-    said = Outline({}, {})
-    for node in tree.body:
+    """Of a module's source."""
+    found = Outline({}, {})
+    for node in ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            said.values.setdefault(node.targets[0].id, ast.unparse(node.value))
+            found.values.setdefault(node.targets[0].id, node.value)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            said.values.setdefault(node.target.id, ast.unparse(node.value))
+            found.values.setdefault(node.target.id, node.value)
         if isinstance(node, ast.FunctionDef):
-            node.body, node.decorator_list = [ast.Pass()], []
-            said.functions.setdefault(node.name, ast.unparse(node))
-    return said
+            found.functions.setdefault(node.name, node)
+    return found
 
 
 def constant(package: str, module: str, name: str, default: Any = None) -> Any:
     """The value of a literal that a module assigns; `default` if it assigns none."""
-    text = outline(package, module).values.get(name)
-    return default if text is None else ast.literal_eval(text)
+    value = outline(package, module).values.get(name)
+    return default if value is None else ast.literal_eval(value)
+
+
+def docstring(package: str, module: str) -> str:
+    """A module's docstring; "" if it has none."""
+    return ast.get_docstring(ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))) or ""
 
 
 def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
-    """The head of a function at the top of a module, its arguments with their annotations; or None."""
-    text = outline(package, module).functions.get(name)
-    found = ast.parse(text).body[0] if text else None
-    return found if isinstance(found, ast.FunctionDef) else None
+    """A function at the top of a module, its arguments with their annotations; or None."""
+    return outline(package, module).functions.get(name)
 
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:

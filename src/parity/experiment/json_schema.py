@@ -6,7 +6,6 @@ Nothing that runs reads the file: a new decoder works before it is written. The 
 """
 
 import argparse
-import ast
 import inspect
 import json
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.declared import source
+from parity.experiment.declared import docstring
 from parity.experiment.options import KINDS, methods, option_schema, plain_method
 from parity.experiment.schema import Config
 
@@ -27,7 +26,7 @@ def schema() -> dict[str, Any]:
         variants = {}
         for method in methods(kind):
             variant = option_schema(kind, method).model_json_schema()
-            variant["description"] = inspect.cleandoc(ast.get_docstring(source(f"decoders/{kind}", method)) or "")
+            variant["description"] = inspect.cleandoc(docstring(f"decoders/{kind}", method))
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from parity.base.files import digest
 from parity.experiment import weights
-from parity.experiment.cells import Cell, Variant, kinds, long_key, prompt_digest, variant_key
+from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, test_key
 from parity.experiment.schema import Config
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
@@ -141,24 +141,21 @@ def reference(config: Config, prompts: list[str], cell: Cell) -> str:
     return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"
 
 
-def exact(config: Config, v: Variant) -> str:
-    """The rows of a variant on enumerable models."""
-    return f"results/equality/exact/{v.kind}/{v.method}-{variant_key(config, v)}.json"
+def tests(config: Config, exact: Variant | None, long: Variant | None) -> str:
+    """The rows of a method on models whose law is known: on enumerable ones, and on long ones at its own options."""
+    v = exact or long
+    assert v is not None
+    return f"results/equality/{v.kind}/{v.method}-{test_key(config, exact, long)}.json"
 
 
-def long(config: Config, v: Variant) -> str:
-    """The rows of a method at its own options on long models."""
-    return f"results/equality/long/{v.kind}/{v.method}-{long_key(config, v)}.json"
-
-
-def layer(name: str, cell: Cell) -> str:
-    """The equality rows of a layer (a module of equality/layers) that looks at a cell."""
-    return f"results/equality/{name.replace('_', '-')}/{cell.kind}/{cell.name}.json"
+def layers(cell: Cell) -> str:
+    """The equality rows of the layers (modules of equality/layers) that look at a cell."""
+    return f"{folder(cell)}/equality.json"
 
 
 def laws(cell: Cell) -> str:
     """What the target gave a cell's tokens: their log-probabilities, and more by kind."""
-    return layer("teacher_forced", cell).removesuffix(".json") + ".npz"
+    return f"{folder(cell)}/laws.npz"
 
 
 def accuracy(task_kind: str, key: str) -> str:

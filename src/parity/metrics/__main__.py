@@ -1,10 +1,9 @@
 """python -m parity.metrics COMMAND ... : pictures, and the figures of cells.
 
-render         pictures of a shard's tokens
 reference      pictures that quality is compared with, and their features
 compared       the same for published models: the user's own, as the declared networks see them
 export         pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
-measure        figures of a cell, a record per row, arrays for the pages
+measure        figures of a cell, a record per row, arrays for the pages: a part of `parity.measure`
 accuracy       of a text model itself: last words and multiple choice
 drafted-trees  how alike drafted sequences, and features by their distance, are
 
@@ -13,6 +12,7 @@ Each is a module of this package that has run(arguments); it is imported by name
 
 import argparse
 import importlib
+import json
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import taken
@@ -30,12 +30,12 @@ def parser() -> argparse.ArgumentParser:
         arguments(added, *flags, *SHARED)
         return added
 
-    render, reference = command("render", "shard", "out"), command("reference", "prompts*", "out")
+    reference = command("reference", "prompts*", "out")
     measure = command(
         "measure", "cell", "shards+", "pictures*", "laws?", "inputs*", "reference?", "networks*", "out", "features",
         "records",
     )  # fmt: skip
-    for each in (render, reference, measure):
+    for each in (reference, measure):
         each.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     reference.add_argument("--folder", default="", help="of the user's own pictures")
     reference.add_argument("--count", type=int, required=True)
@@ -50,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     arguments(export, "cell", "prompts?", "out?", "results?", "threads", "device")
     export.add_argument("--layout", choices=("geneval", "dpg", "t2i_compbench"), required=True)
     export.add_argument("--format", default="auto", help="of the prompt file, as image.prompts.format")
-    command("accuracy", "inputs", "out").add_argument("--task-kind", choices=("last_word", "choice"), required=True)
+    accuracy = command("accuracy", "out")
+    accuracy.add_argument("--task-kind", choices=("last_word", "choice"), required=True)
+    accuracy.add_argument("--settings", type=json.loads, required=True, help="JSON: the task, as in the configuration")
     trees = command("drafted-trees", "cell", "inputs+", "shards+", "out+")
     trees.add_argument("--images", type=int, default=32)
     return main

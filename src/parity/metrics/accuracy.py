@@ -2,7 +2,6 @@
 (Guo & Ermon 2025, Table 10). Nothing is decoded."""
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.base.files import read_arrays, read_json, write_json
+from parity.base.files import read_json, write_json
+from parity.inputs import tasks
 from parity.metrics.logp import joint_laws, log_probability
 from parity.metrics.spread import flat, mean_error
 from parity.models.anysubset import load
@@ -22,10 +22,10 @@ Answers = list[tuple[bool, bool | None]]  # whether a question is answered right
 Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
-def laws(task: dict[str, np.ndarray], loaded: load.Loaded) -> Laws:
+def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
     """Batch by batch: laws [B, S, V] of the hidden tokens, the tokens, and whether there is one [B, S]."""
     model, words = loaded.subset(True), loaded.words
-    columns = [torch.from_numpy(task[name]).to(loaded.device) for name in ("tokens", "known", "end")]
+    columns = [torch.from_numpy(x).to(loaded.device) for x in (task.tokens, task.known, task.end)]
     for tokens, known, end in zip(*(column.split(BATCH) for column in columns), strict=True):
         start = infilling(tokens.long(), known, words.mask, words.vocab, end.long())
         yield joint_laws(model, start._replace(tokens=tokens.long()))
@@ -49,9 +49,10 @@ def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
 
 def run(a: argparse.Namespace) -> None:
     """Writes the accuracy and its standard error, and apart that of pairs known from training and of held-out ones."""
-    task, begin = read_arrays(a.inputs), time.perf_counter()
+    begin, loaded = time.perf_counter(), load.load(read_json(a.checkpoint), a.device)
+    task = tasks.build(a.task_kind, a.settings, loaded.words)
     answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]
-    answers = answered(laws(task, load.load(read_json(a.checkpoint), a.device)), json.loads(str(task["extra"])))
+    answers = answered(laws(task, loaded), task.extra)
     mean, error = mean_error(np.array([right for right, _ in answers], float))
     figures: dict[str, Any] = {"task_kind": a.task_kind, "accuracy": mean, "error": flat(error), "n": len(answers)}
     for name, wanted in (("known_pairs", False), ("held_out_pairs", True)):

@@ -23,7 +23,17 @@ from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.records import Shard, read_shards
 from parity.experiment import layers, paths, weights
-from parity.experiment.cells import Cell, cells, kinds, long_variant, reference_of, text_tasks, variant
+from parity.experiment.cells import (
+    Cell,
+    cells,
+    kinds,
+    long_key,
+    long_variant,
+    reference_of,
+    text_tasks,
+    variant,
+    variant_key,
+)
 from parity.experiment.options import KINDS
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, FigureSpec
@@ -109,17 +119,19 @@ class Files:
         """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
-            if (small := variant(self.settings, cell)) is not None:
-                file = paths.exact(self.settings, small)
-                yield Tested(cell, small, False, file, self.json(file))
-            if (own_options := long_variant(self.settings, cell)) is not None:
-                file = paths.long(self.settings, own_options)
-                yield Tested(cell, own_options, False, file, self.json(file), long=True)
+            small, own_options = variant(self.settings, cell), long_variant(self.settings, cell)
+            tests = self.json(paths.tests(self.settings, small, own_options)) if small or own_options else {}
+            if small is not None:
+                yield Tested(cell, small, False, f"exact {variant_key(self.settings, small)}", tests["exact"])
+            if own_options is not None:
+                file = f"long {long_key(self.settings, own_options)}"
+                yield Tested(cell, own_options, False, file, tests["long"], long=True)
             same = {**cell.spec, "seed": None}
             for one in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
-                for layer in layers.of(self.settings, declared, one):
-                    file = paths.layer(layer, one)
-                    yield Tested(cell, None, one is not cell, file, self.json(file))
+                asked = layers.of(self.settings, declared, one)
+                made = self.json(paths.layers(one))["layers"] if asked else {}
+                for layer in asked:
+                    yield Tested(cell, None, one is not cell, f"{layer} {one.key}", made[layer])
 
 
 @dataclass

@@ -30,7 +30,7 @@ class Tested(NamedTuple):
     cell: Cell
     exact: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
     again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
-    file: str
+    file: str  # of what it is: cells that share a test name the same
     said: dict[str, Any]
     long: bool = False  # on long models, at its own options
 

@@ -1,0 +1,76 @@
+"""Measure a cell that was decoded: pictures, equality layers, figures, a record per image or text.
+
+python -m parity.measure --kind discrete --spec JSON --layers '{"paired": {"seeds": [0, 1]}}' --cell FOLDER \
+    --shards FOLDER/shards/0-of-1.npz --inputs 0.npz --checkpoint manifest.json
+
+Writes to the cell's folder
+
+    spec.json                what was asked for
+    pictures/<k>-of-<n>.npz  ids and pixels, of a model of images
+    laws.npz                 what the target gave the cell's tokens, where a layer WRITES laws
+    metrics.json             speed, likelihood, quality
+    features.npz             a row per image or text, for the paired tests
+    records.parquet          a row per image or text
+    equality.json            {"layers": {layer: {"rows": [...], ...}}, "seconds": s}
+
+A layer that writes laws runs before the metrics, which read them; the others behind them, for they may read features.
+"""
+
+import argparse
+import importlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from parity.base.command import arguments, one_line, pin_threads
+from parity.base.devices import taken
+from parity.base.files import write_json
+from parity.equality.cell import CellFiles
+from parity.experiment.declared import modules
+from parity.metrics import measure
+from parity.metrics.render import render
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--kind", choices=modules("metrics/samples"), required=True)
+    p.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
+    p.add_argument("--layers", type=json.loads, default={}, help="JSON: the settings of each layer, by its name")
+    p.add_argument("--protocol", default="", help="how pictures of published models are measured")
+    p.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
+    paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
+    arguments(p, *paths)
+    return p
+
+
+def look(a: argparse.Namespace, name: str, laws: Path) -> dict[str, Any]:
+    """The rows of one layer, and what it has beside them."""
+    layer = importlib.import_module(f"parity.equality.layers.{a.kind}.{name}")
+    cell = CellFiles(
+        a.kind, a.cell, a.layers[name], a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, a.device
+    )
+    return {"rows": layer.rows(cell), **cell.beside}
+
+
+def main() -> None:
+    a = parser().parse_args()
+    pin_threads(a.threads)
+    a.device, begin = taken(a.device), time.perf_counter()
+    write_json(a.cell / "spec.json", a.spec)
+    a.pictures = render(a.kind, a.shards, a.checkpoint, a.device, a.cell / "pictures")
+    laws, found = a.cell / "laws.npz", {}
+    first = [n for n in a.layers if importlib.import_module(f"parity.equality.layers.{a.kind}.{n}").WRITES]
+    for name in first:
+        found[name] = look(a, name, laws)
+    a.laws = laws if first else None
+    a.out, a.features, a.records = (a.cell / n for n in ("metrics.json", "features.npz", "records.parquet"))
+    measure.run(a)
+    for name in a.layers:
+        if name not in first:
+            found[name] = look(a, name, laws)
+    write_json(a.cell / "equality.json", {"layers": found, "seconds": round(time.perf_counter() - begin, 1)})
+
+
+if __name__ == "__main__":
+    one_line(main)
