@@ -29,7 +29,8 @@ def main(project: Path) -> int:
     for file in sorted((project / "imported").glob("*.json")):
         said = json.loads(file.read_text())
         given = said["arguments"]
-        out = given[given.index("--out") + 1] if "--out" in given else ""  # a file, or the folder that it is written to
+        flag = next((f for f in ("--out", "--cell") if f in given), "")  # a file, or the folder that it is written to
+        out = given[given.index(flag) + 1] if flag else ""
         outputs = [name for name, modules in known.items() if modules and out in (name, str(Path(name).parent))]
         for output in outputs[:1]:
             seen += 1

@@ -3,7 +3,7 @@
     python benchmarks/durations.py RUN [--write]
 
 RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
-CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; the exact layer by
+CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; known laws by
 sequences. A method that the run has not counts as the median of its kind. No job costs less than the run's cheapest of
 its stage; what is no cell's (page, inputs, references) counts by the kinds of models. An image of a continuous model
 costs more in a small batch, by SMALL_BATCH, from runs of the exact studies.
@@ -22,7 +22,7 @@ import yaml
 
 from parity.equality.targets.discrete import targets
 from parity.experiment import cells as C
-from parity.experiment import checks, layers, paths
+from parity.experiment import checks, paths
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config
 
@@ -53,23 +53,18 @@ def units(config: Config, cell: C.Cell) -> float:
 def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
     """(stage, kind, method, units) of every job that an experiment has, with its log's folder as the stage."""
     every = C.cells(config, prompts)
-    declared = {kind: layers.declared(kind) for kind in C.kinds(config)}
     found = []
     for cell in every:
         method, n = cell.spec["method"], units(config, cell)
-        stages = ["measure", *(["render"] if cell.kind != "anysubset" else [])]
         rows = cell.spec["images"] if cell.kind == "continuous" else n
-        found += [("decode", cell.kind, method, n), *((stage, cell.kind, method, rows) for stage in stages)]
-        for layer in layers.of(config, declared, cell):
-            size = config.continuous.forced * config.continuous.conditions if cell.kind == "continuous" else n  # type: ignore[union-attr]
-            found.append((f"equality/{layer.replace('_', '-')}", cell.kind, method, size))
-    variants = {C.variant_key(config, v): v for v in filter(None, (C.variant(config, c) for c in every))}
+        found += [("decode", cell.kind, method, n), ("measure", cell.kind, method, rows)]
+    pairs = [(C.variant(config, cell), C.long_variant(config, cell)) for cell in every]
+    tested = {C.test_key(config, *pair): pair for pair in pairs if any(pair)}
     more = len(targets("full")) / len(targets("small")) if config.equality.models == "full" else 1
-    found += [
-        ("equality/exact", v.kind, v.method, v.n * (more if v.kind == "discrete" else 1)) for v in variants.values()
-    ]
-    long = {C.long_key(config, v): v for v in filter(None, (C.long_variant(config, c) for c in every))}
-    found += [("equality/long", v.kind, v.method, v.n) for v in long.values()]
+    for exact, long in tested.values():
+        v = exact or long
+        n = (exact.n * (more if v.kind == "discrete" else 1) if exact else 0) + (long.n if long else 0)
+        found.append(("equality", v.kind, v.method, n))
     found += [(name, "", "", float(file.rpartition("-")[2][:-5])) for name, file in paths.self_tests(config).items()]
     return found
 
@@ -82,8 +77,7 @@ def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, str,
     once = 0.0
     for log in (run / "logs").rglob("*.log"):
         names, spent = log.relative_to(run / "logs").parts, cost(log)
-        stage = "/".join(names[:2]) if names[0] == "equality" and len(names) > 2 else names[0]
-        rest = names[2:] if stage.startswith("equality/") else names[1:]
+        stage, rest = names[0], names[1:]
         if spent is None:
             continue
         if names[0] in ONCE or names[0] == config.experiment:
