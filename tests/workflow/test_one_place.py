@@ -61,7 +61,7 @@ def test_a_decoder_is_its_file(project, snakemake):
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}, {speed: 2}]"))
     planned = jobs(snakemake("-n", config="toy.yaml"))
     assert len([1 for rule, file in planned if rule == "decode" and "/toy-" in file]) == 2
-    assert any("exact/discrete/toy-" in file for _, file in planned)
+    assert any("equality/discrete/toy-" in file for _, file in planned)
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{quick: 2}]"))
     wrong = snakemake("-n", config="toy.yaml")
     assert wrong.returncode != 0 and "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
@@ -105,9 +105,9 @@ def test_a_metric_is_a_module(project, snakemake):
 
 def test_a_layer_is_a_file(project, snakemake):
     (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER)
-    planned = jobs(snakemake("-n", config="every.yaml"))
-    cells = [file for rule, file in planned if file.startswith("results/equality/toy/discrete/")]
-    assert len(cells) == 3  # plain decoding's reference and two methods; not the control
+    planned = snakemake("-n", "-p", config="every.yaml")
+    asked = [line for line in planned.stdout.splitlines() if "--layers" in line and '"toy":{"alpha"' in line]
+    assert planned.returncode == 0 and len(asked) == 3  # plain decoding's reference and two methods; not the control
     (project / "src/parity/equality/layers/discrete/toy.py").write_text(LAYER.replace("def rows", "def lines"))
     wrong = snakemake("-n", config="every.yaml")
     assert "layers/discrete/toy.py" in wrong.stderr and "rows(...)" in wrong.stderr
