@@ -89,6 +89,7 @@ def early(walks: Walks, *given: object) -> Walks:
 
 
 HEAD, JACOBI = "parity.decoders.continuous.spec_head", "parity.decoders.continuous.coupled"
+NEEDED = 5000  # samples with which every fault is found
 WALKED: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
     "spec_head: redrawn": (partial(altered(HEAD, coupled=redrawn).spec_head, ahead=3), "residual a fresh draw"),
@@ -116,10 +117,10 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
         return continuous_rows(drawn, model, rng=rng, model_name=name, bins=bins, draws=draws)
 
     for (D, bins), (method, (decoder, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
-        yield Trial(method, fault, partial(sample, decoder, D, bins))
+        yield Trial(method, fault, partial(sample, decoder, D, bins), n >= NEEDED)
 
     def walk(target: walked.Target, decoder: Decoder, seed: int) -> list[Row]:
         return target.rows_of(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
 
     for target, (method, (decoder, fault)) in itertools.product(walked.targets("walks"), WALKED.items()):
-        yield Trial(method, fault, partial(walk, target, decoder))
+        yield Trial(method, fault, partial(walk, target, decoder), n >= NEEDED)
