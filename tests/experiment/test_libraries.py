@@ -13,7 +13,7 @@ from parity.experiment.options import KINDS, methods
 # Libraries that take a job longer than numpy does. What a stage needs for some jobs alone it imports in a function.
 DEAR = {
     "transformers", "tokenizers", "huggingface_hub", "datasets", "torchvision", "timm", "open_clip", "cleanfid",
-    "torch_fidelity", "sklearn", "statsmodels", "nltk", "rouge_score", "scipy", "pandas", "pyarrow", "matplotlib",
+    "torch_fidelity", "sklearn", "nltk", "rouge_score", "scipy", "pandas", "pyarrow", "matplotlib",
     "seaborn", "jinja2", "PIL", "pydantic", "rich", "snakemake", "yaml",
 }  # fmt: skip
 DECODERS = [f"parity.decoders.{kind}.{name}" for kind in KINDS for name in methods(kind)]
@@ -39,7 +39,7 @@ STAGES = {
     "equality": (["parity.equality.__main__", "parity.equality.exact", *TARGETS], {"pydantic", "scipy"}),
     "report": (
         ["parity.report.__main__"],
-        {"pydantic", "scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "jinja2", "PIL", "yaml", "statsmodels"},
+        {"pydantic", "scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "jinja2", "PIL", "yaml"},
     ),
 }
 IMPORTS = """

@@ -252,7 +252,6 @@ def test_measuring_imports_no_library_that_it_does_without(kind):
         "torchvision",
         "nltk",
         "pandas",
-        "statsmodels",
         "matplotlib",
         "snakemake",
     ]
