@@ -49,7 +49,7 @@ def main() -> None:
             for name in rng.permutation(list(tried)):
                 noise = batch_noise(turn, rows["ids"].tolist(), a.device)
                 begin = time.process_time()
-                run = loop.begun("continuous", loaded, specs[name])(rows, noise)
+                run = loop.start_decoding("continuous", loaded, specs[name])(rows, noise)
                 wall = loop.leaf("continuous").record(*run).seconds
                 own = time.process_time() - begin
                 seconds[name].append(own if a.device == "cpu" else wall)

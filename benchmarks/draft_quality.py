@@ -29,7 +29,7 @@ def main() -> None:
             raise SystemExit(f"{variant}: not coupled to plain sampling; its result depends on its drafts")
         loaded = loop.load("discrete", manifest, spec)
         noise = batch_noise(spec["seed"], rows["ids"].tolist())
-        model, start, steps = loop.begun("discrete", loaded, spec)(rows, noise)
+        model, start, steps = loop.start_decoding("discrete", loaded, spec)(rows, noise)
         steps = list(steps)
         done = record(model, start, iter(steps))
         right, seen = torch.zeros(FURTHEST), torch.zeros(FURTHEST)

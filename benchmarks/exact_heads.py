@@ -49,7 +49,9 @@ def plain_under(model: Any, start: Start, noise: Tensor) -> Tensor:
 def run(loaded: Any, spec: dict[str, Any], image: int, seed: int, dtype: torch.dtype) -> dict[str, float]:
     """What decoding one image cost, and the error of its noise where the decoder says it."""
     rows = {name: values[image : image + 1] for name, values in numbered(image + 1).items()}
-    pair, start, steps = loop.begun("continuous", loaded, spec)(rows, batch_noise(seed, [str(image)], dtype=dtype))
+    pair, start, steps = loop.start_decoding("continuous", loaded, spec)(
+        rows, batch_noise(seed, [str(image)], dtype=dtype)
+    )
     said: list[tuple[Tensor, Tensor]] = []
 
     def heard() -> Any:

@@ -27,7 +27,7 @@ def main() -> None:
                 spec = cell("continuous", one, 0, sampling=settings, dtype="float64")
                 loaded = loop.load("continuous", manifest, spec, "cpu")
                 noise = batch_noise(0, [str(image)], dtype=torch.float64)
-                model, start, steps = loop.begun("continuous", loaded, spec)(rows, noise)
+                model, start, steps = loop.start_decoding("continuous", loaded, spec)(rows, noise)
                 runs.append(leaf.record(model, start, steps).tokens)
                 depth.append(float(model.target.depth[0]))
             plain, own = (loaded.seen(tokens) for tokens in runs)

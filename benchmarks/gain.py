@@ -34,7 +34,9 @@ def main() -> None:
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
         for name, spec in specs.items():
             nets = fast if name == COMPILED else loaded[needs("discrete", name)]
-            model, start, steps = loop.begun("discrete", nets, spec)(rows, batch_noise(0, rows["ids"].tolist()))
+            model, start, steps = loop.start_decoding("discrete", nets, spec)(
+                rows, batch_noise(0, rows["ids"].tolist())
+            )
             seconds = record(model, start, steps).seconds
             if turn:
                 taken[name].append(seconds)

@@ -181,7 +181,7 @@ def same_tokens(device: str) -> list[Row]:
             at_once = len(texts) - (where == device and loop.refills("discrete", method))
             noise = batch_noise(0, texts[:at_once], where, torch.float64)
             loaded = loop.load("discrete", manifest, spec, where)
-            runs.append(record(*loop.begun("discrete", loaded, spec)(rows, noise)))
+            runs.append(record(*loop.start_decoding("discrete", loaded, spec)(rows, noise)))
         other: Any = "not compared" if cpu else int((runs[0].tokens != runs[1].tokens.cpu()).sum())
         passes = int(runs[-1].nfe.max())
         share = passes / runs[-1].tokens.shape[1]

@@ -50,7 +50,9 @@ def main() -> None:
     for variant in ("", a.variants[0]):
         spec, rows, standing = cell("continuous", variant, 0, sampling=settings), numbered(a.images), []
         loaded = loop.load("continuous", manifest, spec)
-        model, start, steps = loop.begun("continuous", loaded, spec)(rows, batch_noise(0, rows["ids"].tolist()))
+        model, start, steps = loop.start_decoding("continuous", loaded, spec)(
+            rows, batch_noise(0, rows["ids"].tolist())
+        )
         done = leaf.record(model, start, watched(steps, standing))
         for number in a.after[: len(standing)]:
             raster = write(torch.zeros_like(standing[0]), start.order, standing[number - 1])

@@ -32,7 +32,7 @@ def main() -> None:
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
         for name, spec in specs.items():
             noise = batch_noise(0, rows["ids"].tolist())
-            model, start, steps = loop.begun("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
+            model, start, steps = loop.start_decoding("discrete", loaded[needs("discrete", name)], spec)(rows, noise)
             with clocked(networks(model), noise.keys.device) as clock:
                 done = record(model, start, steps)
             if turn:  # the first warms up

@@ -14,7 +14,7 @@ from parity_certify.adapters import transformers as T  # noqa: E402
 from parity_certify.adapters.continuous import Continuous  # noqa: E402
 from parity_certify.adapters.mending import located  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
-from parity_certify.texts import certify_texts, said  # noqa: E402
+from parity_certify.texts import certify_texts, report  # noqa: E402
 
 PROMPTS = [[0, 1], [3, 2]]
 QUIET = {"tell": lambda text: None, "draws": 299}
@@ -111,7 +111,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeyp
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
-    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], said(right)
+    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], report(right)
     monkeypatch.setattr(texts_module, "CELLS", 20)  # pieces of 5 tokens: long texts at large vocabularies fit
     cut = {r["test"]: r for r in certify_texts(tmp_path / "target", tmp_path / "right.jsonl").rows}
     for row in right.rows:
@@ -119,7 +119,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeyp
             assert np.isclose(row["p_value"], cut[row["test"]]["p_value"]) and cut[row["test"]]["n"] == row["n"]
     monkeypatch.undo()
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
-    assert wrong.exit_code == 1 and "second half" in said(wrong), said(wrong)
+    assert wrong.exit_code == 1 and "second half" in report(wrong), report(wrong)
     (tmp_path / "far.jsonl").write_text('{"tokens": [1, 7]}\n' * 40)
     with pytest.raises(ParityError, match="token 7; allowed: 0 to 3"):
         certify_texts(tmp_path / "target", tmp_path / "far.jsonl")
@@ -194,8 +194,8 @@ def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsy
     monkeypatch.setattr("sys.argv", ["parity certify", *given])
     with pytest.raises(SystemExit) as end:
         command.main()
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and said.startswith(message) and said.count("\n") == 1
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.startswith(message) and err.count("\n") == 1
 
 
 def test_the_command_leaves_a_page_json_and_a_badge(monkeypatch, capsys, tmp_path):
@@ -206,10 +206,10 @@ def test_the_command_leaves_a_page_json_and_a_badge(monkeypatch, capsys, tmp_pat
     for _ in range(2):
         with pytest.raises(SystemExit) as end:
             command.main()
-        said = capsys.readouterr()
-        assert end.value.code == 0, said.out + said.err
-    assert "sequences a second" not in said.err
-    assert "![parity: certified lossless, TV <= 0." in said.out and "certified lossless" in said.out
+        printed = capsys.readouterr()
+        assert end.value.code == 0, printed.out + printed.err
+    assert "sequences a second" not in printed.err
+    assert "![parity: certified lossless, TV <= 0." in printed.out and "certified lossless" in printed.out
     page = (tmp_path / "out/report.html").read_text()
     assert "num_assistant_tokens=2" in page and "TV certificate" in page and "http" not in page
     kept = json.loads((tmp_path / "out/certificate.json").read_text())

@@ -93,7 +93,7 @@ def leaf(monkeypatch):
     own = Leaf()
     own.seen = []
     monkeypatch.setattr(loop, "leaf", lambda kind: own)
-    monkeypatch.setattr(loop, "begun", lambda kind, loaded, spec: lambda rows, noise: (None, noise, iter(())))
+    monkeypatch.setattr(loop, "start_decoding", lambda kind, loaded, spec: lambda rows, noise: (None, noise, iter(())))
     return own
 
 

@@ -19,7 +19,6 @@ from parity.base.errors import ParityError
 from parity.base.files import configured, header, publish, sums
 from parity.base.weights import (
     check,
-    listed,
     load_weights,
     loaded,
     network,
@@ -29,6 +28,7 @@ from parity.base.weights import (
     shapes,
     unfilled,
     unpickle,
+    verified_files,
 )
 
 hashlib_sha256 = hashlib.sha256
@@ -170,15 +170,15 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
 def test_a_folders_list_decides_what_its_files_are(tmp_path):
     file, parts = save(tmp_path / "a.safetensors", {"a": torch.ones(2)}), {"part": "a.safetensors"}
     with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
-        listed(tmp_path, parts, "m", "run x")
+        verified_files(tmp_path, parts, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
-    assert listed(tmp_path, parts, "m", "run x") == {
+    assert verified_files(tmp_path, parts, "m", "run x") == {
         "files": {"part": str(file)},
         "sha256": {"part": sums(tmp_path)["a.safetensors"]},
     }
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
-        listed(tmp_path, parts, "m", "run x")
+        verified_files(tmp_path, parts, "m", "run x")
 
 
 class Evil:

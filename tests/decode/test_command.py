@@ -154,12 +154,12 @@ def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
     file.unlink()
 
     @contextmanager
-    def held(shard):
+    def lock_shard(shard):
         waited.append(shard)
         shard.write_bytes(kept)  # the other job ends
         yield
 
-    monkeypatch.setattr(command, "held", held)
+    monkeypatch.setattr(command, "lock_shard", lock_shard)
     monkeypatch.setattr(command.loop, "decode", lambda *_: pytest.fail("decoded twice"))
     assert np.array_equal(decoded(job).tokens, whole.tokens) and waited == [file]
 
@@ -167,8 +167,8 @@ def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
 HOLD = """
 import sys
 from pathlib import Path
-from parity.decode.store import held
-with held(Path(sys.argv[1])):
+from parity.decode.store import lock_shard
+with lock_shard(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

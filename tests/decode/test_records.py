@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays
 from parity.decode.records import Shard, is_whole, join, read_rows, read_shard, read_shards, rows_of, write_shard
-from parity.decode.store import link, stored
+from parity.decode.store import link, shard_file
 
 
 def columns(n=3, L=4, passes=4, first=0):
@@ -109,10 +109,10 @@ OTHERS = [
 
 def test_a_stored_name_is_of_all_that_the_bytes_depend_on():
     """Each of these differs in one thing; the order of keys and columns is none."""
-    names = [stored(Path("store"), *given) for given in [("discrete", SPEC, "0", ROWS), *OTHERS]]
+    names = [shard_file(Path("store"), *given) for given in [("discrete", SPEC, "0", ROWS), *OTHERS]]
     assert len(set(names)) == len(names)
     turned = {k: ROWS[k] for k in reversed(ROWS)}
-    assert stored(Path("store"), "discrete", dict(reversed(SPEC.items())), "0", turned) == names[0]
+    assert shard_file(Path("store"), "discrete", dict(reversed(SPEC.items())), "0", turned) == names[0]
 
 
 @pytest.mark.parametrize("hard", [True, False])

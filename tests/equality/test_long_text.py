@@ -70,7 +70,7 @@ def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
             index = tuple(slice(None) if v == V else v for v in partial)
             others = tuple(k for k, i in enumerate(j for j in range(N) if partial[j] == V) if i != at)
             law = joint[index].sum(others)
-            said = rule.given(torch.tensor([partial]), torch.tensor([at]))[0].numpy()
+            said = rule.laws_given(torch.tensor([partial]), torch.tensor([at]))[0].numpy()
             np.testing.assert_allclose(said, law / law.sum(), atol=1e-12)
     two = pair_law(rule, N).numpy()
     np.testing.assert_allclose(two[1, :, 4], joint.sum((0, 2, 3)) / joint.sum(), atol=1e-12)
@@ -152,7 +152,7 @@ def test_the_law_of_texts_filled_in_from_the_right_is_the_sum_over_them():
         for order, weight in ((free, forth), (free[::-1], back)):
             known = prompt.clone()
             for i in order:
-                weight *= rule.given(known, torch.full((len(cells),), i)).gather(1, cells[:, i : i + 1])[:, 0]
+                weight *= rule.laws_given(known, torch.full((len(cells),), i)).gather(1, cells[:, i : i + 1])[:, 0]
                 known[:, i] = cells[:, i]
         said = mirrored(rule, cells, prompt)
         own = said.gather(2, cells[..., None])[..., 0][:, free].prod(1)

@@ -12,7 +12,7 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.decoders.continuous.spec_head import spec_head
 from parity.equality.exact import exact
-from parity.equality.long.continuous import LONGEST, rotation, targets, told
+from parity.equality.long.continuous import LONGEST, number_scores, rotation, targets
 from parity.models.continuous.hidden import LongMixture, Regimes, Turning
 from parity.models.continuous.protocol import Pair
 
@@ -73,13 +73,13 @@ def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
     rng, n = np.random.default_rng(0), 40_000
     k = rng.choice(2, n, p=law.log_weights[0].exp().numpy())
     y = torch.from_numpy(rng.normal(MEANS[k], SCALES[k]))
-    pit, score, variance = told(law.rows(torch.zeros(n, dtype=torch.int64)), y).numpy()
+    pit, score, variance = number_scores(law.rows(torch.zeros(n, dtype=torch.int64)), y).numpy()
     assert stats.kstest(pit.ravel(), "uniform").pvalue > 0.001
     for d in range(2):
         error = np.sqrt(variance[:, d].mean() / n)
         assert abs(score[:, d].mean()) < 4 * error
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
-    moved = told(law.rows(torch.zeros(n, dtype=torch.int64)), y + 0.05).numpy()
+    moved = number_scores(law.rows(torch.zeros(n, dtype=torch.int64)), y + 0.05).numpy()
     assert stats.kstest(moved[0, :, 0], "uniform").pvalue < 0.001  # a test that sees nothing would pass too
 
 

@@ -31,7 +31,7 @@ def smallest(found):
 
 
 def battery(tokens, p, seed=0, **values):
-    return teacher_forced.battery(tokens, teacher_forced.stored(p), 2, rng=np.random.default_rng(seed), **values)
+    return teacher_forced.battery(tokens, teacher_forced.tensor_law(p), 2, rng=np.random.default_rng(seed), **values)
 
 
 def test_battery_passes_a_lossless_decoder_and_rejects_a_stale_law():
@@ -77,7 +77,9 @@ def test_slot_is_known_before_the_token_and_acceptance_is_not():
 
 def test_certain_laws_are_not_run():
     p = torch.nn.functional.one_hot(torch.zeros(50, 4, dtype=torch.int64), 6).double()
-    found = teacher_forced.battery(np.zeros((50, 4), int), teacher_forced.stored(p), 2, rng=np.random.default_rng(0))
+    found = teacher_forced.battery(
+        np.zeros((50, 4), int), teacher_forced.tensor_law(p), 2, rng=np.random.default_rng(0)
+    )
     assert all(r["p_value"] is None and r["note"].startswith("not run: needs") for r in found)
 
 

@@ -56,11 +56,11 @@ def test_what_the_experiment_says_itself_stands():
 
 def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
     file = tmp_path / "pins.yaml"
-    assert pins.kept(True, file)("o/n:.") == pins.NONE
+    assert pins.pin_reader(True, file)("o/n:.") == pins.NONE
     with pytest.raises(ConfigError, match=r"o/n has no commit yet; `parity models pin"):
-        pins.kept(False, file)("o/n:.")
+        pins.pin_reader(False, file)("o/n:.")
     file.write_text(yaml.safe_dump({"o/n:.": {"commit": COMMIT, "sha256": SUM}}))
-    assert pins.kept(False, file)("o/n:.")["commit"] == COMMIT
+    assert pins.pin_reader(False, file)("o/n:.")["commit"] == COMMIT
 
 
 @pytest.mark.parametrize("text", ["[1]", "a: 1", "o/n:.: {commit: x}", "\tx", "a: b: c"])

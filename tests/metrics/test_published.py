@@ -267,7 +267,7 @@ def test_a_protocol_is_frozen():
     assert {name: digest(recipe) for name, recipe in protocols.PROTOCOLS.items()} == {
         "clean": "57d30ab8", "sjd": "04de33dc", "lantern": "20210d35", "torchfid50k": "fd913341",
     }  # fmt: skip
-    assert protocols.named("sjd").split()[1] == digest(protocols.PROTOCOLS["sjd"])
+    assert protocols.name_with_digest("sjd").split()[1] == digest(protocols.PROTOCOLS["sjd"])
     assert len({digest(r) for r in protocols.PROTOCOLS.values()}) == len(protocols.PROTOCOLS)
     with pytest.raises(ParityError, match="protocol = 'sdj': unknown; allowed: clean, sjd"):
         protocols.recipe("sdj")
@@ -391,7 +391,7 @@ def test_a_metric_without_its_network_says_so(tmp_path, pixels, monkeypatch):
     wanted |= {"cmmd": "clip_vision", "hps": "hps", "pickscore": "pickscore"}
     for name, network in wanted.items():
         assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
-    assert found["protocol"] == protocols.named("clean")
+    assert found["protocol"] == protocols.name_with_digest("clean")
     assert set(absent.NEEDS.values()) == {*wanted.values(), "vgg16"}
     found = measured(monkeypatch, cell(tmp_path, pixels), protocol="lantern")
     assert found["recall_why"] == "no network: networks.vgg16" and found["fid_why"] == "no network: networks.inception"

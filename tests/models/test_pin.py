@@ -58,7 +58,7 @@ def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monk
         asked.append(repo)
         return held(repository)._replace(repo=repo)
 
-    monkeypatch.setattr(pin, "found", lambda name: {"commit": COMMIT, "sha256": pin.digest(listed(name), ".")})
+    monkeypatch.setattr(pin, "find_pin", lambda name: {"commit": COMMIT, "sha256": pin.digest(listed(name), ".")})
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"text": {"model": {"xlnet": "hub:o/x", "judge": "hub:o/j"}}}))
     pin.write(experiment, out, tell=lambda text: None)
@@ -70,7 +70,7 @@ def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monk
 
 def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(pin, "listed", lambda repo, commit: held(repository))
+    monkeypatch.setattr(pin, "list_files", lambda repo, commit: held(repository))
     elsewhere = f"hub:x/y@{COMMIT}:vq.ckpt"
     assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
     assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("model-1.safetensorsmodel-2.safetensors")
@@ -83,16 +83,16 @@ def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5/model.safetensors").write_bytes(b"first")
-    monkeypatch.setattr(pin.found, "__defaults__", (lambda repo, branch: held(repository),))
+    monkeypatch.setattr(pin.find_pin, "__defaults__", (lambda repo, branch: held(repository),))
     model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"image": {"models": {"xl": model}}}))
     with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin") as error:
-        pins.of_parts(dict(model), lambda name: pins.kept(False, out)(name) if "t5" in name else pins.NONE)
+        pins.of_parts(dict(model), lambda name: pins.pin_reader(False, out)(name) if "t5" in name else pins.NONE)
     assert "\n" not in str(error.value)
     for content in (b"first", b"another"):
         (tmp_path / "t5/model.safetensors").write_bytes(content)
         pin.write(experiment, out, tell=lambda text: None)
-        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.kept(False, out))["image"]["models"]["xl"]
+        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.pin_reader(False, out))["image"]["models"]["xl"]
         assert said["revision"] == COMMIT and said["files"] == model["files"]
         assert said["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}

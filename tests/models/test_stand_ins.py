@@ -358,15 +358,18 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part, case):
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
     with pytest.raises(ParityError, match="no autoencoder among them"):
-        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+        add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)
     shutil.copy(written["xar"]["target"], tmp_path / "xar.pth")
     with pytest.raises(ParityError, match="networks of mar and xar; allowed: one"):
-        add_pair.entry(*add_pair.found(str(tmp_path)), None, None)
+        add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)
     (tmp_path / "mar.pth").unlink()
     shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
-    assert add_pair.entry(*add_pair.found(str(tmp_path)), None, None)["weights"]["network"] == {"grid": 16, "cell": 8}
+    assert add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)["weights"]["network"] == {
+        "grid": 16,
+        "cell": 8,
+    }
     with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
-        add_pair.entry(*add_pair.found(str(tmp_path)), 8, None)
+        add_pair.entry(*add_pair.find_weights(str(tmp_path)), 8, None)
 
 
 def test_the_docs_configuration_says_what_differs(tmp_path):

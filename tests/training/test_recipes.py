@@ -11,7 +11,7 @@ from parity.base.files import header
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
 from parity.training import data, llamagen
-from parity.training.data import kept, scene_tokens, to_pictures
+from parity.training.data import cached_arrays, scene_tokens, to_pictures
 from parity.training.loop import train
 from parity.training.recipe import Job
 from parity.training.runs import runs
@@ -93,7 +93,7 @@ def test_tokens_of_each_grid_are_kept_apart_and_of_the_tokenizer_that_made_them(
 def test_an_array_is_made_once(tmp_path):
     asked = []
     for _ in range(2):
-        found = kept(tmp_path / "new/a.npz", lambda: asked.append(1) or {"a": torch.arange(3).numpy()})
+        found = cached_arrays(tmp_path / "new/a.npz", lambda: asked.append(1) or {"a": torch.arange(3).numpy()})
         assert found["a"].tolist() == [0, 1, 2]
     assert asked == [1] and [f.name for f in (tmp_path / "new").iterdir()] == ["a.npz"]
 

@@ -54,7 +54,7 @@ def shipped(name):
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def found(name):
+def workflow_file(name):
     """A file of this workflow under a name that is not there from here; the name itself where there is none."""
     return shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
@@ -71,9 +71,9 @@ PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # 
 try:
     machine.check_place(ROOT)
     said = workflow.config_settings.config if MAIN else {}
-    given_here = given.located(given.overlaid(config, said), found)
-    ready = pins.filled(stand_in.replaced(given_here, stand_in.made), pins.kept(planned=workflow.dryrun))
-    EXPERIMENT = given.scaled(checks.load(given.located(ready, found)))
+    given_here = given.located(given.overlaid(config, said), workflow_file)
+    ready = pins.filled(stand_in.replaced(given_here, stand_in.make_stand_ins), pins.pin_reader(planned=workflow.dryrun))
+    EXPERIMENT = given.scaled(checks.load(given.located(ready, workflow_file)))
     checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}

@@ -36,13 +36,13 @@ rule decode:
     params:
         kind=lambda w: BY_KEY[w.key].kind,
         spec=lambda w: canonical(BY_KEY[w.key].spec),
-        inputs=lambda w, input: given("inputs", input.inputs),
+        inputs=lambda w, input: flag_files("inputs", input.inputs),
         batch=lambda w: batch(BY_KEY[w.key]),
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
         compile=EXPERIMENT.compile,
         refill=EXPERIMENT.refill,
         digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
-        code=lambda w: told(*decoding_code(BY_KEY[w.key])),
+        code=lambda w: code_parameter(*decoding_code(BY_KEY[w.key])),
     message:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:

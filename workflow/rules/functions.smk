@@ -18,14 +18,14 @@ def kinds_but(own_rules):
     return f"(?!{places})[a-z]+" if places else "[a-z]+"
 
 
-def told(*modules):
+def code_parameter(*modules):
     """What a parameter says of code: the digest of all that `modules` import, and their names."""
     return " ".join([sources.digest(*modules), *modules])
 
 
 def code(*modules):
     """A parameter: the code that a job of these modules runs. Wildcards may stand in a name."""
-    return lambda w: told(*(module.format(**w) for module in modules))
+    return lambda w: code_parameter(*(module.format(**w) for module in modules))
 
 
 def cell(wildcards):
@@ -64,7 +64,7 @@ def decoding_code(cell):
     return ["parity.decode.__main__", f"parity.decode.{kind}", decoder(kind, method), plain, *family(kind, model)]
 
 
-def given(flag, files):
+def flag_files(flag, files):
     """`--flag file`, of several that differ in their number alone `--flag 'folder/*-of-2.npz'`, of none nothing.
 
     A command line has room for a thousand names, not for ten thousand.
@@ -72,7 +72,7 @@ def given(flag, files):
     return f"--{flag} {shlex.quote(paths.together(files))}" if files else ""
 
 
-def listed(flag, files):
+def flag_list(flag, files):
     """`--flag file file ...`, of none nothing."""
     return " ".join([f"--{flag}", *map(shlex.quote, files)]) if files else ""
 
@@ -116,7 +116,7 @@ def gpu(wildcards):
     return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
 
 
-def found_cell(wildcards):
+def cell_of_job(wildcards):
     """The cell that a job is about, by its key or by its name; None for a job that is about a model."""
     if "key" in wildcards.keys() and wildcards.key in BY_KEY:
         return BY_KEY[wildcards.key]
@@ -125,7 +125,7 @@ def found_cell(wildcards):
 
 def memory(wildcards, attempt):
     """MB of a job that loads a model, and of its pictures, where it reads all of a cell's."""
-    found = found_cell(wildcards)
+    found = cell_of_job(wildcards)
     if found:
         whole = "name" in wildcards.keys() and pictured(found.kind)
         held = needs.samples(EXPERIMENT, len(PROMPTS), found) * needs.tokens(EXPERIMENT, found) if whole else 0
@@ -139,7 +139,7 @@ def memory(wildcards, attempt):
 
 def runtime(wildcards, attempt):
     """Minutes that a job may take before a cluster ends it: one that decodes, or one that looks at what was decoded."""
-    found = found_cell(wildcards)
+    found = cell_of_job(wildcards)
     if found and "shard" in wildcards.keys():
         return needs.minutes(EXPERIMENT, len(PROMPTS), found, attempt)
     return needs.minutes_beside(EXPERIMENT, len(PROMPTS), found, attempt) if found else 20 * attempt
@@ -180,7 +180,7 @@ def prompt_spec(wildcards):
 
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
-    return told("parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model))
+    return code_parameter("parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model))
 
 
 def task_data(wildcards):
@@ -230,7 +230,7 @@ def measure_code(wildcards):
     metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
     asked = [f"parity.equality.layers.{kind}.{name}" for name in layers.of(EXPERIMENT, LAYERS, c)]
     drawn = [decoder(kind, c.spec["method"])] if asked else []
-    return told(
+    return code_parameter(
         "parity.measure.__main__", f"parity.metrics.samples.{kind}", *metrics, *asked, *family(kind, model), *drawn
     )
 
@@ -259,7 +259,7 @@ def test_code(wildcards):
     asked += [f"parity.equality.long.{kind}"] if long else []
     if exact and options.coupled(kind, exact.method, exact.options):
         asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
-    return told(*asked, decoder(kind, wildcards.method))
+    return code_parameter(*asked, decoder(kind, wildcards.method))
 
 
 # Report

@@ -38,10 +38,10 @@ rule reference:
         mem_mb=memory,
         runtime=runtime,
     params:
-        prompts=lambda w, input: given("prompts", input.prompts),
+        prompts=lambda w, input: flag_files("prompts", input.prompts),
         folder=lambda w: EXPERIMENT.image.reference if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
-        code=lambda w: told(
+        code=lambda w: code_parameter(
             "parity.metrics.__main__",
             "parity.metrics.reference",
             f"parity.metrics.samples.{w.kind}",
@@ -82,7 +82,7 @@ rule compared:
         mem_mb=memory,
         runtime=runtime,
     params:
-        networks=lambda w, input: listed("networks", input.networks),
+        networks=lambda w, input: flag_list("networks", input.networks),
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
@@ -131,14 +131,14 @@ for model_kind in KINDS:
             runtime=runtime,
         params:
             spec=of_cell(lambda c: canonical(c.spec)),
-            layers=of_cell(lambda c: canonical(layers.asked(EXPERIMENT, LAYERS, c))),
+            layers=of_cell(lambda c: canonical(layers.layer_settings(EXPERIMENT, LAYERS, c))),
             cell=subpath(output.metrics, parent=True),
-            shards=lambda w, input: given("shards", input.shards),
-            inputs=lambda w, input: given("inputs", input.inputs),
-            baseline=lambda w, input: given("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
-            reference=lambda w, input: given("reference", input.reference),
+            shards=lambda w, input: flag_files("shards", input.shards),
+            inputs=lambda w, input: flag_files("inputs", input.inputs),
+            baseline=lambda w, input: flag_files("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
+            reference=lambda w, input: flag_files("reference", input.reference),
             judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
-            networks=lambda w, input: listed("networks", input.networks),
+            networks=lambda w, input: flag_list("networks", input.networks),
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
             code=measure_code,
         message:
@@ -217,9 +217,9 @@ rule drafted_trees:
         runtime=runtime,
     params:
         cell=subpath(input.spec, parent=True),
-        inputs=lambda w, input: given("inputs", input.inputs),
-        shards=lambda w, input: given("shards", input.shards),
-        code=lambda w: told(
+        inputs=lambda w, input: flag_files("inputs", input.inputs),
+        shards=lambda w, input: flag_files("shards", input.shards),
+        code=lambda w: code_parameter(
             "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
         ),
     message:

@@ -40,7 +40,7 @@ rule report:
         root=lambda w, input: fetched_to(input.manifests[0], next(iter(paths.manifests(EXPERIMENT).values()))),
         folder=subpath(output[0], parent=True),
         kinds=kinds_of,
-        code=lambda w: told("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
+        code=lambda w: code_parameter("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
     message:
         "write the report {output[0]}"
     shell:

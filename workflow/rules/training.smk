@@ -28,7 +28,7 @@ rule train:
         steps=lambda w: runs()[w.recipe].steps,
         batch=lambda w: runs()[w.recipe].batch,
         examples=lambda w: runs()[w.recipe].examples,
-        code=lambda w: told("parity.training.__main__", f"parity.training.{runs()[w.recipe].module}"),
+        code=lambda w: code_parameter("parity.training.__main__", f"parity.training.{runs()[w.recipe].module}"),
     message:
         "train {wildcards.recipe}"
     shell:

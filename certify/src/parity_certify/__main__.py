@@ -75,9 +75,9 @@ def transformers(a: argparse.Namespace) -> int:
     import importlib.metadata
 
     adapter, options = leaf(TRANSFORMERS), dict(a.options)
-    target = a.target or made(a, "target")
+    target = a.target or tiny_checkpoint(a, "target")
     model = adapter.load(target)
-    drafts = a.assistant or (made(a, "assistant") if not a.target and not drafting(options) else None)
+    drafts = a.assistant or (tiny_checkpoint(a, "assistant") if not a.target and not drafting(options) else None)
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
     spec |= {"target": weights_digest(Path(target)), "options": dict(options), "kind": model.config.model_type}
     if drafts:
@@ -93,7 +93,9 @@ def transformers(a: argparse.Namespace) -> int:
     paged = options.get("cache_implementation") == "paged"
     make = leaf("parity_certify.adapters.continuous").Continuous if paged else adapter.Generate
     sampler = make(model, a.length, options, a.end)
-    name = " ".join(["transformers", model.config.model_type, *(f"{k}={said(v)}" for k, v in spec["options"].items())])
+    name = " ".join(
+        ["transformers", model.config.model_type, *(f"{k}={short_text(v)}" for k, v in spec["options"].items())]
+    )
 
     def diagnose(c: Any) -> dict[str, Any]:
         located = leaf("parity_certify.adapters.mending").located(
@@ -104,7 +106,7 @@ def transformers(a: argparse.Namespace) -> int:
     return judged(a, sampler, law, spec, name, diagnose)
 
 
-def said(value: Any) -> str:
+def short_text(value: Any) -> str:
     text = json.dumps(value) if isinstance(value, dict | list) else str(value)
     return "".join(c for c in text if c.isalnum() or c in ".-,")[:40]
 
@@ -114,14 +116,14 @@ def drafting(options: dict[str, Any]) -> bool:
     return any(k in options for k in ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"))
 
 
-def made(a: argparse.Namespace, role: str) -> Path:
+def tiny_checkpoint(a: argparse.Namespace, role: str) -> Path:
     """A tiny checkpoint where none was given."""
     models, folder = leaf("parity_certify.models"), Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
     if not (folder / "config.json").is_file():
         if role == "target":
             models.write(a.kind, folder, a.vocab)
         else:
-            models.write_companion(made(a, "target"), folder, a.tv)
+            models.write_companion(tiny_checkpoint(a, "target"), folder, a.tv)
     return folder
 
 
@@ -203,7 +205,7 @@ def show(found: Any, out: Path | None, spec: dict[str, Any]) -> int:
 
 def texts(a: argparse.Namespace) -> int:
     found = leaf("parity_certify.texts").certify_texts(a.target, a.texts, options=dict(a.options))
-    print(leaf("parity_certify.texts").said(found))
+    print(leaf("parity_certify.texts").report(found))
     if a.out:
         target = {"target": weights_digest(a.target)} if a.target else {}
         leaf("parity_certify.page").write(found, a.out, target | {"texts": str(a.texts)})

@@ -40,7 +40,7 @@ def warmed(q: np.ndarray, temperature: float) -> np.ndarray:
     return hot / hot.sum(-1, keepdims=True)
 
 
-def kept(q: np.ndarray, k: int) -> np.ndarray:
+def keep_top_k(q: np.ndarray, k: int) -> np.ndarray:
     """The k likeliest tokens."""
     least = np.sort(q, -1)[..., -k][..., None]
     cut = np.where(q >= least, q, 0)
@@ -136,7 +136,7 @@ def suspects(
         Suspect("greedy decoding", each(lambda p, q, loop: joint_of(argmax(p), L))),
         *(Suspect("draft's temperature not applied", each(lambda p, q, loop, t=t: loop(drawn=warmed(q, t))), 4)
           for t in TEMPERATURES),
-        *(Suspect("draft's top-k not applied", each(lambda p, q, loop, m=m: loop(recorded=kept(q, m))), V - 1)
+        *(Suspect("draft's top-k not applied", each(lambda p, q, loop, m=m: loop(recorded=keep_top_k(q, m))), V - 1)
           for m in cut),
         *(Suspect("draft's law recorded under other tokens",
                   each(lambda p, q, loop, o=o, side=side: loop(**{side: q[:, o]})), 2 * len(others))

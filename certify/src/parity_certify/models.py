@@ -174,10 +174,10 @@ def conditionals(model: Any, length: int = 3) -> np.ndarray:
 
 def distance(model: Any, other: Any, length: int = 3) -> float:
     """Mean TV of the conditionals of two models over all prefixes (behind one-token prompts)."""
-    return apart(conditionals(model, length), conditionals(other, length))
+    return mean_tv(conditionals(model, length), conditionals(other, length))
 
 
-def apart(one: np.ndarray, two: np.ndarray) -> float:
+def mean_tv(one: np.ndarray, two: np.ndarray) -> float:
     return float(0.5 * np.abs(one - two).sum(-1).mean())
 
 
@@ -195,7 +195,7 @@ def companion(model: Any, tv: float, seed: int = 1) -> Any:
             for w, own, z in zip(other.parameters(), model.parameters(), noise, strict=True):
                 if w.ndim >= 2:
                     w.copy_((own + middle * z) / math.sqrt(1 + middle**2 / 4))
-        found = apart(own_laws, conditionals(other))
+        found = mean_tv(own_laws, conditionals(other))
         if abs(found - tv) < 0.01:
             return other
         low, high = (middle, high) if found < tv else (low, middle)

@@ -42,7 +42,7 @@ ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), a
 SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
 
 
-def stored(p: Tensor) -> Law:
+def tensor_law(p: Tensor) -> Law:
     """The callable for laws [n, L, V] that have been computed."""
     return lambda a, b: p[a:b]
 

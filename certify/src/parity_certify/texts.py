@@ -168,7 +168,7 @@ def certify_texts(
     return Certificate(v, rows, beside=beside)
 
 
-def said(c: Certificate) -> str:
+def report(c: Certificate) -> str:
     """A short report."""
     v, b = c.verdict, c.beside
     lines = [f"{b['n'][0]} texts, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}", ""]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
-from parity.base.files import apart
+from parity.base.files import numbered_files
 from parity.base.machine import cores, placed
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Files(argparse.Action):
     """Several files, by name or by one name with a star for their number (`files.apart`)."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        setattr(namespace, self.dest, [file for name in values for file in apart(name)])
+        setattr(namespace, self.dest, [file for name in values for file in numbered_files(name)])
 
 
 def arguments(parser: argparse.ArgumentParser, *names: str) -> None:

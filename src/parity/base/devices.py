@@ -65,7 +65,7 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
         time.sleep(pause)
 
 
-def taken(device: str, dtype: str = "float32") -> str:
+def take_device(device: str, dtype: str = "float32") -> str:
     """The device of this job alone, that is there and knows `dtype`."""
     check(device, dtype)
     return own(device)

@@ -11,7 +11,7 @@ from parity_certify.files import canonical, digest, publish, read_arrays, read_j
 from parity.base.errors import ParityError
 
 __all__ = [  # one name for files, whoever writes them
-    "apart", "canonical", "configured", "digest", "foreign_json", "header", "publish",
+    "canonical", "configured", "digest", "foreign_json", "header", "numbered_files", "publish",
     "read_arrays", "read_json", "sums", "whole", "write_arrays", "write_json",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
         raise ParityError(f"{file}: its configuration is not whole: {error}") from None
 
 
-def apart(name: Path) -> list[Path]:
+def numbered_files(name: Path) -> list[Path]:
     """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself.
 
     ParityError unless they are numbered from 0 without a gap, and are as many as they say.

@@ -44,7 +44,7 @@ WRAPPED = re.compile(
 )  # of compiled and parallel runs
 
 
-def listed(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
+def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
     """{"files": paths, "sha256": digests} by part, of files of a folder, verified against its SHA256SUMS; ParityError
     that begins with `what`, and says who makes a file that the list does not name."""
     known = sums(folder)

@@ -11,13 +11,13 @@ from itertools import pairwise
 import numpy as np
 
 from parity.base.command import arguments, one_line, pin_threads, provenance
-from parity.base.devices import taken
+from parity.base.devices import take_device
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.decode.records import is_whole, read_rows, read_shards, write_shard
-from parity.decode.store import held, link, stored
+from parity.decode.store import link, lock_shard, shard_file
 from parity.experiment.options import KINDS
 
 
@@ -48,19 +48,19 @@ def main() -> None:
         raise ParityError(f"--inputs: none; needed for {a.kind} models, whose images are not numbered")
     numbered = np.array([str(i) for i in range(a.spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
-    shards = [(part, stored(a.store, a.kind, a.spec, a.code, part)) for part in parts(rows, a.shards)]
+    shards = [(part, shard_file(a.store, a.kind, a.spec, a.code, part)) for part in parts(rows, a.shards)]
     open_shards = [(part, kept) for part, kept in shards if not is_whole(kept)]
     if len(open_shards) < len(shards):
         print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
     if open_shards:
-        device = taken(a.device, a.spec.get("dtype", "float32"))
+        device = take_device(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = a.compile == "auto" and cuda, a.refill == "on" or (a.refill == "auto" and cuda)
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
         how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for part, kept in open_shards:
             paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
-            with held(kept):
+            with lock_shard(kept):
                 if not is_whole(kept):  # another job's meanwhile
                     write_shard(kept, loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill).columns, how)
     files = [kept for _, kept in shards]

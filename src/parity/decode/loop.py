@@ -51,7 +51,7 @@ def some(rows: Rows, which: slice) -> Rows:
     return {k: v[which] for k, v in rows.items()}
 
 
-def begun(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
+def start_decoding(kind: str, loaded: Any, spec: dict[str, Any]) -> Callable[[Rows, Noise], Begun]:
     """A method on the models of a job: rows and their noise to what `record` takes. Rows beyond those of the noise wait
     for a place."""
     decoder = getattr(importlib.import_module(f"parity.decoders.{kind}.{spec['method']}"), spec["method"])
@@ -82,7 +82,7 @@ def column(value: Any, n: int) -> np.ndarray:
 
 def seconds_of(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise) -> float:
     """Wall time of decoding a batch, its networks fresh."""
-    return leaf(kind).record(*begun(kind, loaded, spec)(rows, noise)).seconds
+    return leaf(kind).record(*start_decoding(kind, loaded, spec)(rows, noise)).seconds
 
 
 def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Nois
     rows = some(rows, slice(at_once))
     times: dict[str, Any] = {}
     if first:
-        _, _, steps = begun(kind, loaded, plain)(rows, noise)
+        _, _, steps = start_decoding(kind, loaded, plain)(rows, noise)
         next(steps)
     if not itself:
         times["plain_seconds"] = seconds_of(kind, loaded, plain, rows, noise) * n / at_once
@@ -108,7 +108,7 @@ def beside(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Nois
     return times
 
 
-def told(steps: Iterator[Any], done: int, whole: int, queue: Queue | None) -> Iterator[Any]:
+def report_progress(steps: Iterator[Any], done: int, whole: int, queue: Queue | None) -> Iterator[Any]:
     """The steps; each says how far the job is."""
     for passes, step in enumerate(steps, 1):
         now = done if queue is None else done + queue.next - len(queue.of)
@@ -122,9 +122,9 @@ def piece(
     """Columns of a batch, with how many rows of how many are done before it; see `decode`."""
     n, noise = len(rows["ids"]), noise_of(some(rows, slice(at_once)), loaded, spec)
     times = beside(kind, loaded, spec, rows, noise, done_of[0] == 0) if paced else {}
-    model, start, steps = begun(kind, loaded, spec)(rows, noise)
+    model, start, steps = start_decoding(kind, loaded, spec)(rows, noise)
     with clocked(leaf(kind).networks(model), noise.keys.device) as clock:
-        done = leaf(kind).record(model, start, told(steps, *done_of, getattr(model, "queue", None)))
+        done = leaf(kind).record(model, start, report_progress(steps, *done_of, getattr(model, "queue", None)))
     if paced:
         times = {"plain_seconds": done.seconds, **times}
         if n == 1:

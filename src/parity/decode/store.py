@@ -19,7 +19,7 @@ import numpy as np
 from parity.base.files import canonical
 
 
-def stored(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
+def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
     """Where the store keeps the shard of these rows."""
     whole = hashlib.sha256(canonical([kind, spec, code]).encode())
     for name, column in sorted(rows.items()):
@@ -29,7 +29,7 @@ def stored(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[s
 
 
 @contextlib.contextmanager
-def held(kept: Path) -> Iterator[None]:
+def lock_shard(kept: Path) -> Iterator[None]:
     """Hold a shard's place while it is decoded: whoever wants the same one waits, and finds it. So jobs that a killed
     run left at work are not joined by others at the same. A byte of one file is the lock, the process's end ends it;
     where a file system has no locks, a shard may be decoded twice, and is the same."""

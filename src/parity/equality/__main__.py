@@ -64,9 +64,9 @@ def layer(a: argparse.Namespace) -> dict[str, Any]:
     if "torch" in sys.modules:  # a layer that reads figures alone starts without it
         pin_threads(a.threads)
     if a.checkpoint and a.device != "cpu":
-        from parity.base.devices import taken
+        from parity.base.devices import take_device
 
-        a.device = taken(a.device)
+        a.device = take_device(a.device)
     given = {"shard_files": a.shards, "input_files": a.inputs, "checkpoint": a.checkpoint, "laws_file": a.laws}
     given |= {"baseline_folder": a.baseline, "reference_file": a.reference, "device": a.device}
     cell = leaf("parity.equality.cell").CellFiles(a.kind, a.cell, a.settings, **given)

@@ -58,7 +58,7 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     of_test: P = defaultdict(list)
     for r in range(replicates):
         own = slice(r * images, (r + 1) * images)
-        law = teacher_forced.stored(p[own])
+        law = teacher_forced.tensor_law(p[own])
         battery = teacher_forced.battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
         run = [row for row in battery if row["p_value"] is not None]
         for row in run:

@@ -60,7 +60,9 @@ def settings(config: Config, said: dict[str, Any]) -> dict[str, Any]:
     return {name: known[name] for name in said["SETTINGS"] if name in known}
 
 
-def asked(config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell) -> dict[str, dict[str, Any]]:
+def layer_settings(
+    config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell
+) -> dict[str, dict[str, Any]]:
     """Settings of the layers that look at a cell, by name."""
     return {name: settings(config, layers[cell.kind][name]) for name in of(config, layers, cell)}
 

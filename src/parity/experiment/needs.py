@@ -28,7 +28,7 @@ def megabytes(path: Path) -> float:
     return sum(file.stat().st_size for file in files) / 1e6
 
 
-def held(said: object, embedded: Path) -> float:
+def weights_size(said: object, embedded: Path) -> float:
     """Megabytes of weights as a configuration names them: a folder or file here, published files, or embedded ones."""
     if getattr(said, "source", said) == "hub" or str(said).startswith(HUB):
         return UNKNOWN
@@ -41,10 +41,10 @@ def weights_mb(config: Config, kind: str, model: str) -> float:
     """Megabytes of a model's weights; of a repository's as much as a model of 7 billion parameters has in half."""
     embedded = weights.ROOT / kind
     if kind == "anysubset" and config.text is not None:
-        return held(config.text.model.xlnet, embedded) + held(config.text.model.judge, embedded)
+        return weights_size(config.text.model.xlnet, embedded) + weights_size(config.text.model.judge, embedded)
     if kind == "discrete" and config.image is not None:
-        return held(config.image.models[model], embedded)
-    return held(config.continuous.weights if config.continuous is not None else "", embedded)
+        return weights_size(config.image.models[model], embedded)
+    return weights_size(config.continuous.weights if config.continuous is not None else "", embedded)
 
 
 def tokens(config: Config, cell: Cell) -> int:

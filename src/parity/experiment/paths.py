@@ -74,7 +74,7 @@ def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = N
 def together(files: Sequence[str]) -> str:
     """One name for files of a folder that differ in the number they begin with: a star in its place.
 
-    `base.files.apart` finds them again. ValueError for files that are not so.
+    `base.files.numbered_files` finds them again. ValueError for files that are not so.
     """
     places = {(path.parent, path.name.lstrip("0123456789")) for path in map(Path, files)}
     if len(files) == 1:

@@ -40,7 +40,7 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return found
 
 
-def named(where: str) -> tuple[str, str, str] | None:
+def parse_repository(where: str) -> tuple[str, str, str] | None:
     """What is asked for, the repository and the path of "hub:owner/name[@branch][:path]"; None for anything else."""
     found = OPEN.fullmatch(where)
     if found is None:
@@ -61,7 +61,7 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
     for part, path in (spec.get("files") or {}).items():
         if part in said or not isinstance(path, str):
             continue
-        if other := named(path):
+        if other := parse_repository(path):
             found = pin(other[0])
             spec["files"] = {**spec["files"], part: f"hub:{other[1]}@{found['commit']}:{other[2]}"}
         elif at_home(part, path):
@@ -79,7 +79,7 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
 def of_folders(model: dict[str, Any], pin: Pin) -> None:
     """Commits and digests of the section text's model, whose parts are repositories."""
     for part, where in list(model.items()):
-        if isinstance(where, str) and (asked := named(where)):
+        if isinstance(where, str) and (asked := parse_repository(where)):
             found = pin(asked[0])
             model[part] = f"hub:{asked[1]}@{found['commit']}"
             if part != "tokenizer":
@@ -106,7 +106,7 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     return raw
 
 
-def kept(planned: bool, file: Path = FILE) -> Pin:
+def pin_reader(planned: bool, file: Path = FILE) -> Pin:
     """The pins of a file. ConfigError for what has none, unless a run is `planned` alone."""
     known = read(file)
 

@@ -50,7 +50,7 @@ def text_of(spec: PromptSpec, root: Path, where: str) -> str:
         raise ConfigError(f"{where}: {said}") from None
 
 
-def found(row: Row, wanted: str, where: str) -> Row:
+def with_prompt(row: Row, wanted: str, where: str) -> Row:
     """A row with its prompt under "prompt"; `wanted` names its column, or one of NAMES is taken."""
     lower = {str(name).lower(): name for name in row if isinstance(name, str)}
     column = wanted if wanted in row else next((lower[n] for n in NAMES if n in lower), None) if not wanted else None
@@ -83,7 +83,7 @@ def of_columns(delimiter: str, needed: tuple[str, ...] = ()) -> Callable[[str, P
                 given = ", ".join(str(name)[:40] for name in table.fieldnames or ()) or "none"
                 raise ConfigError(f"{where}: has no column {lacks[0]}; its columns: {given}")
             for number, row in enumerate(table, 1):
-                yield found(row, needed[0] if needed else spec.column, f"{where}: row {number}")
+                yield with_prompt(row, needed[0] if needed else spec.column, f"{where}: row {number}")
         except csv.Error as error:
             raise ConfigError(f"{where}: line {table.line_num} cannot be parsed ({error})") from None
 
@@ -101,7 +101,7 @@ def of_json_lines(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
             raise ConfigError(f"{where}: line {number} is not JSON ({said}); allowed: one object a line") from None
         if not isinstance(row, dict):
             raise ConfigError(f"{where}: line {number} is no JSON object; allowed: one object a line")
-        yield found(row, spec.column, f"{where}: line {number}")
+        yield with_prompt(row, spec.column, f"{where}: line {number}")
 
 
 def of_coco(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:

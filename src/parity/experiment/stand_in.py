@@ -32,7 +32,7 @@ EQUALITY = {
 BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
 
 
-def made(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
+def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
     """What the configuration says of stand-ins, by name; those that are not there, or were made by other code, are
     written, by one process."""
     known = [module for module in modules("stand_ins") if function("stand_ins", module, "write")]

@@ -66,7 +66,7 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
+def is_shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Whether a figure limited by `where` shows a cell; one whose method lacks the option is a point of reference and
     stays."""
     pairs = [(setting(spec, name), as_list(wanted)) for name, wanted in where.items()]
@@ -107,7 +107,7 @@ def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> 
 def two_in_one_place(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
     """Two cells that would stand at one place of one line: `by` must tell them apart."""
     seen = set()
-    for s in (s for s in specs if shown(figure.where, s)):
+    for s in (s for s in specs if is_shown(figure.where, s)):
         place = json.dumps([setting(s, name) for name in (figure.x, *figure.by)])
         if place in seen:
             free = [n for n in named if n not in (figure.x, *figure.by)]

@@ -24,11 +24,11 @@ def write_prompts(a: argparse.Namespace) -> None:
 
 
 def write_captions(a: argparse.Namespace) -> None:
-    from parity.base.devices import taken
+    from parity.base.devices import take_device
     from parity.inputs.captions import write
 
     pin_threads(a.threads)
-    write(a.prompts, read_json(a.checkpoint), taken(a.device), a.out)
+    write(a.prompts, read_json(a.checkpoint), take_device(a.device), a.out)
 
 
 def write_task(a: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.command import arguments, one_line, pin_threads
-from parity.base.devices import taken
+from parity.base.devices import take_device
 from parity.base.files import write_json
 from parity.equality.cell import CellFiles
 from parity.experiment.declared import modules
@@ -56,7 +56,7 @@ def look(a: argparse.Namespace, name: str, laws: Path) -> dict[str, Any]:
 def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
-    a.device, begin = taken(a.device), time.perf_counter()
+    a.device, begin = take_device(a.device), time.perf_counter()
     write_json(a.cell / "spec.json", a.spec)
     a.pictures = render(a.kind, a.shards, a.checkpoint, a.device, a.cell / "pictures")
     laws, found = a.cell / "laws.npz", {}

@@ -15,7 +15,7 @@ import importlib
 import json
 
 from parity.base.command import arguments, one_line, pin_threads
-from parity.base.devices import taken
+from parity.base.devices import take_device
 from parity.experiment.declared import modules
 
 SHARED = ("checkpoint", "threads", "device")
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
-    a.device = taken(a.device)
+    a.device = take_device(a.device)
     importlib.import_module(f"parity.metrics.{a.command.replace('-', '_')}").run(a)
 
 

@@ -66,7 +66,7 @@ class Files:
         return np.arange(len(self.shard.ids))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def labels(self) -> dict[str, Any]:
         """Further columns that name a record."""
         return {}
 

@@ -24,7 +24,7 @@ from parity.base.errors import ParityError
 from parity.base.files import write_arrays, write_json
 from parity.experiment import study
 from parity.metrics.files import Files
-from parity.metrics.protocols import named
+from parity.metrics.protocols import name_with_digest
 from parity.metrics.spread import flat
 from parity.metrics.tables import write_table
 
@@ -58,10 +58,10 @@ def run(a: argparse.Namespace) -> None:
     sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(Files(**given))
     modules, ids = metrics(a.kind), sample.shard.ids
     place = {"model": sample.spec["model"], "method": sample.spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
-    place |= {"seed": sample.spec["seed"], **sample.told}
+    place |= {"seed": sample.spec["seed"], **sample.labels}
     constant = {name: np.full(len(ids), value) for name, value in place.items()}
     records = {"id": ids, **constant, **columns(sample, modules)}
-    values = figures(sample, modules) | ({"protocol": named(sample.protocol)} if sample.protocol else {})
+    values = figures(sample, modules) | ({"protocol": name_with_digest(sample.protocol)} if sample.protocol else {})
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
     write_table(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)

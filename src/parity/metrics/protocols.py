@@ -51,6 +51,6 @@ def recipe(name: str) -> dict[str, Any]:
     return PROTOCOLS[name]
 
 
-def named(name: str) -> str:
+def name_with_digest(name: str) -> str:
     """The name with the digest of its recipe, as tables show it."""
     return f"{name} {digest(recipe(name))}"

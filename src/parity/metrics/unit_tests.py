@@ -12,7 +12,7 @@ KINDS = ("anysubset",)
 MEASURES = {"passed": ("pass@1", "", "higher")}
 
 
-def tested(sample: Any) -> bool:
+def has_programs(sample: Any) -> bool:
     """Whether the rows are of a task that has tests."""
     return all(isinstance(extra, dict) and "tests" in extra for extra in sample.extra)
 
@@ -29,7 +29,7 @@ def program(extra: dict[str, Any], text: str, filled: str) -> str:
 
 def rows(sample: Any) -> dict[str, Any]:
     """Whether each passes, and why not; nothing where code may not be run."""
-    if not tested(sample) or not_run(sample):
+    if not has_programs(sample) or not_run(sample):
         return {}
     outcomes = [
         sandbox.run(program(extra, text, filled), extra["tests"])
@@ -39,6 +39,6 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    if not tested(sample):
+    if not has_programs(sample):
         return {}
     return means(passed=sample.rows["passed"]) if "passed" in sample.rows else {"code_not_run": not_run(sample)}

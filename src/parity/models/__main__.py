@@ -61,7 +61,7 @@ def added() -> None:
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
-    if pair := add_pair.entry(*add_pair.found(a.where), a.grid, a.tokenizer):
+    if pair := add_pair.entry(*add_pair.find_weights(a.where), a.grid, a.tokenizer):
         add_pair.write(a.name, pair, a.captions, a.out or Path(f"{a.name}.yaml"))
         return
     given = {part: path for part in ("text", "vq", "drafter") if (path := getattr(a, part)) is not None}

@@ -44,14 +44,14 @@ def recognised(files: Mapping[str, Shapes]) -> tuple[str, dict[str, str]]:
     """The family and its parts by the names of their files: the largest network, and the smallest as its draft. "" if
     none is known; ParityError for several families in one folder, or no autoencoder."""
     known = {name: family_of(held) for name, held in files.items()}
-    found = sorted(set(known.values()) - {"", "kl"})
-    if not found:
+    families = sorted(set(known.values()) - {"", "kl"})
+    if not families:
         return "", {}
-    if len(found) > 1:
+    if len(families) > 1:
         raise ParityError(
-            f"{', '.join(files)}: networks of {' and '.join(found)}; allowed: one, in a folder of its own"
+            f"{', '.join(files)}: networks of {' and '.join(families)}; allowed: one, in a folder of its own"
         )
-    size = {n: sum(map(math.prod, files[n].values())) for n, family in known.items() if family == found[0]}
+    size = {n: sum(map(math.prod, files[n].values())) for n, family in known.items() if family == families[0]}
     ordered = sorted(size, key=lambda name: (-size[name], name))
     parts = {"target": ordered[0], **({"draft": ordered[-1]} if len(ordered) > 1 else {})}
     kl = sorted(name for name, family in known.items() if family == "kl")
@@ -59,7 +59,7 @@ def recognised(files: Mapping[str, Shapes]) -> tuple[str, dict[str, str]]:
         parts["kl"] = kl[0]
     elif not any(name.startswith("vae.") for name in files[ordered[0]]):
         raise ParityError(f"{', '.join(files)}: no autoencoder among them; allowed: with kl16.ckpt beside them")
-    return found[0], parts
+    return families[0], parts
 
 
 def sizes(family: str, held: Shapes, grid: int | None) -> tuple[int, dict[str, int]]:
@@ -74,7 +74,7 @@ def sizes(family: str, held: Shapes, grid: int | None) -> tuple[int, dict[str, i
     return width, {**trained, "grid": grid or (2 * side if resized else side)}
 
 
-def found(where: str) -> tuple[dict[str, Path], dict[str, str]]:
+def find_weights(where: str) -> tuple[dict[str, Path], dict[str, str]]:
     """Files of weights in a folder, or in a repository (`hub:owner/name`, `@revision`), and where that is."""
     if not where.startswith("hub:"):
         return add.at_hand(Path(where)), {"source": "files"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base.errors import ParityError
 from parity.base.files import header, sums
-from parity.base.weights import PICKLED, check, listed, plain, save_weights, sha256, shapes, tensors, unpickle
+from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
 from parity.experiment import checks, weights
 from parity.experiment.data import NetworkSpec
 from parity.experiment.fields import HUB
@@ -42,7 +42,7 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
         parts = weights.embedded_files(spec)
         if spec.grid == 16:
             parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
-        return said | listed(weights.EMBEDDED, parts, what, MADE)
+        return said | verified_files(weights.EMBEDDED, parts, what, MADE)
     files: dict[str, str] = {}
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part, file in spec.files.items():
@@ -66,7 +66,9 @@ def anysubset(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     repositories, or both "" for the embedded pair."""
     if not given["xlnet"] and not given["judge"]:
         parts = {part: f"{part}.safetensors" for part in weights.TEXT_PARTS}
-        return {"family": "xlnet", "source": "embedded"} | listed(weights.ROOT / "anysubset", parts, "text.model", MADE)
+        return {"family": "xlnet", "source": "embedded"} | verified_files(
+            weights.ROOT / "anysubset", parts, "text.model", MADE
+        )
     spec = validate(TextModel, given, "text.model")
     assert isinstance(spec, TextModel)
     from parity.models.anysubset.vocabulary import check_words
@@ -105,7 +107,7 @@ def continuous(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
     parts = {part: f"{file}.safetensors" for part, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
     needed = {part: file for part, file in parts.items() if part in ("target", "kl") or file in sums(where)}
-    found = listed(where, needed, "continuous.weights", f"{MADE}, or `parity.models convert`")
+    found = verified_files(where, needed, "continuous.weights", f"{MADE}, or `parity.models convert`")
     said: dict[str, Any] = {"family": family, "source": "files" if what else "embedded"}
     if given.get("captions"):
         section = ContinuousSection.model_validate({"methods": {}, "captions": given["captions"]})

@@ -33,7 +33,7 @@ class Listed(NamedTuple):
 
 
 @cache
-def listed(repo: str, branch: str) -> Listed:
+def list_files(repo: str, branch: str) -> Listed:
     """What a branch of a repository holds now. ParityError for what the hub does not give."""
     from huggingface_hub import HfApi
 
@@ -51,8 +51,8 @@ def of_weights(held: Listed, path: str) -> list[str]:
     if path in held.files:
         return [path]
     inside = [name for name in sorted(held.files) if PurePosixPath(name).parent == PurePosixPath(path)]
-    found = [[name for name in inside if PurePosixPath(name).match(kind)] for kind in KINDS]
-    if weights := next((some for some in found if some), []):
+    of_kinds = [[name for name in inside if PurePosixPath(name).match(kind)] for kind in KINDS]
+    if weights := next((some for some in of_kinds if some), []):
         return weights
     holds = ", ".join(sorted(held.files)[:8])
     raise ParityError(f"{held.repo} at {held.commit[:8]}: no weights at {path!r}; it holds {holds}")
@@ -68,7 +68,7 @@ def digest(held: Listed, path: str) -> str:
     return of_file(path) if path in held.files else of_several({PurePosixPath(f).name: of_file(f) for f in files})
 
 
-def found(name: str, ask: Callable[[str, str], Listed] = listed) -> dict[str, Any]:
+def find_pin(name: str, ask: Callable[[str, str], Listed] = list_files) -> dict[str, Any]:
     """The pin of "owner/name[@branch]:path", or of "here:path"."""
     if name.startswith(pins.HERE):
         return {"commit": pins.NONE["commit"], "sha256": sha256(Path(name.removeprefix(pins.HERE)))}
@@ -87,7 +87,7 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
             other = PINNED.fullmatch(path)
             if other is None and part == "text" and Path(path).exists():
                 continue
-            held = listed(*((other["repo"], other["commit"]) if other else (repo, commit)))
+            held = list_files(*((other["repo"], other["commit"]) if other else (repo, commit)))
             total += sum(held.bytes[name] for name in of_weights(held, (other["path"] or ".") if other else path))
     except ParityError:
         return None
@@ -106,7 +106,7 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
     def pin(name: str) -> Mapping[str, Any]:
         if name not in asked:
             here = name.startswith(pins.HERE)  # it may have become another since
-            asked[name] = (None if here else known.get(name)) or found(name)
+            asked[name] = (None if here else known.get(name)) or find_pin(name)
             said = asked[name]["sha256" if here else "commit"]
             tell(f"{name}: {said}" + (" (as kept)" if name in known and not here else ""))
         return asked[name]

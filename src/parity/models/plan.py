@@ -79,8 +79,10 @@ def told_by(spec: ModelSpec) -> dict[str, Any]:
     file = Path(spec.files.get("model", "")) / "config.json"
     if spec.source != "files" or not file.is_file():
         return {}
-    said = foreign_json(file)
-    return next((said[key] for key in ("text_config", "language_config") if isinstance(said.get(key), dict)), said)
+    config = foreign_json(file)
+    return next(
+        (config[key] for key in ("text_config", "language_config") if isinstance(config.get(key), dict)), config
+    )
 
 
 def widest(section: ImageSection) -> int:
@@ -135,7 +137,7 @@ def needs(config: Config, cells: list[C.Cell], listed: Mapping[str, int]) -> lis
     return found
 
 
-def said(value: float | None, unit: str, scale: float = 1.0) -> str:
+def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:
     return "not known" if value is None else f"{value / scale:,.1f} {unit}"
 
 
@@ -143,9 +145,10 @@ def lines(config: Config, found: list[Needs], free: int) -> list[str]:
     """The plan in words, a line a model."""
     batch = config.image.batch if config.image else 1
     return [
-        f"{n.model}: {n.images:,} images; download {said(n.download, 'GB', 1e9)}; weights {said(n.held, 'GB', 1e9)};"
-        f" an image of a batch {said(n.row, 'MB', 1e6)}; batch {batch} {said(n.memory(batch), 'GB', 1e9)} of"
-        f" {free / 1e9:,.1f} GB; GPU {said(n.hours, 'hours')}"
+        f"{n.model}: {n.images:,} images; download {format_size(n.download, 'GB', 1e9)};"
+        f" weights {format_size(n.held, 'GB', 1e9)}; an image of a batch {format_size(n.row, 'MB', 1e6)};"
+        f" batch {batch} {format_size(n.memory(batch), 'GB', 1e9)} of {free / 1e9:,.1f} GB;"
+        f" GPU {format_size(n.hours, 'hours')}"
         for n in found
     ]
 
@@ -157,7 +160,7 @@ def check(config: Config, found: list[Needs], free: int) -> None:
         if most is not None and most < batch:
             allowed = f"at most {most}" if most else "a device with more memory; not one image fits"
             raise ParityError(
-                f"image.batch = {batch}: {n.model} needs {said(n.memory(batch), 'GB', 1e9)},"
+                f"image.batch = {batch}: {n.model} needs {format_size(n.memory(batch), 'GB', 1e9)},"
                 f" {free / 1e9:,.1f} GB are free; allowed: {allowed}"
             )
 

@@ -35,7 +35,7 @@ SHOWN = {"perplexity", "entropy", "logp", "nfe", "aux", "nfe_per_token", "tokens
 SHOWN |= {"rouge1", "rouge2", "rougeL", "speedup_single", "network_share"}
 
 
-def told(task: str, settings: dict[str, Any]) -> str:
+def describe_task(task: str, settings: dict[str, Any]) -> str:
     """A task's settings in words."""
     n, tries = settings["rows"], settings.get("attempts", 1)
     often = f", {tries} attempts each" * (tries > 1) + (f", from {settings['data']}" if settings.get("data") else "")
@@ -67,7 +67,7 @@ def tasks(g: Gathered) -> Iterator[Any]:
         of_task = [] if len(not_run) else OF_TASK.get(str(task), [])
         rows, first = common.relabelled(own), g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *of_task, *COLUMNS]
-        yield show(rows, columns, told(str(task), read(given)), mark)
+        yield show(rows, columns, describe_task(str(task), read(given)), mark)
         yield from common.other_figures(KIND, rows, SHOWN)
         wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])
         yield Details("What the methods wrote for the first row", [wrote])

@@ -115,7 +115,7 @@ class Files:
         asked = [(t["kind"], t["key"]) for t in self.tasks.values() if t["kind"] in paths.ASKED]
         return [{**self.json(paths.accuracy(*task)), "task_kind": task[0]} for task in asked]
 
-    def tested(self, kind: str) -> Iterator[Tested]:
+    def find_tests(self, kind: str) -> Iterator[Tested]:
         """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
@@ -172,7 +172,7 @@ class Gathered:
         return measures(kind) | RELATIVE
 
 
-def asked(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
+def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     """A cell's settings as columns; what is JSON in them is said in `report.settings`."""
     spec = cell.spec
     row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"], "options": canonical(spec["options"])}
@@ -207,7 +207,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     rows = []
     for cell in own:
         base = reference_of(cell, own)
-        row = asked(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
+        row = cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         if (files.root / paths.benchmarks(cell)).is_file():
             row |= files.json(paths.benchmarks(cell))
@@ -275,7 +275,7 @@ def gather(
     summary, records, equality, verdicts = [], [], [], []
     ratios: dict[str, Any] = {}
     for kind in files.only:
-        tested = list(files.tested(kind))
+        tested = list(files.find_tests(kind))
         ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
         rows, parts = summarize(files, kind, ratios)
         tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}

@@ -103,7 +103,7 @@ def columns(rows: list[dict[str, Any]]) -> list[Column]:
     return [tables.METHOD, *tables.COST, *quality, *COSTS]
 
 
-def told(row: Mapping[str, Any]) -> str:
+def describe_settings(row: Mapping[str, Any]) -> str:
     """A table's model, batch, and the sampling settings that are not the default."""
     defaults = HeadSpec().model_dump() | {"steps": None, "guidance": None}
     given = {k.replace("_", " "): v for k, v in read(row["sampling"]).items() if v != defaults[k]}
@@ -127,7 +127,7 @@ def groups(g: Gathered) -> Iterator[Any]:
     cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
         rows = common.relabelled(own)
-        caption = ". ".join(filter(None, (told(rows[0]), common.measured_by(rows))))
+        caption = ". ".join(filter(None, (describe_settings(rows[0]), common.measured_by(rows))))
         yield show(rows, columns(rows), caption, mark)
         yield from common.other_figures(KIND, rows, SHOWN)
         for row in rows:

@@ -20,7 +20,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from parity.experiment.schema import FigureSpec
-from parity.experiment.study import setting, shown, source
+from parity.experiment.study import is_shown, setting, source
 from parity.report.figures import STYLE, Drawing, Look, half_width, styles, wrapped
 from parity.report.format import pairs, written
 from parity.report.labelling import Named, label_points
@@ -58,7 +58,7 @@ def our_rows(
     for r in records(rows):
         spec = spec_of(r)
         same = over_setting and r["role"] == "control"  # the same setting once more
-        if shown(figure.where, spec) and not same and (over_setting or pd.notna(r.get(figure.x))):
+        if is_shown(figure.where, spec) and not same and (over_setting or pd.notna(r.get(figure.x))):
             yield spec, r
 
 
@@ -71,7 +71,7 @@ def paper_rows(figure: FigureSpec, papers: pd.DataFrame) -> Iterator[tuple[dict[
         given = read(row["conditions"])
         sampling = {k.removeprefix("sampling."): v for k, v in given.items() if k.startswith("sampling.")}
         spec = {**row, "options": given | read(row["options"]), "sampling": sampling}
-        if shown(figure.where, spec):
+        if is_shown(figure.where, spec):
             measures = zip(lines["metric"], lines["value"], strict=True)
             # What a paper says of its device and prompts tells no marks apart.
             yield spec, {**given, **row, **dict(measures), "told": read(row["options"])}
@@ -299,11 +299,11 @@ def automatic(
         own, specs = rows[chosen], [s for s, c in zip(every, chosen, strict=True) if c]
         y = [m for m in measures if m in own and own[m].notna().any()]
         if name not in drawn and y:
-            by = ["method", *apart(specs, name)]
+            by = ["method", *separating_settings(specs, name)]
             yield FigureSpec(title=f"By {name.removeprefix('sampling.')}", x=name, y=y, by=by, paper=paper), own
 
 
-def apart(specs: list[dict[str, Any]], x: str) -> list[str]:
+def separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
     """Settings that tell apart what stands at one place along x, as few as do."""
 
     def places(by: list[str]) -> int:

@@ -128,14 +128,14 @@ def mark(row: Row) -> str:
     return "mismatch" if mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
-def named(row: Row) -> Entry:
+def label_entry(row: Row) -> Entry:
     """The label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
     said = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
     return Entry(words(row.get("label"), "any"), ", ".join(filter(None, said)), "name")
 
 
-METHOD = Column("Method", named, "with the options in which its variants differ, and the key of its cell")
+METHOD = Column("Method", label_entry, "with the options in which its variants differ, and the key of its cell")
 VERDICT = [
     METHOD,
     Column("Verdict", lambda row: form.pill(row, "reach"), "same distribution as plain decoding?"),

@@ -26,7 +26,7 @@ FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are a
 PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
 
 
-def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
+def cached_arrays(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
     """Arrays that are made once, and from then on read from `file`, which is written whole or not at all."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def drawn(job: Job, generator: ModuleType, test: bool, tested: int, columns: tup
         return {k: np.stack(c) for k, c in zip(columns, zip(*rows, strict=True), strict=True)}
 
     name = generator.__name__.rpartition(".")[2]
-    return kept(job.work / f"{name}-{first}-{count}-{digest(generator.__name__)}.npz", make)
+    return cached_arrays(job.work / f"{name}-{first}-{count}-{digest(generator.__name__)}.npz", make)
 
 
 def pictures(job: Job, test: bool = False) -> tuple[list[str], np.ndarray]:
@@ -82,7 +82,7 @@ def scene_tokens(job: Job, grid: int, test: bool = False) -> Tensor:
         return {"tokens": tokens.numpy().astype(np.int16)}
 
     name = f"tokens-{grid}-{'test' if test else job.examples}-{sha256(file)[:8]}-{digest(scenes.__name__)}.npz"
-    return torch.from_numpy(kept(job.work / name, make)["tokens"]).long()
+    return torch.from_numpy(cached_arrays(job.work / name, make)["tokens"]).long()
 
 
 def class_latents(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def class_latents(job: Job, test: bool = False) -> tuple[Tensor, Tensor]:
         return {"tokens": torch.cat(parts).numpy()}
 
     name = f"latents-{'test' if test else job.examples}-{sha256(file)[:8]}-{digest(classes.__name__)}.npz"
-    return torch.from_numpy(kept(job.work / name, make)["tokens"]), torch.from_numpy(labels)
+    return torch.from_numpy(cached_arrays(job.work / name, make)["tokens"]), torch.from_numpy(labels)
 
 
 def texts(job: Job, test: bool = False) -> Tensor:
@@ -109,4 +109,4 @@ def texts(job: Job, test: bool = False) -> Tensor:
         return {"tokens": np.array(rows, dtype=np.int16)}
 
     name = f"texts-{first}-{count}-{digest(stories.__name__)}.npz"
-    return torch.from_numpy(kept(job.work / name, make)["tokens"]).long()
+    return torch.from_numpy(cached_arrays(job.work / name, make)["tokens"]).long()

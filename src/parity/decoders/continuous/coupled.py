@@ -57,7 +57,7 @@ class Walks(NamedTuple):
             own[rows[:, None], places] = new.unflatten(0, places.shape)
 
 
-def begun(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
+def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
     """Walks of all places under the prediction that stands for none."""
     T, device = chain.steps, noise.keys.device
     z = noise.normal("sample", torch.arange(L * (T + 1), device=device).expand(B, -1), dim).view(B * L, T + 1, dim)
@@ -140,7 +140,7 @@ def coupled(
         if walks is None:
             if law == "exact":
                 require_noise(chain, "coupled")
-            walks = begun(chain, noise, B, L, target.dim)
+            walks = start_walks(chain, noise, B, L, target.dim)
         walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & todo, 0)
         image, accepted = rows.repeat_interleave(asked.shape[1]), torch.zeros_like(at)
         own = noise.take(image)

@@ -242,7 +242,7 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def found(decoder: Decoder, options: dict[str, Any], every: Sequence[Any], seed: int) -> list[Row]:
+def planted_rows(decoder: Decoder, options: dict[str, Any], every: Sequence[Any], seed: int) -> list[Row]:
     """Rows of a decoder on long targets as one family; nothing it draws is an error."""
     rows: list[Row] = []
     for target in every:
@@ -261,4 +261,4 @@ def over(variants: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]
     """Trials of variants on targets `of` their options."""
     for method, (decoder, options, fault, names) in variants.items():
         every = [t for t in of(options, n) if t.name.startswith(names)]
-        yield Trial(method, fault, partial(found, decoder, options, every), n >= ENOUGH, TESTS)
+        yield Trial(method, fault, partial(planted_rows, decoder, options, every), n >= ENOUGH, TESTS)

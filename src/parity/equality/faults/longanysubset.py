@@ -47,7 +47,7 @@ class ShortSighted:
         in_sight = (away.abs() <= SIGHT) if self.right else (away < 0)
         known = (ranked(order)[:, None] < seen[..., None]) & in_sight
         line = torch.where(known, tokens[:, None], self.mask)
-        law = self.model.rule.given(line.flatten(0, 1), at.flatten()).unflatten(0, ranks.shape)
+        law = self.model.rule.laws_given(line.flatten(0, 1), at.flatten()).unflatten(0, ranks.shape)
         return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
-from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
 from parity.equality.long.reuse import Recorder, reuse_row
 from parity.equality.scores import by_agreement, detectable_z, normal, score_rows
 from parity.equality.targets import Decoder
@@ -114,7 +114,7 @@ class Target:
                 done = record(self.model, start, decode(self.model, start, noise=noise, **options))
             except ParityError as error:
                 raise ParityError(f"model {self.name}, {error}") from error
-            return self.said(start, done.tokens, done.step, strict and "k" in options)
+            return self.to_drawn(start, done.tokens, done.step, strict and "k" in options)
 
         drawn = of(np.arange(self.n))
         if strict:
@@ -124,13 +124,13 @@ class Target:
         recorder = Recorder(OWN, padded=True)
         of(np.arange(OWN), recorder)
         drawn = drawn._replace(recorder=recorder)
-        found, again = apart(lambda rows: of(rows).tokens, drawn.tokens)
-        small = None if again is None else self.said(
+        found, again = compare_batches(lambda rows: of(rows).tokens, drawn.tokens)
+        small = None if again is None else self.to_drawn(
             Infilling(*(x[found.rows] for x in every)), torch.from_numpy(again), None, False
         )  # fmt: skip
         return drawn._replace(small=(found, small))
 
-    def said(self, start: Infilling, tokens: Tensor, step: Tensor | None, ordered: bool) -> Drawn:
+    def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor | None, ordered: bool) -> Drawn:
         rank = ranked(start.order)
         given = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
         laws = self.laws(start, tokens)
@@ -180,7 +180,7 @@ def mirrored(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
         line = prompt.repeat(V, 1)
         if i + 1 < N:
             line[:, i + 1] = torch.where(line[:, i + 1] < V, line[:, i + 1], torch.arange(V).repeat_interleave(n))
-        step.append(rule.given(line, torch.full((V * n,), i)).view(V, n, V))  # by the word behind
+        step.append(rule.laws_given(line, torch.full((V * n,), i)).view(V, n, V))  # by the word behind
         here = torch.einsum("nw,wnv->nv", here, step[-1])
         known = prompt[:, i]
         certain = torch.nn.functional.one_hot(known.clamp(max=V - 1), V).double()

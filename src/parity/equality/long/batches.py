@@ -27,7 +27,7 @@ class Apart(NamedTuple):
     share: float  # of the compared tokens that differ
 
 
-def apart(decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray) -> tuple[Apart, np.ndarray | None]:
+def compare_batches(decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray) -> tuple[Apart, np.ndarray | None]:
     """decode(rows [b]) -> their tokens [b, L, ...] in a batch of their own; `whole` [n, L, ...] in the large one. With
     a difference, the tokens of rows decoded in small batches too."""
     first, compared, differ = 0, 0, 0

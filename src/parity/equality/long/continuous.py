@@ -27,7 +27,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.continuous import record
-from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
 from parity.equality.long.reuse import Recorder, reuse_row
 from parity.equality.scores import by_agreement, score_rows
 from parity.equality.targets import Decoder
@@ -57,7 +57,7 @@ def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return -0.5 * ((x - mean) / scale) ** 2 - scale.log() - 0.5 * LOG_2PI
 
 
-def told(law: MixtureLaw, x: Tensor) -> Tensor:
+def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
     """Of N tokens x [N, D]: [3, N, D] of each number given those before it its PIT, log p less its mean, and the
     variance of log p."""
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
@@ -118,22 +118,22 @@ class Target:
         numbers, step = of(np.arange(self.n))
         # a run of drafts ends in a correction: whether it reaches a place is known before that is drawn
         ordered = strict and "gamma" in options and bool(options.get("truncate", True))
-        drawn = self.said(numbers, step, ordered)
+        drawn = self.to_drawn(numbers, step, ordered)
         if not self.alone:
             return drawn
         recorder = Recorder(OWN, columns=False)
         of(np.arange(OWN), recorder)
         drawn = drawn._replace(recorder=recorder)
-        found, again = apart(lambda rows: of(rows)[0], numbers)
-        return drawn._replace(small=(found, None if again is None else self.said(again, None, False)))
+        found, again = compare_batches(lambda rows: of(rows)[0], numbers)
+        return drawn._replace(small=(found, None if again is None else self.to_drawn(again, None, False)))
 
-    def said(self, numbers: np.ndarray, step: np.ndarray | None, ordered: bool) -> Drawn:
+    def to_drawn(self, numbers: np.ndarray, step: np.ndarray | None, ordered: bool) -> Drawn:
         x, (n, L, D) = torch.from_numpy(numbers).double(), numbers.shape
         places = torch.arange(L).expand(n, -1)
         law, flat = self.rule.after(x, places, places), x.flatten(0, 1)
         each = torch.cat(
             [
-                told(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
+                number_scores(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
                 for a in range(0, n * L, CHUNK)
             ],
             1,

@@ -26,7 +26,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.equality.long.batches import MORE, OWN, Apart, apart, batch_row
+from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
 from parity.equality.long.reuse import Recorder, reuse_row
 from parity.equality.scores import by_agreement, log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
@@ -111,7 +111,7 @@ class Target:
             return done.tokens, done.step
 
         tokens, step = of(np.arange(self.n))
-        drawn = self.said(tokens, step, strict)
+        drawn = self.to_drawn(tokens, step, strict)
         zero = np.argwhere(np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0)
         if strict and len(zero):
             row, i = zero[0]
@@ -122,13 +122,13 @@ class Target:
         recorder = Recorder(OWN)
         of(np.arange(OWN), recorder)
         drawn = drawn._replace(recorder=recorder)
-        found, again = apart(lambda rows: of(rows)[0].numpy(), drawn.tokens)
+        found, again = compare_batches(lambda rows: of(rows)[0].numpy(), drawn.tokens)
         if again is None:
             return drawn._replace(small=(found, None))
         none = torch.zeros(again.shape, dtype=torch.int64)
-        return drawn._replace(small=(found, self.said(torch.from_numpy(again), none, False)))
+        return drawn._replace(small=(found, self.to_drawn(torch.from_numpy(again), none, False)))
 
-    def said(self, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+    def to_drawn(self, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
         return Drawn(tokens.numpy(), self.laws(tokens).numpy(), slots(step.numpy().astype(int)), ordered)
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:

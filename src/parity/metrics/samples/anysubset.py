@@ -18,7 +18,7 @@ class Sample:
         return getattr(self.files, name)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def labels(self) -> dict[str, Any]:
         return {"task_kind": self.spec["task_kind"], "task": self.spec["task"], "text": self.texts}
 
     @cached_property

@@ -27,7 +27,7 @@ class Sample:
         return getattr(self.files, name)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def labels(self) -> dict[str, Any]:
         return {"caption": self.shard.captions}
 
     @cached_property

@@ -19,7 +19,7 @@ class Rule(Protocol):
     @property
     def words(self) -> int: ...
 
-    def given(self, known: Tensor, at: Tensor) -> Tensor: ...
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor: ...
 
 
 def normalised(weights: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Strided:
         self.left = torch.cat([each, rest.expand(len(each), 1, -1)], 1)
         self.right = torch.cat([each.mT, none.expand(len(each), 1, -1)], 1)
 
-    def given(self, known: Tensor, at: Tensor) -> Tensor:
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         place = torch.arange(known.shape[1])
         away = place - at[:, None]
         own = (known < self.words) & (away % self.stride == 0)
@@ -69,7 +69,7 @@ class Parity:
             behind.append((base * behind[-1][around]).sum(1))
         self.behind = torch.stack(behind)
 
-    def given(self, known: Tensor, at: Tensor) -> Tensor:
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         place = torch.arange(known.shape[1])
         own = (place // self.period == (at // self.period)[:, None]) & (place != at[:, None])
         told = own & (known < self.words)
@@ -88,7 +88,7 @@ class Hidden:
         # times V, so that products over hundreds of words stay numbers
         self.told = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
-    def given(self, known: Tensor, at: Tensor) -> Tensor:
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         """Rows of the same words share their messages: they are asked for row after row."""
         same = torch.cat([torch.ones(1, dtype=torch.bool), (known[1:] != known[:-1]).any(1)])
         one, which = known[same], same.cumsum(0) - 1
@@ -109,8 +109,8 @@ class Sharpened:
     def __init__(self, rule: Rule, power: float):
         self.rule, self.words, self.power = rule, rule.words, power
 
-    def given(self, known: Tensor, at: Tensor) -> Tensor:
-        return normalised(self.rule.given(known, at) ** self.power)
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
+        return normalised(self.rule.laws_given(known, at) ** self.power)
 
 
 class LongSubset:
@@ -127,7 +127,7 @@ class LongSubset:
         for a in range(0, B, size):
             b = slice(a, a + size)
             known = torch.where(rank[b, None] < seen[b, :, None], tokens[b, None], self.mask)
-            result.append(self.rule.given(known.flatten(0, 1), at[b].flatten()).unflatten(0, (-1, S)))
+            result.append(self.rule.laws_given(known.flatten(0, 1), at[b].flatten()).unflatten(0, (-1, S)))
         laws = torch.cat(result)
         return torch.cat([laws, laws.new_zeros(B, S, 1)], -1)
 
@@ -136,7 +136,7 @@ def drawn(rule: Rule, uniform: Tensor) -> Tensor:
     """Texts [n, N] of a rule's joint, word by word from the left, of uniform numbers [n, N]."""
     known = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
-        law = rule.given(known, torch.full((len(known),), i))
+        law = rule.laws_given(known, torch.full((len(known),), i))
         known[:, i] = (uniform[:, i : i + 1] > law.cumsum(1)).sum(1).clamp(max=rule.words - 1)
     return known
 
@@ -146,12 +146,12 @@ def pair_law(rule: Rule, length: int) -> Tensor:
     N, V = length, rule.words
     places, result = torch.arange(N), torch.zeros(N, V, N, V, dtype=torch.float64)
     nothing = torch.full((N, N), V)
-    one = rule.given(nothing, places)
+    one = rule.laws_given(nothing, places)
     for i in range(N):
         known = torch.full((V, N), V)
         known[:, i] = torch.arange(V)
         each = known.repeat_interleave(N, 0)
-        law = rule.given(each, places.repeat(V)).view(V, N, V)
+        law = rule.laws_given(each, places.repeat(V)).view(V, N, V)
         law[:, i] = torch.eye(V, dtype=law.dtype)
         result[i] = one[i, :, None, None] * law
     return result

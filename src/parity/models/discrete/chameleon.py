@@ -207,8 +207,8 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fas
     line = [s["vocab"]] if s["line"] else []
     forced = codes.grammar(s["rows"], s["columns"], line, [s["vocab"] + len(line)])
     model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"] + len(line), fast)
-    model.raw_codebook = codes.apart(vq.codes, model.vocab)
-    model.codebook = codes.apart(F.normalize(vq.codes, dim=-1), model.vocab)
+    model.raw_codebook = codes.pad_codes(vq.codes, model.vocab)
+    model.codebook = codes.pad_codes(F.normalize(vq.codes, dim=-1), model.vocab)
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model, prompts.closed_up(inputs, guided)[0])
     return model

@@ -33,7 +33,7 @@ def codes_of(tokens: Tensor, rows: int, columns: int, line: int) -> Tensor:
     return tokens[:, : rows * (columns + line)].unflatten(1, (rows, columns + line))[:, :, :columns]
 
 
-def apart(vectors: Tensor, tokens: int) -> Tensor:
+def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
     """Vectors [C, D] of codes as vectors [tokens, D]: what is no code is far from all of them."""
     far = 10 * vectors.abs().max()
     return torch.cat([vectors, far.expand(tokens - len(vectors), vectors.shape[1])])

@@ -132,8 +132,8 @@ def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fas
     line, frame, end = range(s["vocab"], s["vocab"] + 3)
     forced = codes.grammar(s["rows"], s["columns"], [line], [frame, end])
     model, own = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"] + 1, fast), vq.quantize.embedding
-    model.raw_codebook = codes.apart(own.weight, model.vocab)
-    model.codebook = codes.apart(F.normalize(own.weight, dim=-1), model.vocab)
+    model.raw_codebook = codes.pad_codes(own.weight, model.vocab)
+    model.codebook = codes.pad_codes(F.normalize(own.weight, dim=-1), model.vocab)
     return model
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from parity_certify.rows import Row, family
-from parity_certify.teacher_forced import battery, slots, stored
+from parity_certify.teacher_forced import battery, slots, tensor_law
 
 from parity.equality.alike import Alike
 from parity.equality.cell import CellFiles
@@ -48,7 +48,7 @@ def rows(cell: CellFiles) -> list[Row]:
         return []
     place = {**cell.place, "model": "text", "seed": spec["seed"]}
     rng, slot = np.random.default_rng([spec["seed"], 9]), slots(step) if ordered else None
-    result = battery(tokens, stored(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
+    result = battery(tokens, tensor_law(torch.cat(p)), length, rng=rng, slot=slot, strict=False, **place)
     result.append(alike.row(**place))
     family(result)
     return result
