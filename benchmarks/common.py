@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from parity.decode import loop
-from parity.decode.records import Shard
+from parity.decode.shard_io import Shard
 from parity.experiment.options import options, plain_method
 from parity.inputs.captions import encode
 from parity.models import fetch

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import yaml
 from common import asked
-from parity_certify import rows as R
-from parity_certify.named import leaf
+from parity_certify import result_rows as R
+from parity_certify.import_by_name import leaf
 from parity_certify.verdict import layer_p, verdicts
 from scipy import stats
 

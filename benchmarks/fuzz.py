@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from parity.base.errors import ParityError
-from parity.experiment import cells, checks, given, options, paths, pins, prompts
+from parity.experiment import cells, checks, config_overlay, options, paths, pins, prompts
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
@@ -105,8 +105,10 @@ def case(number: int, seed: int, known: list[dict[str, Any]]) -> dict[str, Any]:
 
 def read(raw: dict[str, Any]) -> int:
     """What the rules do before they plan jobs; how many cells there are."""
-    ready = pins.filled(given.located(given.overlaid(raw, {}), lambda name: name), lambda name: pins.NONE)
-    config = given.scaled(checks.load(ready))
+    ready = pins.filled(
+        config_overlay.located(config_overlay.overlaid(raw, {}), lambda name: name), lambda name: pins.NONE
+    )
+    config = config_overlay.scaled(checks.load(ready))
     checks.check_sources(config, sorted((ROOT / "workflow/published").glob("*.csv")))
     asked = prompts.read_prompts(config.image.prompts, most=checks.most_words(config.image)) if config.image else []
     found = cells.cells(config, asked)

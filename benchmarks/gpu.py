@@ -27,8 +27,8 @@ from parity.base.command import arguments, one_line, pin_threads, provenance
 from parity.base.devices import check, too_large
 from parity.base.noise import batch_noise
 from parity.decode import loop
-from parity.decode.canvas import now
 from parity.decode.discrete import record
+from parity.decode.output_buffer import now
 from parity.decoders.steps import Step
 from parity.experiment.options import methods, needs, options, small
 from parity.models import fetch

@@ -16,11 +16,11 @@ from common import Rows, asked, cell, embedded
 from parity.base.command import provenance
 from parity.base.files import write_json
 from parity.decode import loop
-from parity.decode.records import Shard
+from parity.decode.shard_io import Shard
 from parity.inputs import tasks
 from parity.metrics.entropy import entropy
 from parity.metrics.perplexity import perplexities
-from parity.metrics.spread import mean_error
+from parity.metrics.standard_errors import mean_error
 from parity.metrics.statistics import compare
 from parity.models.anysubset.load import Loaded, load
 

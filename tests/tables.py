@@ -14,7 +14,7 @@ from scipy import stats
 from parity.base.noise import Noise, counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.experiment import options
-from parity.experiment.declared import constant
+from parity.experiment.module_metadata import constant
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parity_certify import certify_sampler, law
-from parity_certify.counts import digits
 from parity_certify.independence import dependent, rows_independent
+from parity_certify.joint_tests import digits
 from parity_certify.laws import joint_of
 from parity_certify.page import write
 from parity_certify.store import Batch

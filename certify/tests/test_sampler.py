@@ -8,7 +8,8 @@ import pytest
 
 from parity_certify import Sampled, certify_sampler, law
 from parity_certify import evidence as E
-from parity_certify.counts import (
+from parity_certify.errors import ParityError
+from parity_certify.joint_tests import (
     digits,
     log_e,
     p_values,
@@ -18,7 +19,6 @@ from parity_certify.counts import (
     total_variation,
     tv_estimate,
 )
-from parity_certify.errors import ParityError
 from parity_certify.laws import first_of, joint_of
 from parity_certify.sampler import Store, gather
 

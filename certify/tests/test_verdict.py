@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from parity_certify.rows import row
+from parity_certify.result_rows import row
 from parity_certify.verdict import WITHIN, Verdict, verdicts
 
 

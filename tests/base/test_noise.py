@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity_certify.keys import row_key
+from parity_certify.seeding import row_key
 from scipy import stats
 
 from parity.base.noise import Noise, batch_noise, counted_noise

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from parity_certify import named
+from parity_certify import import_by_name
 
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
@@ -21,14 +21,17 @@ def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
         command.main(command.add_decoder)
     said = capsys.readouterr()
     assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
-    bad = certify(named.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
+    bad = certify(import_by_name.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
     assert bad.verdict.words.startswith("lossy: TV = 0.1") and bad.mismatch and bad.exit_code == 1
     assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
 
 
 def test_the_call_takes_options():
     assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict.kind == "certified"
-    assert named.option("window=2") == ("window", 2) and named.option("init=random") == ("init", "random")
+    assert import_by_name.option("window=2") == ("window", 2) and import_by_name.option("init=random") == (
+        "init",
+        "random",
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,11 +45,11 @@ def test_the_call_takes_options():
 )
 def test_a_name_of_nothing_is_one_line(name, message):
     with pytest.raises(ParityError, match=message):
-        named.load(name)
+        import_by_name.load(name)
 
 
 def test_a_module_that_lacks_one_of_its_own_is_a_traceback(tmp_path, monkeypatch):
     (tmp_path / "broken_decoder.py").write_text("import something_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="something_that_is_not_there"):
-        named.load("broken_decoder:f")
+        import_by_name.load("broken_decoder:f")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from parity_certify import Law, certify_sampler
 from parity_certify import faults as F
-from parity_certify.counts import digits
 from parity_certify.diagnosis import diagnosis
+from parity_certify.joint_tests import digits
 from parity_certify.laws import joint_of
 
 from parity.certify.decoded import Decoded, law_of

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parity.decode.records import read_shard
+from parity.decode.shard_io import read_shard
 from tests.report.test_page import parts
 from tests.workflow.conftest import TINY, copied
 from tests.workflow.test_workflow import executed

@@ -11,7 +11,7 @@ import pytest
 
 from parity.base.files import write_arrays, write_json
 from parity.decode.__main__ import main
-from parity.decode.records import Shard, read_shard
+from parity.decode.shard_io import Shard, read_shard
 from parity.experiment.options import options
 from parity.inputs import captions, tasks
 from parity.models import fetch

@@ -10,7 +10,7 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.decode.loop import leaf
-from parity.decode.records import NEEDED, read_shard
+from parity.decode.shard_io import NEEDED, read_shard
 from parity.experiment.options import KINDS
 
 every_kind = pytest.mark.parametrize("job", list(KINDS), indirect=True)

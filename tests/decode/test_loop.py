@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from parity.decode.loop import decode
-from parity.decode.records import TIMES
+from parity.decode.shard_io import TIMES
 from parity.experiment.options import options
 from parity.models.discrete.tabular import TabularModel
 from tests.tables import table

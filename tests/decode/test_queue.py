@@ -10,7 +10,7 @@ from parity.base.noise import Noise, counted_noise
 from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.queue import Queue
-from parity.decode.records import TIMES
+from parity.decode.shard_io import TIMES
 from parity.decoders.window import Window
 from parity.experiment import options
 from parity.models import add, fetch

@@ -8,7 +8,7 @@ from parity.base.files import write_arrays, write_json
 from parity.base.noise import counted_noise
 from parity.decode import loop
 from parity.decode.discrete import record
-from parity.decode.records import write_shard
+from parity.decode.shard_io import write_shard
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.equality.alike import Alike

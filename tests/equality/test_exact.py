@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from parity_certify import verdict
-from parity_certify.counts import digits
-from parity_certify.named import leaf
+from parity_certify.import_by_name import leaf
+from parity_certify.joint_tests import digits
 
 from parity.base.errors import ParityError
 from parity.decoders.anysubset.assd import assd

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from parity_certify.rows import row
+from parity_certify.result_rows import row
 
 from parity.equality import __main__ as command
 from parity.equality import faults

@@ -9,12 +9,12 @@ import pytest
 from parity.base.errors import ConfigError, ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
-from parity.decode.records import write_shard
+from parity.decode.shard_io import write_shard
 from parity.equality import __main__ as command
 from parity.equality.cell import CellFiles
 from parity.equality.layers import discrete
-from parity.experiment import declared
-from parity.experiment.declared import modules, require
+from parity.experiment import module_metadata
+from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import options
 from parity.inputs import tasks
 from parity.models import fetch
@@ -148,8 +148,8 @@ def test_a_layer_is_one_file(tmp_path, monkeypatch):
 def test_a_layer_that_lacks_something_is_one_line(tmp_path, monkeypatch, cut, lacks):
     (tmp_path / "equality/layers/discrete").mkdir(parents=True)
     (tmp_path / "equality/layers/discrete/toy.py").write_text(TOY.replace(cut, cut.replace(lacks, "other")))
-    monkeypatch.setattr(declared, "PACKAGE", tmp_path)
-    declared.outline.cache_clear()
+    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    module_metadata.outline.cache_clear()
     with pytest.raises(ConfigError, match=rf"layers/discrete/toy.py: declares no {lacks}"):
         require("equality/layers/discrete", "toy", ("READS", "SETTINGS"), ("rows",))
 

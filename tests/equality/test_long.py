@@ -15,7 +15,7 @@ from parity.equality.exact import exact
 from parity.equality.faults import long as faults
 from parity.equality.faults import planted
 from parity.equality.long.discrete import LONGEST, targets
-from parity.equality.scores import TESTS, spread
+from parity.equality.martingale_tests import TESTS, spread
 from parity.models.discrete.hashed import Guided, HashedTable
 from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
 from parity.models.discrete.sampling import Sampled, TokenSampling

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from parity_certify import counts, rows, sequential, teacher_forced, verdict
+from parity_certify import joint_tests, result_rows, sequential, teacher_forced, verdict
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import GofChisquarePower
@@ -28,32 +28,32 @@ def test_tost_and_power_are_those_of_statsmodels():
     x, y = np.random.default_rng(0).normal(size=(2, 50))
     assert np.isclose(paired.tost_p(x, y, 0.3), ttost_paired(x, y, -0.3, 0.3)[0])
     w = teacher_forced.detectable_w() / 100
-    power = GofChisquarePower().power(w, nobs=10_000, alpha=rows.ALPHA, n_bins=teacher_forced.BINS)
-    assert np.isclose(power, rows.POWER, atol=1e-6)
+    power = GofChisquarePower().power(w, nobs=10_000, alpha=result_rows.ALPHA, n_bins=teacher_forced.BINS)
+    assert np.isclose(power, result_rows.POWER, atol=1e-6)
 
 
 def test_holm_is_that_of_statsmodels():
     p = np.random.default_rng(0).random(40) ** 3
-    np.testing.assert_allclose(rows.holm(p), multipletests(p, method="holm")[1])
+    np.testing.assert_allclose(result_rows.holm(p), multipletests(p, method="holm")[1])
 
 
 def test_the_oracles_limit_is_the_tabulated_one():
     for n, tv in ((618, 0.05), (3_863, 0.02), (15_450, 0.01), (61_800, 0.005)):
-        assert rows.detectable_tv(n) == pytest.approx(tv, rel=1e-3)
+        assert result_rows.detectable_tv(n) == pytest.approx(tv, rel=1e-3)
 
 
 def test_no_p_value_is_zero():
-    assert rows.monte_carlo_p(np.inf, np.zeros(99)) == 0.01
-    assert rows.row("exact", "x", 1, p_value=0.0)["p_value"] > 0
+    assert result_rows.monte_carlo_p(np.inf, np.zeros(99)) == 0.01
+    assert result_rows.row("exact", "x", 1, p_value=0.0)["p_value"] > 0
 
 
 def test_a_row_has_every_column_and_no_undefined_number():
-    made = rows.row("exact", "x", 3, p_value=0.2, statistic=float("nan"), effect=np.float32(1))
+    made = result_rows.row("exact", "x", 3, p_value=0.2, statistic=float("nan"), effect=np.float32(1))
     wanted = (
         "layer model method key test n statistic p_value p_holm effect minimum_detectable_effect verdict seed repeat"
     )
     assert {*wanted.split(), "note", "decides"} <= set(made) and made["statistic"] is None and made["effect"] == 1
-    assert rows.not_run("exact", "x", 3, "n >= 10")["note"] == "not run: needs n >= 10"
+    assert result_rows.not_run("exact", "x", 3, "n >= 10")["note"] == "not run: needs n >= 10"
 
 
 # --- sequences
@@ -61,14 +61,14 @@ def test_a_row_has_every_column_and_no_undefined_number():
 
 def test_pooling_leaves_no_small_cell_and_drops_impossible_ones():
     expected = np.array([0.0, 1.0, 2.0, 3.0, 50.0, 4.0])
-    group = counts.pool(expected)
+    group = joint_tests.pool(expected)
     assert group[0] == -1
     assert (np.bincount(group[1:], expected[1:]) >= 5).all() and group.max() == 1
 
 
 def test_conditional_tables_have_the_exact_conditionals(law):
-    t = counts.tables(law, 3, 5, 10**6)
-    cells = counts.digits(3, 5)
+    t = joint_tests.tables(law, 3, 5, 10**6)
+    cells = joint_tests.digits(3, 5)
     assert t.pairs == 10 and len(t.begin) == 10 + 1 + 4 * 3
     inside = cells[:, 0] == 0
     wanted = [law[inside & (cells[:, 1] == b)].sum() / law[inside].sum() for b in range(3)]
@@ -79,10 +79,10 @@ def test_conditional_tables_have_the_exact_conditionals(law):
 def test_sizes_are_nominal(law, n):
     """2,000 replicates, 4,999 null draws: the rate of p <= .05 has a standard error of .006."""
     rng = np.random.default_rng(1)
-    t = counts.tables(law, 3, 5, n)
-    null = counts.simulate_null(t, 4999, rng)
-    observed = counts.statistics(rng.multinomial(n, law / law.sum(), size=2000), t)
-    size = (counts.p_values(observed, null) <= 0.05).mean(0)
+    t = joint_tests.tables(law, 3, 5, n)
+    null = joint_tests.simulate_null(t, 4999, rng)
+    observed = joint_tests.statistics(rng.multinomial(n, law / law.sum(), size=2000), t)
+    size = (joint_tests.p_values(observed, null) <= 0.05).mean(0)
     assert ((size >= 0.03) & (size <= 0.07)).all(), size
 
 
@@ -91,8 +91,8 @@ def test_the_certificate_covers_and_is_not_vacuous(law):
     other = 0.9 * law + 0.1 * np.roll(law, 1)
     tv = 0.5 * np.abs(other - law).sum()
     drawn = np.random.default_rng(0).multinomial(10_000, other / other.sum(), size=400)
-    bounds = np.array([counts.tv_bound(c, law) for c in drawn])
-    intervals = np.array([counts.tv_interval(c, law) for c in drawn])
+    bounds = np.array([joint_tests.tv_bound(c, law) for c in drawn])
+    intervals = np.array([joint_tests.tv_interval(c, law) for c in drawn])
     assert (bounds >= tv).mean() >= 0.95 and bounds.max() < tv + 0.06
     assert ((intervals[:, 0] <= tv) & (tv <= intervals[:, 1])).mean() >= 0.95
 
@@ -105,14 +105,14 @@ def test_the_estimate_of_the_tv_has_no_bias_where_the_plug_in_has(law, share, n)
     other = (1 - share) * law + share * np.roll(law, 1)
     truth = 0.5 * np.abs(other - law).sum()
     drawn = np.random.default_rng(0).multinomial(n, other / other.sum(), size=100)
-    estimate = np.mean([counts.tv_estimate(c, law) for c in drawn])
-    plug_in = counts.total_variation(drawn, law).mean()
+    estimate = np.mean([joint_tests.tv_estimate(c, law) for c in drawn])
+    plug_in = joint_tests.total_variation(drawn, law).mean()
     assert abs(estimate - truth) < min(0.5 / n**0.5, plug_in - truth), (truth, estimate, plug_in)
 
 
 def test_a_certificate_prints_the_estimate_within_its_interval(law):
     drawn = np.random.default_rng(0).multinomial(1_000, law / law.sum())
-    found = counts.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=99)[-1]
+    found = joint_tests.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=99)[-1]
     assert found["tv_low"] <= found["tv"] <= found["tv_high"] and found["tv"] < 0.5 * found["statistic"]
 
 
@@ -121,13 +121,13 @@ def test_a_fault_that_marginals_cannot_see_is_rejected(law):
     cube = law.reshape([3] * 5)
     other = (cube.sum(4, keepdims=True) * cube.sum((0, 1, 2, 3))).ravel()
     drawn = np.random.default_rng(0).multinomial(5_000, other / other.sum())
-    found = counts.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=999)
+    found = joint_tests.joint_rows("exact", drawn, law, 3, 5, rng=np.random.default_rng(0), draws=999)
     assert next(r for r in found if r["test"] == "all four")["p_value"] <= 0.01
     assert stats.chisquare(drawn.reshape([3] * 5).sum((0, 1, 2, 3)), 5_000 * cube.sum((0, 1, 2, 3))).pvalue > 0.05
 
 
 def test_too_few_samples_are_said_so_and_give_no_number(law):
-    found = counts.code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
+    found = joint_tests.code_rows("exact", "m", np.zeros(100, int), law, 3, 5, seed=0, draws=99)
     four = next(r for r in found if r["test"] == "all four")
     assert four["p_value"] is None and four["statistic"] is None and four["note"] == "not run: needs n >= 243"
 
@@ -136,7 +136,7 @@ def test_a_certain_law_has_nothing_to_test_but_what_it_excludes():
     law = np.array([0.0, 1.0, 0.0, 0.0])
     for wrong in (0, 3):
         codes = np.array([1] * 50 + [2] * wrong)
-        four = counts.code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
+        four = joint_tests.code_rows("exact", "m", codes, law, 2, 2, seed=0, draws=99)[4]
         assert (four["verdict"] == "rejected") == bool(wrong)
         assert four["note"] == (
             "3 of 53 sequences have probability zero" if wrong else "not run: needs more than one possible sequence"
@@ -191,7 +191,7 @@ def test_the_e_process_finds_a_fault_and_shards_come_in_any_order(law):
 
 
 def fake(method, p, repeat=0, layer="teacher-forced", **values):
-    return rows.row(layer, "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values)
+    return result_rows.row(layer, "log p", 100, p_value=p, method=method, repeat=repeat, effect=0.1, p_holm=p, **values)
 
 
 def test_a_rejection_that_does_not_repeat_is_inconclusive():
@@ -215,14 +215,14 @@ def test_holm_runs_over_decoders():
 
 
 def test_rows_without_holm_are_a_family_of_their_own():
-    made = [rows.row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate((0.02, 0.5, 0.6))]
+    made = [result_rows.row("paired", f"t{k}", 100, p_value=p, method="a") for k, p in enumerate((0.02, 0.5, 0.6))]
     assert verdict.verdicts(made, {}, 0.01)[0]["verdict"] == "consistent"
     assert made[0]["p_holm"] == pytest.approx(0.06) and made[0]["verdict"] == "not rejected"
 
 
 def test_tests_of_the_tests_are_no_verdict_and_nothing_tested_is_inconclusive():
     assert verdict.verdicts([fake("a", 1e-9, layer="mutants")], {}, 0.01) == []
-    not_run = rows.not_run("paired", "t", 3, "n >= 10 prompts", method="a")
+    not_run = result_rows.not_run("paired", "t", 3, "n >= 10 prompts", method="a")
     assert verdict.verdicts([not_run], {}, 0.01)[0]["verdict"] == "inconclusive"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, declared, layers, options, paths, study
+from parity.experiment import checks, layers, module_metadata, options, paths, study
 from parity.experiment.cells import cells, reference_of, variant, variant_key
 
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
@@ -88,15 +88,15 @@ def test_methods_of_one_name_in_two_kinds_are_two_methods(monkeypatch, tmp_path)
     (folder / "diffusion.py").write_text(
         'CLAIM = "lossy"\ndef diffusion(model, start, *, noise, speed: int = 3): ...\n'
     )
-    (tmp_path / "decoders/anysubset").symlink_to(declared.PACKAGE / "decoders/anysubset")
-    monkeypatch.setattr(declared, "PACKAGE", tmp_path)
-    for read in (declared.outline, options.option_schema):
+    (tmp_path / "decoders/anysubset").symlink_to(module_metadata.PACKAGE / "decoders/anysubset")
+    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    for read in (module_metadata.outline, options.option_schema):
         read.cache_clear()
     try:
         assert options.options("discrete", "diffusion", {}) == {"speed": 3}
         assert options.options("anysubset", "diffusion", {}) == {"steps": 64}
     finally:
-        for read in (declared.outline, options.option_schema):
+        for read in (module_metadata.outline, options.option_schema):
             read.cache_clear()
 
 
@@ -128,7 +128,7 @@ def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
 
 
 def test_a_module_that_declares_too_little_is_one_line_that_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(declared, "PACKAGE", tmp_path)
+    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
     for folder, file, text, parts in (
         ("metrics", "size.py", 'MEASURES = {"size": ("Size", "")}\nKINDS = ("discrete",)\ndef measure(s): ...\n',
          ["metrics/size.py", "'size'", "no direction"]),
@@ -138,12 +138,12 @@ def test_a_module_that_declares_too_little_is_one_line_that_names_it(tmp_path, m
     ):  # fmt: skip
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / file).write_text(text)
-        declared.outline.cache_clear()
+        module_metadata.outline.cache_clear()
         study.metrics.cache_clear()
         with pytest.raises(ConfigError) as error:
             study.metrics("discrete") if folder == "metrics" else layers.declared(folder.rpartition("/")[2])
         assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
-    declared.outline.cache_clear()
+    module_metadata.outline.cache_clear()
     study.metrics.cache_clear()
 
 

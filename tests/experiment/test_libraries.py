@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from parity.experiment import declared, study
+from parity.experiment import module_metadata, study
 from parity.experiment.options import KINDS, methods
 
 # Libraries that take a job longer than numpy does. What a stage needs for some jobs alone it imports in a function.
@@ -26,12 +26,14 @@ FAMILIES = [
 METRICS = sorted({f"parity.metrics.{name}" for kind in KINDS for name in study.metrics(kind)})
 SAMPLES = [f"parity.metrics.samples.{kind}" for kind in KINDS]
 LAYERS = [
-    f"parity.equality.layers.{kind}.{name}" for kind in KINDS for name in declared.modules(f"equality/layers/{kind}")
+    f"parity.equality.layers.{kind}.{name}"
+    for kind in KINDS
+    for name in module_metadata.modules(f"equality/layers/{kind}")
 ]
 TARGETS = [f"parity.equality.targets.{kind}" for kind in KINDS]
 # The modules of a stage's jobs, and which dear libraries they may bring.
 STAGES = {
-    "planning": (["parity.experiment.checks", "parity.experiment.sources"], {"pydantic"}),
+    "planning": (["parity.experiment.checks", "parity.experiment.code_digest"], {"pydantic"}),
     "models": (["parity.models.__main__", "parity.models.fetch"], {"pydantic"}),
     "inputs": (["parity.inputs.__main__", "parity.inputs.captions", "parity.inputs.tasks"], {"pydantic"}),
     "decode": (["parity.decode.__main__", *LOADING, *FAMILIES, *DECODERS], {"pydantic", "scipy"}),

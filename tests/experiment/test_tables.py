@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parity.experiment import cells, checks, given, pins, stand_in
+from parity.experiment import cells, checks, config_overlay, pins, stand_in
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config
 
@@ -41,7 +41,7 @@ def planned(raw, make=None):
     """What the rules plan of a configuration: the experiment and its cells."""
     raw = copy.deepcopy(raw)
     ready = pins.filled(stand_in.replaced(raw, make) if make else raw, lambda name: pins.NONE)
-    config = given.scaled(checks.load(ready))
+    config = config_overlay.scaled(checks.load(ready))
     checks.check_sources(config, PUBLISHED)
     prompts = read_prompts(config.image.prompts, most=checks.most_words(config.image)) if config.image else []
     return config, cells.cells(config, prompts)

@@ -7,7 +7,7 @@ import pytest
 from parity.base.errors import ConfigError, ParityError
 from parity.embedded import tokenizer
 from parity.experiment import prompts
-from parity.experiment.data import PromptSpec
+from parity.experiment.prompt_specs import PromptSpec
 
 PARTI = 'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\tsome note\n"a ""red"" cat"\tAnimals\tBasic\t\n'
 COCO = {

@@ -9,11 +9,11 @@ import torch
 
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
-from parity.decode.records import Shard
+from parity.decode.shard_io import Shard
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
-from parity.metrics import drafts, infilling, passes, shares, speed
-from parity.metrics.spread import prompt_groups
+from parity.metrics import draft_acceptance, infilling, passes, speed, time_breakdown
+from parity.metrics.standard_errors import prompt_groups
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
@@ -115,12 +115,12 @@ def continuous() -> SimpleNamespace:
     costs = {"target_conditions": [3, 3], "target_network_seconds": [1, 1], "target_head_seconds": [2, 2]}
     costs |= {"draft_head_seconds": [1, 1], "target_density_seconds": [0.5, 0.5]}
     cell = SimpleNamespace(shard=Shard(columns), costs={k: np.array(v, float) for k, v in costs.items()}, rows={})
-    cell.rows |= drafts.rows(cell)
+    cell.rows |= draft_acceptance.rows(cell)
     return cell
 
 
 def test_drafts_are_counted_where_they_were_verified():
-    found = drafts.measure(continuous())
+    found = draft_acceptance.measure(continuous())
     assert found["drafted"] == 4 and found["acceptance"] == 0.5 and found["accepted_drafts"] == 2
     assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
     assert found["target_conditions"] == 3 and found["draft_conditions"] is None
@@ -128,7 +128,7 @@ def test_drafts_are_counted_where_they_were_verified():
 
 
 def test_acceptance_by_place_and_on_the_grid():
-    kept = drafts.arrays(continuous())
+    kept = draft_acceptance.arrays(continuous())
     assert np.array_equal(kept["by_place"], [np.nan, 1, 0], equal_nan=True)
     assert np.array_equal(kept["by_cell"], [0.5, 0.5, np.nan], equal_nan=True)
 
@@ -137,14 +137,16 @@ def test_without_drafts_there_is_no_acceptance():
     cell = continuous()
     cell.shard.columns["accepted"] = np.full((2, 3), -1, np.int8)
     cell.shard.columns["accepted_drafts"] = np.array([-1, -1])
-    cell.rows = drafts.rows(cell)
-    found = drafts.measure(cell)
+    cell.rows = draft_acceptance.rows(cell)
+    found = draft_acceptance.measure(cell)
     assert found["acceptance"] is None and found["accepted_drafts"] is None and found["drafted"] == 0
     assert np.isnan(found["distance"])
-    assert np.isnan(drafts.arrays(cell)["by_cell"]).all() and shares.measure(cell)["test_share"] is None
+    assert (
+        np.isnan(draft_acceptance.arrays(cell)["by_cell"]).all() and time_breakdown.measure(cell)["test_share"] is None
+    )
 
 
 def test_shares_of_time_are_of_an_image():
-    found = shares.measure(continuous())
+    found = time_breakdown.measure(continuous())
     assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
     assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4

@@ -16,8 +16,8 @@ from PIL import Image
 
 import parity
 from parity.base.files import canonical, read_arrays, read_json, write_arrays, write_json
-from parity.decode.records import write_shard
-from parity.experiment import sources, study
+from parity.decode.shard_io import write_shard
+from parity.experiment import code_digest, study
 from parity.inputs import tasks
 from parity.metrics import measure, reference
 from parity.metrics.samples import continuous, discrete
@@ -228,7 +228,7 @@ def test_a_metric_is_one_file(tmp_path, direction, count, message):
     command = [sys.executable, "-m", "parity.metrics", "measure", *map(str, flags), "--shards", str(a.shards[0])]
     done = subprocess.run(
         command,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{sources.STATISTICS}"},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"},
         capture_output=True,
         text=True,
     )

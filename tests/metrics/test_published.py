@@ -17,8 +17,18 @@ from PIL import Image
 from parity.base.errors import ParityError
 from parity.base.files import digest, read_arrays, read_json, write_arrays, write_json
 from parity.base.weights import sha256
-from parity.decode.records import write_shard
-from parity.metrics import absent, cmmd, compared, fid, kid, manifold, pictures, protocols, seen
+from parity.decode.shard_io import write_shard
+from parity.metrics import (
+    cmmd,
+    fid,
+    judge_features,
+    kid,
+    manifold,
+    missing_reasons,
+    pictures,
+    protocols,
+    reference_features,
+)
 from parity.metrics import inception as score
 from parity.metrics.networks import contrastive, inception, vgg16
 from parity.models import fetch
@@ -65,16 +75,16 @@ def open_clips_own(folder, pixels, captions):
 
 
 def test_clip_score_is_open_clips(stand_in, pixels, tmp_path):
-    networks = seen.declared([manifest(tmp_path, "clip", stand_in / "clip")])
-    found = seen.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
+    networks = judge_features.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
     assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
-    other = seen.looked_at(lambda: pixels, CAPTIONS[::-1], networks, "clean")["cosine"]
+    other = judge_features.looked_at(lambda: pixels, CAPTIONS[::-1], networks, "clean")["cosine"]
     assert np.abs(found["cosine"] - other).max() > 1e-4
 
 
 def test_the_prefix_and_the_squeeze_are_the_protocols(stand_in, pixels, tmp_path):
-    networks = seen.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    networks = judge_features.declared([manifest(tmp_path, "clip", stand_in / "clip")])
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     squeezed = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False).permute(0, 2, 3, 1).numpy()
     wanted = {
@@ -82,7 +92,7 @@ def test_the_prefix_and_the_squeeze_are_the_protocols(stand_in, pixels, tmp_path
         "sjd": open_clips_own(stand_in / "clip", squeezed, CAPTIONS),
     }
     for protocol, expected in wanted.items():
-        found = seen.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
+        found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
         assert np.abs(found - expected).max() < 1e-6
     assert np.abs(wanted["lantern"] - wanted["sjd"]).max() > 1e-3
 
@@ -109,8 +119,8 @@ def test_openais_weights_have_openais_activation(stand_in, tmp_path, monkeypatch
 def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
     from transformers import CLIPModel
 
-    networks = seen.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
-    found = seen.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
+    networks = judge_features.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
+    found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
     net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
     ours = contrastive.pickscore_of(stand_in / "pickscore", "networks.pickscore")
     with torch.inference_mode():
@@ -120,9 +130,9 @@ def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
 
 
 def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
-    networks = seen.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
-    x = seen.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
-    y = seen.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
+    networks = judge_features.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
+    x = judge_features.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
+    y = judge_features.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
@@ -231,11 +241,11 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     spec = {"vgg16": read_json(manifest(tmp_path, "vgg16", file))}
     seen_by, expected = [], []
     for pictures_ in sides:
-        seen_by.append(seen.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
+        seen_by.append(judge_features.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
         with torch.inference_mode():
             expected.append(theirs(torch.from_numpy(pictures_).permute(0, 3, 1, 2))[0])
         assert np.abs(seen_by[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
-    assert seen.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
+    assert judge_features.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
     said = prc_features_to_metric(*expected, prc_neighborhood=3, prc_batch_size=10, save_cpu_ram=False, verbose=False)
     other = {"features": rng.normal(size=(16, 5))}
     sample = SimpleNamespace(
@@ -310,9 +320,9 @@ def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
     n, found = pictures.pictures(tmp_path / "p.npz", "reference", 4)
     assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
     assert pictures.statistics(tmp_path / "p.npz", "reference")["sigma"].shape == (5, 5)
-    said = compared.compared(tmp_path / "p.npz", {}, "clean")
+    said = reference_features.compared(tmp_path / "p.npz", {}, "clean")
     assert set(said) == {"mu", "sigma", "why"}
-    assert set(compared.compared(None, {}, "clean")) == {"why"}
+    assert set(reference_features.compared(None, {}, "clean")) == {"why"}
 
 
 BROKEN = {
@@ -392,7 +402,7 @@ def test_a_metric_without_its_network_says_so(tmp_path, pixels, monkeypatch):
     for name, network in wanted.items():
         assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
     assert found["protocol"] == protocols.name_with_digest("clean")
-    assert set(absent.NEEDS.values()) == {*wanted.values(), "vgg16"}
+    assert set(missing_reasons.NEEDS.values()) == {*wanted.values(), "vgg16"}
     found = measured(monkeypatch, cell(tmp_path, pixels), protocol="lantern")
     assert found["recall_why"] == "no network: networks.vgg16" and found["fid_why"] == "no network: networks.inception"
 
@@ -410,7 +420,7 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels,
     for k, picture in enumerate(pixels):
         Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
     out = tmp_path / "real.npz"
-    compared.run(
+    reference_features.run(
         argparse.Namespace(
             networks=networks, protocol="clean", reference=tmp_path / "real", count=0, device="cpu", out=out
         )

@@ -22,7 +22,7 @@ from parity.base.weights import sha256, unpickle
 from parity.decode.continuous import record
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
-from parity.experiment import checks, given, stand_in, weights
+from parity.experiment import checks, config_overlay, stand_in, weights
 from parity.experiment.cells import cells
 from parity.experiment.schema import Config
 from parity.experiment.validation import validate
@@ -379,7 +379,7 @@ def test_the_docs_configuration_says_what_differs(tmp_path):
     snippet = text.split("```yaml\n")[1].split("```")[0].replace(": ...", f": {'a' * 64}")
     file = tmp_path / "own.yaml"
     file.write_text(snippet, encoding="utf-8")
-    assert given.stands_alone([file], {})
+    assert config_overlay.stands_alone([file], {})
     section = validate(Config, yaml.safe_load(snippet), "").continuous
     sampling = section.sampling
     assert (sampling.temperature, sampling.clip, sampling.last, section.images) == (1.0, 0.0, "mean", 32)
@@ -387,10 +387,10 @@ def test_the_docs_configuration_says_what_differs(tmp_path):
         "temperature": 1.0, "clip": 0.0,
     }  # fmt: skip
     under = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
-    given.merge(under, {"continuous": {"sampling": {"steps": 100}}})
+    config_overlay.merge(under, {"continuous": {"sampling": {"steps": 100}}})
     assert under["continuous"]["sampling"]["clip"] == 4.0  # an overlay keeps what a file does not name
     (tmp_path / "scale.yaml").write_text("scale: 0.5\n", encoding="utf-8")
-    assert not given.stands_alone([tmp_path / "scale.yaml"], {})
+    assert not config_overlay.stands_alone([tmp_path / "scale.yaml"], {})
 
 
 def test_stand_ins_take_the_place_of_repositories(tmp_path):

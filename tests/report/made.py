@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from parity_certify.rows import row
+from parity_certify.result_rows import row
 
 from parity.base.files import publish, write_arrays, write_json
-from parity.decode.records import write_shard
+from parity.decode.shard_io import write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
 from parity.experiment.cells import Cell, cells, kinds, long_variant, text_tasks, variant

@@ -13,7 +13,7 @@ from PIL import Image
 
 from parity.embedded import scenes
 from parity.report import figures, maps
-from parity.report.labelling import spread
+from parity.report.label_placement import spread
 from parity.report.thumbnails import Column, sheets, thumbnail, worst_first
 
 

@@ -9,7 +9,7 @@ from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.metrics.layouts import FIGURES
-from parity.report import common, continuous, discrete, front, verdicts
+from parity.report import continuous, discrete, shared_sections, summary_page, verdicts
 from parity.report.blocks import Table
 from parity.report.collect import Files, gather
 from parity.report.format import ABSENT, pill
@@ -33,7 +33,7 @@ def test_a_column_says_which_network_is_missing():
     assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
     assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
     assert measured("recall")(ROW) == ABSENT  # nothing was said of it
-    others = list(common.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.IN_TABLES))
+    others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.IN_TABLES))
     [table] = [block for details in others for block in details.body]
     lines = dict(zip(heads(table), table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
@@ -41,8 +41,8 @@ def test_a_column_says_which_network_is_missing():
 
 
 def test_tables_name_the_protocol_with_its_digest():
-    assert common.measured_by([ROW, ROW]) == "Measured by protocol sjd 04de33dc."
-    assert common.measured_by([{"method": "ar"}]) == ""
+    assert shared_sections.measured_by([ROW, ROW]) == "Measured by protocol sjd 04de33dc."
+    assert shared_sections.measured_by([{"method": "ar"}]) == ""
 
 
 def test_vectors_of_published_models_are_judged_by_inception_and_others_by_our_classifier(gathered):
@@ -62,7 +62,7 @@ def test_vectors_of_published_models_are_judged_by_inception_and_others_by_our_c
     assert "Right" not in heads(after) and ". Measured by protocol torchfid50k fd913341." in after.caption
     line = dict(zip(heads(after), after.rows[0], strict=True))
     assert [line[name][:2] for name in ("IS", "FID")] == [("no network", "networks.inception")] * 2
-    assert front.quality(gathered, "continuous")[2] == "FID"
+    assert summary_page.quality(gathered, "continuous")[2] == "FID"
 
 
 def test_acceptance_has_a_column_a_slot_and_methods_that_draft_less_have_none():
@@ -95,9 +95,11 @@ def test_what_no_layer_tested_says_why():
 
 def test_columns_of_published_figures_that_nothing_stands_in_are_left_out(gathered):
     every = gathered.published
-    assert every["change"].notna().any() and "Published, from plain" in heads(common.published_table(every, {}, ""))
+    assert every["change"].notna().any() and "Published, from plain" in heads(
+        shared_sections.published_table(every, {}, "")
+    )
     bare = every.assign(change=None, our_change=None, difference=None)
-    shown = heads(common.published_table(bare, {}, ""))
+    shown = heads(shared_sections.published_table(bare, {}, ""))
     assert "Published" in shown and not {"Published, from plain", "Ours, from plain", "Difference"} & {*shown}
 
 
@@ -153,7 +155,7 @@ def test_pills_colours_and_figures_come_from_the_verdict_whatever_its_words(tmp_
         g = gather(settings, [], root=tmp_path)
         rows = g.summary[g.summary["role"] == "method"].to_dict("records")
         styles = [(pill(r).style, mark(r), r["mismatch"], r["own_options"]) for r in rows]
-        return set(g.summary["verdict"]), styles, front.points(g).to_dict("records")
+        return set(g.summary["verdict"]), styles, summary_page.points(g).to_dict("records")
 
     settings = made.folder(tmp_path, p={"gsd": 1e-9})
     words, styles, points = look()

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
-from parity.report import blocks, common, files, front, page, pictures
+from parity.report import blocks, files, page, pictures, shared_sections, summary_page
 from parity.report.blocks import Section
 from parity.report.collect import gather
-from parity.report.extras import Extra
+from parity.report.external_figures import Extra
 from parity.report.format import excerpt, visible
 from tests.report import made
 
@@ -264,7 +264,7 @@ def test_settings_of_the_page_are_those_given(gathered):
     """The configuration on the page can be run again: it is read back as what was asked for."""
     import yaml
 
-    code = next(b for b in common.environment(gathered).body if getattr(b, "form", "") == "code")
+    code = next(b for b in shared_sections.environment(gathered).body if getattr(b, "form", "") == "code")
     assert load(yaml.safe_load(code.text)) == gathered.settings
 
 
@@ -322,15 +322,16 @@ def test_the_change_of_a_figure_is_taken_prompt_by_prompt(gathered):
     row = g.rows("discrete").query("method == 'sjd'").iloc[0].to_dict()
     key = g.records["key"]
     g.records["clip"] = np.where(key == row["key"], 0.5, 0.7)
-    assert front.change(g, "discrete", row).text.startswith("-0.2")
+    assert summary_page.change(g, "discrete", row).text.startswith("-0.2")
     g.records.loc[key == row["key"], "clip"] += np.resize([0.6, -0.6], (key == row["key"]).sum())
-    assert "none seen" in front.change(g, "discrete", row).detail
+    assert "none seen" in summary_page.change(g, "discrete", row).detail
 
 
 def test_a_cell_without_speed_says_so(gathered):
     without = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
     none, some = (
-        re.findall('"Speed here"><span>(.*?)<', page.build("t", [front.verdicts(g)])[0]) for g in (without, gathered)
+        re.findall('"Speed here"><span>(.*?)<', page.build("t", [summary_page.verdicts(g)])[0])
+        for g in (without, gathered)
     )
     assert set(none) == {"not run"} and "not run" not in some and len(none) == len(some)
 
@@ -339,11 +340,14 @@ def test_time_on_a_gpu_is_shown_where_it_was_measured_the_faster_of_two_ways(tmp
     row = {"network": "LlamaGen-XL", "method": "sjd", "seconds an image, predicted": 2.0}
     rows = [row | {"seconds an image, predicted": 1.5}, row, row | {"network": "other"}, row | {"method": "ar"}]
     file = tmp_path / "gpu.json"
-    assert front.predicted(file) == {}
+    assert summary_page.predicted(file) == {}
     file.write_text(json.dumps({"measured": False, "decoders": rows}))
-    assert front.predicted(file) == {}
+    assert summary_page.predicted(file) == {}
     file.write_text(json.dumps({"measured": True, "decoders": rows}))
-    assert front.predicted(file) == {"sjd": "1.50 s an image of LlamaGen-XL", "ar": "2.00 s an image of LlamaGen-XL"}
+    assert summary_page.predicted(file) == {
+        "sjd": "1.50 s an image of LlamaGen-XL",
+        "ar": "2.00 s an image of LlamaGen-XL",
+    }
 
 
 def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from parity.experiment import study
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS, methods, options, plain_method
-from parity.report import common, published
+from parity.report import published, shared_sections
 from parity.report.published import COLUMNS, answers, beside, cut, read_published
 
 FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
@@ -64,8 +64,8 @@ def test_figures_of_different_networks_stand_beside_each_other_and_no_difference
     for networks in ({}, {"scenes": "another"}, None):
         table = beside(pd.DataFrame(lines), images(), VOCAB, (), networks)
         assert table["ours"].notna().all() and table["difference"].isna().all()
-        assert "Difference" not in [heading for heading, _ in common.published_table(table, {}, "").columns]
-    assert "Difference" in [heading for heading, _ in common.published_table(found(*lines), {}, "").columns]
+        assert "Difference" not in [heading for heading, _ in shared_sections.published_table(table, {}, "").columns]
+    assert "Difference" in [heading for heading, _ in shared_sections.published_table(found(*lines), {}, "").columns]
 
 
 def test_ratios_compare_as_they_are_and_seconds_do_not_compare():
@@ -180,14 +180,14 @@ def test_a_cell_that_has_the_figure_comes_before_one_more_alike_that_has_not():
 
 
 def test_a_study_shows_its_own_tables_first_and_others_what_differs(gathered):
-    assert gathered.published[common.worth_showing(gathered)]["table"].unique().tolist() == ["Table 1"]
+    assert gathered.published[shared_sections.worth_showing(gathered)]["table"].unique().tolist() == ["Table 1"]
     image = gathered.settings.image.model_copy(update={"study": []})
     gathered.settings = gathered.settings.model_copy(update={"image": image})
-    first = gathered.published[common.worth_showing(gathered)]
+    first = gathered.published[shared_sections.worth_showing(gathered)]
     assert len(first) and first["ours"].notna().all() and "ar" not in set(first["method"])
     assert first["difference"].isna().all()  # the embedded networks are no paper's
     gathered.published = pd.DataFrame(columns=COLUMNS)
-    assert common.worth_showing(gathered).empty and common.published(gathered).body[0].form == "empty"
+    assert shared_sections.worth_showing(gathered).empty and shared_sections.published(gathered).body[0].form == "empty"
 
 
 # --- the files

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from parity_certify.rows import row
+from parity_certify.result_rows import row
 
 from parity.report.page import build, sections
 from parity.report.self_tests import RIGHT, WRONG, outcome, planted, split

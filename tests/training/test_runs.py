@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import declared as read
+from parity.experiment import module_metadata as read
 from parity.training.runs import INSTALLS, declared, of_kind, runs
 
 NAMES = "vq text clip llamagen draft drafter llamagen8 xlnet judge kl classifier"

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from parity.decode.records import read_shard
+from parity.decode.shard_io import read_shard
 from tests.workflow.conftest import copied
 
 COMMAND = (sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "tiny.yaml")

@@ -41,7 +41,7 @@ def measure(sample) -> dict[str, float]:
 '''
 LAYER = '''"""Whether there are tokens at all."""
 
-from parity_certify import rows as R
+from parity_certify import result_rows as R
 
 ROLES = ("reference", "method")
 WHEN = "always"

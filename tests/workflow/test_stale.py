@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from parity.experiment import sources
-from parity.experiment.declared import PACKAGE
+from parity.experiment import code_digest
+from parity.experiment.module_metadata import PACKAGE
 from tests.workflow.conftest import EVERY, ROOT, copied, finish, jobs, runner
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
-STATISTICS = sources.STATISTICS / "parity_certify"
+STATISTICS = code_digest.STATISTICS / "parity_certify"
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
 EDITED += [STATISTICS / name for name in ("counts.py", "rows.py", "verdict.py", "teacher_forced.py")]
 
@@ -24,7 +24,7 @@ PLANS = '''"""The dry run after every edit, a forked process each: snakemake is 
 import json, os, sys
 from pathlib import Path
 import yaml
-from parity.experiment import checks, layers, paths, sources, study
+from parity.experiment import checks, layers, paths, code_digest, study
 from parity.inputs import readers
 from snakemake.cli import get_argument_parser, main
 
@@ -114,7 +114,9 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
     """Of modules that the same jobs import one is edited, in turn; an edit of any changes its digest. That a job
     imports nothing else is seen in CI, on jobs that were run."""
     planned = {output for _, output in plan}
-    known = {output: set(sources.closure(*modules)) for output, modules in named(project).items() if output in planned}
+    known = {
+        output: set(code_digest.closure(*modules)) for output, modules in named(project).items() if output in planned
+    }
     assert len(known) > 50
     importers = {p: frozenset(output for output, modules in known.items() if module_of(p) in modules) for p in EDITED}
     files = {str(project / p.relative_to(ROOT)): p for p in {jobs: p for p, jobs in importers.items()}.values()}
@@ -122,7 +124,7 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
     edited = project / "edited.py"
     for path in EDITED:
         edited.write_text(path.read_text() + "\nEDITED = 1\n")
-        assert sources.facts(edited)[0] != sources.facts(path)[0], path
+        assert code_digest.facts(edited)[0] != code_digest.facts(path)[0], path
     arguments = ["--cores", "2", "--resources", "gpu=0", "--configfile", "every.yaml", "-n"]
     done = subprocess.run(
         [sys.executable, "-c", PLANS, *arguments],
@@ -142,7 +144,7 @@ def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan)
 
 def test_writing_runs_nothing(project, snakemake, plan):
     """A comment and a docstring in a module that every verdict imports."""
-    file = project / "certify/src/parity_certify/rows.py"
+    file = project / "certify/src/parity_certify/result_rows.py"
     before = file.read_text()
     file.write_text(before.replace('"""', '"""Said at length. ', 1) + "\n# a comment\n")
     assert not jobs(snakemake("-n", config="every.yaml"))

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from parity.base import machine
-from parity.decode.records import read_shard
+from parity.decode.shard_io import read_shard
 from parity.experiment.options import KINDS, methods
 from tests.workflow.conftest import EVERY, ROOT, TINY, jobs
 

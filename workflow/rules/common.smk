@@ -33,14 +33,14 @@ from parity.experiment import cells as parity_cells
 from parity.experiment import prompts as parity_prompts
 from parity.experiment import (
     checks,
-    declared,
-    given,
+    module_metadata,
+    config_overlay,
     layers,
-    needs,
+    job_resources,
     options,
     paths,
     pins,
-    sources,
+    code_digest,
     stand_in,
     study,
 )
@@ -59,21 +59,23 @@ def workflow_file(name):
     return shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
 
-if not given.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
+if not config_overlay.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
 
     configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
 
 
-machine.use_package(sources.ROOT, sources.STATISTICS, alone=MAIN)
+machine.use_package(code_digest.ROOT, code_digest.STATISTICS, alone=MAIN)
 papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or ["assd", "cspd", "gsd", "sjd", "vvs"]
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
 try:
     machine.check_place(ROOT)
     said = workflow.config_settings.config if MAIN else {}
-    given_here = given.located(given.overlaid(config, said), workflow_file)
-    ready = pins.filled(stand_in.replaced(given_here, stand_in.make_stand_ins), pins.pin_reader(planned=workflow.dryrun))
-    EXPERIMENT = given.scaled(checks.load(given.located(ready, workflow_file)))
+    given_here = config_overlay.located(config_overlay.overlaid(config, said), workflow_file)
+    ready = pins.filled(
+        stand_in.replaced(given_here, stand_in.make_stand_ins), pins.pin_reader(planned=workflow.dryrun)
+    )
+    EXPERIMENT = config_overlay.scaled(checks.load(config_overlay.located(ready, workflow_file)))
     checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}

@@ -41,7 +41,7 @@ rule decode:
         shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
         compile=EXPERIMENT.compile,
         refill=EXPERIMENT.refill,
-        digest=lambda w: sources.digest(*decoding_code(BY_KEY[w.key])),
+        digest=lambda w: code_digest.digest(*decoding_code(BY_KEY[w.key])),
         code=lambda w: code_parameter(*decoding_code(BY_KEY[w.key])),
     message:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"

@@ -20,7 +20,7 @@ def kinds_but(own_rules):
 
 def code_parameter(*modules):
     """What a parameter says of code: the digest of all that `modules` import, and their names."""
-    return " ".join([sources.digest(*modules), *modules])
+    return " ".join([code_digest.digest(*modules), *modules])
 
 
 def code(*modules):
@@ -128,21 +128,25 @@ def memory(wildcards, attempt):
     found = cell_of_job(wildcards)
     if found:
         whole = "name" in wildcards.keys() and pictured(found.kind)
-        held = needs.samples(EXPERIMENT, len(PROMPTS), found) * needs.tokens(EXPERIMENT, found) if whole else 0
-        return needs.memory(EXPERIMENT, found.kind, found.spec["model"], held, attempt)
+        held = (
+            job_resources.samples(EXPERIMENT, len(PROMPTS), found) * job_resources.tokens(EXPERIMENT, found)
+            if whole
+            else 0
+        )
+        return job_resources.memory(EXPERIMENT, found.kind, found.spec["model"], held, attempt)
     if "model" not in wildcards.keys():
-        return needs.memory(EXPERIMENT, "anysubset", "xlnet", 0, attempt)
+        return job_resources.memory(EXPERIMENT, "anysubset", "xlnet", 0, attempt)
     kind = wildcards.get("kind", "discrete")
     model = wildcards.model if "kind" in wildcards.keys() else wildcards.model.rpartition("-")[0]
-    return needs.memory(EXPERIMENT, kind, model, 0, attempt)
+    return job_resources.memory(EXPERIMENT, kind, model, 0, attempt)
 
 
 def runtime(wildcards, attempt):
     """Minutes that a job may take before a cluster ends it: one that decodes, or one that looks at what was decoded."""
     found = cell_of_job(wildcards)
     if found and "shard" in wildcards.keys():
-        return needs.minutes(EXPERIMENT, len(PROMPTS), found, attempt)
-    return needs.minutes_beside(EXPERIMENT, len(PROMPTS), found, attempt) if found else 20 * attempt
+        return job_resources.minutes(EXPERIMENT, len(PROMPTS), found, attempt)
+    return job_resources.minutes_beside(EXPERIMENT, len(PROMPTS), found, attempt) if found else 20 * attempt
 
 
 def runtime_of_draws(wildcards, attempt):
@@ -180,7 +184,9 @@ def prompt_spec(wildcards):
 
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
-    return code_parameter("parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model))
+    return code_parameter(
+        "parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model)
+    )
 
 
 def task_data(wildcards):

@@ -64,7 +64,7 @@ rule reference:
         """
 
 
-rule compared:
+rule reference_features:
     input:
         networks=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("networks/")],
     output:
@@ -86,12 +86,12 @@ rule compared:
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
-        code=code("parity.metrics.__main__", "parity.metrics.compared"),
+        code=code("parity.metrics.__main__", "parity.metrics.reference_features"),
     message:
         "pictures to compare published models with"
     shell:
         r"""
-        python -m parity.metrics compared \
+        python -m parity.metrics reference-features \
             {params.networks} \
             --reference={params.reference:q} \
             --count {params.number} \

@@ -28,7 +28,7 @@ import numpy as np
 
 from parity_certify.errors import ParityError
 from parity_certify.files import digest
-from parity_certify.named import Loaded, duration, leaf, load, option
+from parity_certify.import_by_name import Loaded, duration, leaf, load, option
 
 TRANSFORMERS = "parity_certify.adapters.transformers"
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parity_certify.errors import ParityError
-from parity_certify.keys import row_key
 from parity_certify.laws import Law
+from parity_certify.seeding import row_key
 from parity_certify.store import Batch
 
 

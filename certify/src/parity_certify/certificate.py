@@ -8,10 +8,10 @@ import numpy as np
 from scipy import special
 
 from parity_certify import evidence, verdict
-from parity_certify.counts import digits
 from parity_certify.independence import dependent
+from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, first_of
-from parity_certify.rows import ALPHA, Row
+from parity_certify.result_rows import ALPHA, Row
 from parity_certify.verdict import Verdict
 
 TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals", "all four")

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify import rows as R
-from parity_certify.counts import TESTS, joint_rows, log_e, tv_bound
+from parity_certify import result_rows as R
 from parity_certify.independence import rows_independent
-from parity_certify.keys import row_key
+from parity_certify.joint_tests import TESTS, joint_rows, log_e, tv_bound
 from parity_certify.laws import Law
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 from parity_certify.store import Batch
 
 DRAWS = 9999

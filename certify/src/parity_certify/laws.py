@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify.counts import digits
 from parity_certify.errors import ParityError
+from parity_certify.joint_tests import digits
 
 CELLS = 20_000  # sequences, over all prompts, that are still counted one by one
 SUM = 1e-6  # how far a law's sum may be from one

@@ -18,16 +18,16 @@ import numpy as np
 from scipy import special
 
 from parity_certify import evidence
-from parity_certify import rows as R
+from parity_certify import result_rows as R
 from parity_certify.calls import Sample, runner, tasks
 from parity_certify.certificate import Certificate, concluded
-from parity_certify.counts import log_e
 from parity_certify.errors import ParityError
 from parity_certify.files import canonical
+from parity_certify.import_by_name import name_of
 from parity_certify.independence import LAGS
+from parity_certify.joint_tests import log_e
 from parity_certify.laws import Law
-from parity_certify.named import name_of
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from parity_certify.store import Batch, Store
 
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance

@@ -23,10 +23,10 @@ import numpy as np
 from parity_certify import evidence
 from parity_certify.calls import tokens_of
 from parity_certify.certificate import Certificate, concluded
-from parity_certify.counts import log_e
 from parity_certify.errors import ParityError
+from parity_certify.joint_tests import log_e
 from parity_certify.laws import Law
-from parity_certify.rows import ALPHA, Row
+from parity_certify.result_rows import ALPHA, Row
 from parity_certify.sampler import Drawn, check_settings
 from parity_certify.store import Batch
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from parity_certify import rows as R
-from parity_certify.counts import log_e, pool, total_variation
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.joint_tests import log_e, pool, total_variation
+from parity_certify.result_rows import Row
 
 
 def e_rows(shards: np.ndarray, law: np.ndarray, **place: Any) -> list[Row]:

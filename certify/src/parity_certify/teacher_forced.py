@@ -32,9 +32,9 @@ import torch
 from scipy import optimize, stats
 from torch import Tensor
 
-from parity_certify import rows as R
+from parity_certify import result_rows as R
 from parity_certify.errors import ParityError
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 Law = Callable[[int, int], Tensor | np.ndarray]
 BINS = 10  # of the PIT

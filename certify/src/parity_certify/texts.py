@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity_certify import rows as R
+from parity_certify import result_rows as R
 from parity_certify import verdict
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from parity_certify.teacher_forced import battery
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 
 Judged = dict[str, Any]
 Decoder = tuple[str, str]  # method, key

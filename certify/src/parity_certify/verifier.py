@@ -27,9 +27,9 @@ from parity_certify import evidence
 from parity_certify.calls import Sampled
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
+from parity_certify.import_by_name import name_of
 from parity_certify.laws import CELLS, Law, check_law, first_of
-from parity_certify.named import name_of
-from parity_certify.rows import ALPHA
+from parity_certify.result_rows import ALPHA
 from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.keys import row_key
+from parity_certify.seeding import row_key
 from torch import Tensor
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64

@@ -7,7 +7,7 @@ import argparse
 from typing import Any
 
 from parity_certify.__main__ import main
-from parity_certify.named import load, option
+from parity_certify.import_by_name import load, option
 
 
 def decoder(a: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from parity_certify import verdict
 from parity_certify.certificate import Certificate
-from parity_certify.named import name_of
+from parity_certify.import_by_name import name_of
 
 from parity.equality.exact import exact
 from parity.equality.targets import Decoder

@@ -16,7 +16,7 @@ from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
 from parity.decode.loop import Rows
-from parity.decode.records import is_whole, read_rows, read_shards, write_shard
+from parity.decode.shard_io import is_whole, read_rows, read_shards, write_shard
 from parity.decode.store import link, lock_shard, shard_file
 from parity.experiment.options import KINDS
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.canvas import Canvas
 from parity.decode.clock import Call
+from parity.decode.output_buffer import Canvas
 from parity.decoders.steps import Fill
-from parity.experiment.declared import constant
+from parity.experiment.module_metadata import constant
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, infilling
 
 PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed

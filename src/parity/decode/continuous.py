@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.canvas import Canvas, now
 from parity.decode.clock import Call
+from parity.decode.output_buffer import Canvas, now
 from parity.decoders.steps import Draw
 from parity.experiment.options import needs
 from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, draw_order

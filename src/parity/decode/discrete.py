@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.canvas import Canvas
 from parity.decode.clock import Call
+from parity.decode.output_buffer import Canvas
 from parity.decode.queue import Queue
 from parity.decoders.line import end_of
 from parity.decoders.steps import Step

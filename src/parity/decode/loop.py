@@ -25,8 +25,8 @@ from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
 from parity.decode.clock import clocked
 from parity.decode.queue import Queue
-from parity.decode.records import Shard, join
-from parity.experiment.declared import constant
+from parity.decode.shard_io import Shard, join
+from parity.experiment.module_metadata import constant
 from parity.experiment.options import needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
 

@@ -10,7 +10,7 @@ Of a decoder of your own: `parity certify decoder`.
     calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
 
 --out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}, a layer what it has beside
-its rows. See parity_certify.rows for a row. What a command needs of a kind, method or layer is imported by name,
+its rows. See parity_certify.result_rows for a row. What a command needs of a kind, method or layer is imported by name,
 so that a job depends on the sources of its own alone.
 """
 
@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from parity_certify.named import leaf
+from parity_certify.import_by_name import leaf
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.files import write_json

@@ -16,10 +16,10 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from parity_certify import counts as C
-from parity_certify import rows as R
+from parity_certify import joint_tests as C
+from parity_certify import result_rows as R
 from parity_certify import sequential, teacher_forced
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from scipy import stats
 
 from parity.base.noise import counted_noise

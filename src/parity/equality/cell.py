@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.files import read_arrays, read_json, write_arrays
-from parity.decode.records import Shard, join, read_rows, read_shards, rows_of
+from parity.decode.shard_io import Shard, join, read_rows, read_shards, rows_of
 
 
 @dataclass

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from parity_certify import rows as R
-from parity_certify.named import name_of
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.import_by_name import name_of
+from parity_certify.result_rows import Row
 
 from parity.decoders.steps import Step
 from parity.equality.targets import Decoder, Target

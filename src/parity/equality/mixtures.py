@@ -13,9 +13,9 @@ resolution).
 from typing import Any
 
 import numpy as np
-from parity_certify import rows as R
-from parity_certify.counts import joint_rows
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.joint_tests import joint_rows
+from parity_certify.result_rows import Row
 from scipy import spatial, stats
 
 from parity.base.errors import ParityError

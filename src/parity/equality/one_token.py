@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 from scipy import stats
 from torch import Tensor
 

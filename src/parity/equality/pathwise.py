@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify import rows as R
-from parity_certify.counts import digits
-from parity_certify.named import name_of
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.import_by_name import name_of
+from parity_certify.joint_tests import digits
+from parity_certify.result_rows import Row
 from scipy import stats
 
 from parity.base.errors import ParityError

@@ -14,9 +14,9 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.data import MOST
-from parity.experiment.declared import constant, modules
+from parity.experiment.module_metadata import constant, modules
 from parity.experiment.options import KINDS, claim, needs, on_enumerable, options, plain, small
+from parity.experiment.prompt_specs import MOST
 from parity.experiment.schema import Config, TextSection, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws

@@ -13,7 +13,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
-from parity.experiment.declared import constant
+from parity.experiment.module_metadata import constant
 from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, TextSection, TextTasks

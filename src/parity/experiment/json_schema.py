@@ -14,7 +14,7 @@ from typing import Any
 from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.declared import docstring
+from parity.experiment.module_metadata import docstring
 from parity.experiment.options import KINDS, methods, option_schema, plain_method
 from parity.experiment.schema import Config
 

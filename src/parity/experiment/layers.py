@@ -9,7 +9,7 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.experiment import paths
 from parity.experiment.cells import Cell, reference_of
-from parity.experiment.declared import modules, require
+from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import coupled, needs, walked
 from parity.experiment.schema import Config
 

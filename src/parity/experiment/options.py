@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from parity.base.errors import ConfigError
-from parity.experiment.declared import constant, function, modules
-from parity.experiment.fields import Word
+from parity.experiment.config_types import Word
+from parity.experiment.module_metadata import constant, function, modules
 from parity.experiment.validation import validate
 
 KINDS = {

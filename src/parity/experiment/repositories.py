@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from parity.experiment.fields import HUB, PINNED, File, Hex64, Strict
+from parity.experiment.config_types import HUB, PINNED, File, Hex64, Strict
 
 
 def pinned(value: str) -> str:

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from parity.experiment.data import Networks, PromptSpec
-from parity.experiment.fields import File, Hex64, Name, Scalar, Strict, Word
+from parity.experiment.config_types import File, Hex64, Name, Scalar, Strict, Word
+from parity.experiment.prompt_specs import Networks, PromptSpec
 from parity.experiment.repositories import TextModel, WeightsSpec
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says

@@ -14,8 +14,8 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
-from parity.experiment import pins, sources
-from parity.experiment.declared import function, modules
+from parity.experiment import code_digest, pins
+from parity.experiment.module_metadata import function, modules
 from parity.experiment.options import options
 from parity.experiment.schema import Config, ContinuousSection, ModelSpec
 from parity.experiment.validation import validate
@@ -39,7 +39,7 @@ def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")
     for name in names:
         if name not in known:
             raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(known)}")
-    folders = {name: where / f"{name}-{sources.digest(f'parity.stand_ins.{name}')}" for name in names}
+    folders = {name: where / f"{name}-{code_digest.digest(f'parity.stand_ins.{name}')}" for name in names}
     if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:
         command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from parity.base.errors import ConfigError
-from parity.experiment.declared import constant, modules, require
+from parity.experiment.module_metadata import constant, modules, require
 
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
 SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings beside a method's options

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, header, sums
-from parity.experiment.data import NetworkSpec
-from parity.experiment.declared import PACKAGE, constant, modules
-from parity.experiment.fields import HUB
+from parity.experiment.config_types import HUB
+from parity.experiment.module_metadata import PACKAGE, constant, modules
 from parity.experiment.options import needs
-from parity.experiment.places import check_place, released
+from parity.experiment.prompt_specs import NetworkSpec
+from parity.experiment.remote_parts import check_place, released
 from parity.experiment.repositories import TextModel
 from parity.experiment.schema import ContinuousSection, ModelSpec
 

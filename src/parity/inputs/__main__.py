@@ -14,7 +14,7 @@ from parity.base.files import read_json
 
 
 def write_prompts(a: argparse.Namespace) -> None:
-    from parity.experiment.data import PromptSpec
+    from parity.experiment.prompt_specs import PromptSpec
     from parity.experiment.validation import validate
     from parity.inputs.prompts import write
 

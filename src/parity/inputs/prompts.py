@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from parity.base.files import write_json
-from parity.experiment.data import PromptSpec
+from parity.experiment.prompt_specs import PromptSpec
 from parity.experiment.prompts import read_prompts
 
 

@@ -27,7 +27,7 @@ from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import take_device
 from parity.base.files import write_json
 from parity.equality.cell import CellFiles
-from parity.experiment.declared import modules
+from parity.experiment.module_metadata import modules
 from parity.metrics import measure
 from parity.metrics.render import render
 

@@ -1,11 +1,11 @@
 """python -m parity.metrics COMMAND ... : pictures, and the figures of cells.
 
-reference      pictures that quality is compared with, and their features
-compared       the same for published models: the user's own, as the declared networks see them
-export         pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
-measure        figures of a cell, a record per row, arrays for the pages: a part of `parity.measure`
-accuracy       of a text model itself: last words and multiple choice
-drafted-trees  how alike drafted sequences, and features by their distance, are
+reference           pictures that quality is compared with, and their features
+reference-features  the same for published models: the user's own, as the declared networks see them
+export              pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
+measure             figures of a cell, a record per row, arrays for the pages: a part of `parity.measure`
+accuracy            of a text model itself: last words and multiple choice
+drafted-trees       how alike drafted sequences, and features by their distance, are
 
 Each is a module of this package that has run(arguments); it is imported by name, as are the kinds of model.
 """
@@ -16,7 +16,7 @@ import json
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import take_device
-from parity.experiment.declared import modules
+from parity.experiment.module_metadata import modules
 
 SHARED = ("checkpoint", "threads", "device")
 
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         each.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     reference.add_argument("--folder", default="", help="of the user's own pictures")
     reference.add_argument("--count", type=int, required=True)
-    compared = commands.add_parser("compared")
+    compared = commands.add_parser("reference-features")
     arguments(compared, "networks*", "out", "threads", "device")
     compared.add_argument("--reference", default="", help="a folder of pictures, or an .npz; '' for none")
     compared.add_argument("--count", type=int, default=0, help="pictures of it; 0 for all")

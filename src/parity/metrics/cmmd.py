@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.absent import absent
-from parity.metrics.spread import half_jackknife
+from parity.metrics.missing_reasons import absent
+from parity.metrics.standard_errors import half_jackknife
 
 KINDS = ("discrete", "continuous")
 MEASURES = {"cmmd": ("CMMD", "", "lower")}

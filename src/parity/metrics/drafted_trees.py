@@ -2,7 +2,7 @@
 sec. 3, figs. 2, 3).
 
 Along plain sampling's own images, the target and the drafter are fed what was drawn. Writes two figures for the report
-(`report.extras.Extra`).
+(`report.external_figures.Extra`).
 """
 
 import argparse
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from parity.base.files import read_json, write_json
-from parity.decode.records import read_shards, rows_of
+from parity.decode.shard_io import read_shards, rows_of
 from parity.decoders.candidates import dynamic
 from parity.decoders.discrete.vvs import similarity
 from parity.experiment.options import options

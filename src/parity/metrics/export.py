@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.decode.records import read_rows, read_shard
-from parity.experiment.data import PromptSpec
+from parity.decode.shard_io import read_rows, read_shard
+from parity.experiment.prompt_specs import PromptSpec
 from parity.experiment.prompts import every
 from parity.experiment.validation import validate
 from parity.metrics.layouts import exported, keep

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import linalg
 
 from parity.base.errors import ParityError
-from parity.metrics.absent import absent
-from parity.metrics.spread import half_jackknife
+from parity.metrics.missing_reasons import absent
+from parity.metrics.standard_errors import half_jackknife
 
 KINDS = ("discrete", "continuous")
 MEASURES = {"fid": ("FID", "", "lower")}

@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json
-from parity.decode.records import Shard, join, read_rows, read_shards
+from parity.decode.shard_io import Shard, join, read_rows, read_shards
 
 
 @dataclass

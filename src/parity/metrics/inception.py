@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.metrics.absent import absent
+from parity.metrics.missing_reasons import absent
 
 KINDS = ("continuous", "discrete")
 MEASURES = {"is": ("IS", "", "higher")}

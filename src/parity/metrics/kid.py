@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.errors import ParityError
-from parity.metrics.absent import absent
+from parity.metrics.missing_reasons import absent
 
 KINDS = ("discrete",)
 MEASURES = {"kid": ("KID", "", "lower")}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.metrics.spread import mean_and_error
+from parity.metrics.standard_errors import mean_and_error
 from parity.models.discrete.protocol import TokenModel
 
 KINDS = ("discrete",)

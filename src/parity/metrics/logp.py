@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.metrics.spread import means
+from parity.metrics.standard_errors import means
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling
 
 KINDS = ("anysubset",)

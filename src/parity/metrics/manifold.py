@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.metrics.absent import absent
+from parity.metrics.missing_reasons import absent
 from parity.metrics.protocols import recipe
-from parity.metrics.spread import half_jackknife
+from parity.metrics.standard_errors import half_jackknife
 
 KINDS = ("discrete",)
 MOST = 10_000  # pictures of a side
@@ -60,7 +60,7 @@ def precision_recall_errors(
 
 
 def column_of(protocol: str) -> str:
-    """Which of the columns of `metrics.seen` a protocol's manifolds are of."""
+    """Which of the columns of `metrics.judge_features` a protocol's manifolds are of."""
     named = recipe(protocol).get("manifold", "") if protocol else ""
     return named or "features"
 

@@ -25,7 +25,7 @@ from parity.base.files import write_arrays, write_json
 from parity.experiment import study
 from parity.metrics.files import Files
 from parity.metrics.protocols import name_with_digest
-from parity.metrics.spread import flat
+from parity.metrics.standard_errors import flat
 from parity.metrics.tables import write_table
 
 

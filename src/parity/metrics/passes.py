@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.spread import bootstrap_interval, mean_and_error
+from parity.metrics.standard_errors import bootstrap_interval, mean_and_error
 
 KINDS = ("discrete",)
 MEASURES = {

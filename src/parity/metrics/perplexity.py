@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.metrics.spread import means
+from parity.metrics.standard_errors import means
 from parity.models.anysubset.causal import log_probabilities
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.absent import absent
-from parity.metrics.spread import mean_and_error
+from parity.metrics.missing_reasons import absent
+from parity.metrics.standard_errors import mean_and_error
 
 KINDS = ("discrete",)
 MEASURES = {"pickscore": ("PickScore", "", "higher")}

@@ -1,5 +1,5 @@
 """The pictures that embedded models are compared with, and what their own network sees in them: fresh renderings, or a
-folder of the user's. For published models see `metrics.compared`."""
+folder of the user's. For published models see `metrics.reference_features`."""
 
 import argparse
 import importlib

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parity.base.files import read_json, write_arrays
-from parity.decode.records import read_shard
+from parity.decode.shard_io import read_shard
 
 
 def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:

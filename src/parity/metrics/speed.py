@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.metrics.passes import free_tokens
-from parity.metrics.spread import mean_and_error, ratio_and_error
+from parity.metrics.standard_errors import mean_and_error, ratio_and_error
 
 KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {

@@ -6,7 +6,7 @@ import numpy as np
 
 from parity.embedded import stories
 from parity.metrics import sandbox
-from parity.metrics.spread import means
+from parity.metrics.standard_errors import means
 
 KINDS = ("anysubset",)
 MEASURES = {"passed": ("pass@1", "", "higher")}

@@ -16,8 +16,8 @@ from parity.base.errors import ParityError
 from parity.base.files import header, sums
 from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
 from parity.experiment import checks, weights
-from parity.experiment.data import NetworkSpec
-from parity.experiment.fields import HUB
+from parity.experiment.config_types import HUB
+from parity.experiment.prompt_specs import NetworkSpec
 from parity.experiment.repositories import TextModel, WeightsSpec, repository
 from parity.experiment.schema import ContinuousSection, ModelSpec
 from parity.experiment.validation import validate

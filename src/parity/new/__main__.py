@@ -17,7 +17,7 @@ from pathlib import Path
 
 from parity.base.command import one_line
 from parity.base.errors import ParityError
-from parity.experiment.declared import PACKAGE, modules
+from parity.experiment.module_metadata import PACKAGE, modules
 from parity.experiment.options import KINDS, methods, plain_method
 
 ROOT = PACKAGE.parents[1]
@@ -62,7 +62,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.spread import means
+from parity.metrics.standard_errors import means
 
 KINDS = ("{kind}",)
 MEASURES = {{"{name}": ("distinct tokens of a row", "", "none")}}  # its figures: label, unit, which way is better

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from parity.report import common, tables
+from parity.report import shared_sections, tables
 from parity.report.blocks import Details, Section, Table, Terms, Words
 from parity.report.collect import Gathered
 from parity.report.format import Entry, missing, plain, plus_minus
@@ -51,8 +51,8 @@ def describe_task(task: str, settings: dict[str, Any]) -> str:
 
 
 def sections(g: Gathered) -> Iterator[Section]:
-    yield Section("text", "Text", common.verdict_table(g, KIND, VERDICTS), READING, *tasks(g))
-    if plots := common.sweep_plots(g, KIND, SWEPT):
+    yield Section("text", "Text", shared_sections.verdict_table(g, KIND, VERDICTS), READING, *tasks(g))
+    if plots := shared_sections.sweep_plots(g, KIND, SWEPT):
         yield Section("text-sweeps", "Text: by setting", *plots)
     if g.accuracy:
         yield Section("text-accuracy", "Text: last word and multiple choice", accuracy_table(g.accuracy))
@@ -65,10 +65,13 @@ def tasks(g: Gathered) -> Iterator[Any]:
         not_run = own["code_not_run"].dropna().unique() if "code_not_run" in own else ()
         yield from (f"pass@1 not run: {why}." for why in not_run)
         of_task = [] if len(not_run) else OF_TASK.get(str(task), [])
-        rows, first = common.relabelled(own), g.records.sort_values("id", kind="stable").groupby("key")["text"].first()
+        rows, first = (
+            shared_sections.relabelled(own),
+            g.records.sort_values("id", kind="stable").groupby("key")["text"].first(),
+        )
         columns = [tables.METHOD, *tables.COST, *tables.CLOCK, *of_task, *COLUMNS]
         yield show(rows, columns, describe_task(str(task), read(given)), mark)
-        yield from common.other_figures(KIND, rows, SHOWN)
+        yield from shared_sections.other_figures(KIND, rows, SHOWN)
         wrote = Terms([(row["label"], first[row["key"]]) for row in rows if row["role"] != "control"])
         yield Details("What the methods wrote for the first row", [wrote])
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
-from parity.decode.records import Shard, read_shards
+from parity.decode.shard_io import Shard, read_shards
 from parity.experiment import layers, paths, weights
 from parity.experiment.cells import (
     Cell,
@@ -41,9 +41,9 @@ from parity.experiment.study import measures
 from parity.metrics.statistics import compare
 from parity.metrics.tables import read_table
 from parity.report import published
-from parity.report.extras import Extra, read_extra
-from parity.report.few import too_few_of
+from parity.report.external_figures import Extra, read_extra
 from parity.report.settings import labels
+from parity.report.underpowered import too_few_of
 from parity.report.verdicts import Tested, judge, of_run, untested
 
 JUDGED = (

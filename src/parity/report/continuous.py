@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from parity.experiment.schema import HeadSpec
-from parity.report import common, maps, tables
+from parity.report import maps, shared_sections, tables
 from parity.report.blocks import Section, Strip, Words
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot
@@ -111,8 +111,8 @@ def describe_settings(row: Mapping[str, Any]) -> str:
 
 
 def sections(g: Gathered) -> Iterator[Section]:
-    yield Section("continuous", "Continuous tokens", common.verdict_table(g, KIND, VERDICTS), *groups(g))
-    if plots := common.sweep_plots(g, KIND, SWEPT):
+    yield Section("continuous", "Continuous tokens", shared_sections.verdict_table(g, KIND, VERDICTS), *groups(g))
+    if plots := shared_sections.sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", *plots)
     laws = [("Likelihood ratios", ratios(g), RATIOS), ("Law of one token", one_token(g), ONE_TOKEN)]
     body = [b for name, t, caption in laws if len(t) for b in (Words(name, "heading"), any_table(t, caption))]
@@ -126,10 +126,10 @@ def groups(g: Gathered) -> Iterator[Any]:
     """A table, pictures and the places of kept drafts for each model, settings and batch."""
     cells, every = {c.key: c for c in g.files.cells}, g.rows(KIND)
     for number, (_, own) in enumerate(every.groupby(["model", "sampling", "batch"], sort=False)):
-        rows = common.relabelled(own)
-        caption = ". ".join(filter(None, (describe_settings(rows[0]), common.measured_by(rows))))
+        rows = shared_sections.relabelled(own)
+        caption = ". ".join(filter(None, (describe_settings(rows[0]), shared_sections.measured_by(rows))))
         yield show(rows, columns(rows), caption, mark)
-        yield from common.other_figures(KIND, rows, SHOWN)
+        yield from shared_sections.other_figures(KIND, rows, SHOWN)
         for row in rows:
             uris = [thumbnail(picture, 96) for picture in g.files.pixels(cells[row["key"]])[:PICTURES]]
             yield Strip(row["label"] + f" ({row['role']})" * (row["role"] != "method"), uris)
@@ -156,7 +156,7 @@ def ratios(g: Gathered) -> pd.DataFrame:
 
 def one_token(g: Gathered) -> pd.DataFrame:
     """A line per name of what the tests of one token's law say."""
-    rows, result = common.labelled(g), []
+    rows, result = shared_sections.labelled(g), []
     rows = rows[(rows["kind"] == KIND) & (rows["layer"] == "teacher-forced") & (rows["repeat"] == 0)]
     for label, own in rows.groupby("label", sort=False):
         tests = own[own["decides"].astype(bool)]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from parity.experiment import weights
 from parity.experiment.cells import Cell
-from parity.report import common, maps, pictures, tables
+from parity.report import maps, pictures, shared_sections, tables
 from parity.report.blocks import Details, Plot, Section, Sides, Words
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot, speed_quality
@@ -101,11 +101,11 @@ def groups(g: Gathered, columns: list[Column], caption: str, others: bool = Fals
     for (model, sampling), own in every:
         if len(every) > 1:
             yield Words(f"{model}, {pairs(read(sampling), ' ')}", "heading")
-        rows = common.relabelled(own)
-        yield show(rows, columns, f"{caption} {common.measured_by(rows)}".strip(), mark)
+        rows = shared_sections.relabelled(own)
+        yield show(rows, columns, f"{caption} {shared_sections.measured_by(rows)}".strip(), mark)
         if others:
             yield from serving(rows)
-            yield from common.other_figures(KIND, rows, IN_TABLES)
+            yield from shared_sections.other_figures(KIND, rows, IN_TABLES)
 
 
 def sections(g: Gathered) -> Iterator[Section]:
@@ -118,7 +118,7 @@ def sections(g: Gathered) -> Iterator[Section]:
     yield Section("image-pictures", "Images: pictures and replay", *pictures.blocks(g))
     yield Section("image-cost", "Images: passes and time", *groups(g, COST, COSTS, others=True))
     yield Section("image-acceptance", "Images: where decoders gain", *acceptance(g, rows))
-    yield Section("image-verdicts", "Images: verdicts in full", common.verdict_table(g, KIND, VERDICTS))
+    yield Section("image-verdicts", "Images: verdicts in full", shared_sections.verdict_table(g, KIND, VERDICTS))
 
 
 VERDICTS = (

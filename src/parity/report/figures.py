@@ -18,7 +18,7 @@ from scipy import stats
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
 from parity.report.blocks import Plot, Words
-from parity.report.labelling import Named, label_points, shade
+from parity.report.label_placement import Named, label_points, shade
 
 matplotlib.use("Agg")
 STYLE = {

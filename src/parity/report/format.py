@@ -115,7 +115,7 @@ def interval(value: Any, low: Any, high: Any) -> Entry:
 
 
 def grey(entry: Entry, kind: Any = "") -> Entry:
-    """A figure that says nothing (`report.few`): class "few", and why."""
+    """A figure that says nothing (`report.underpowered`): class "few", and why."""
     return Entry(entry.text, f"{entry.detail} too few {'texts' if kind == 'anysubset' else 'images'}".strip(), "few")
 
 
@@ -167,6 +167,6 @@ def pill(row: Mapping[str, Any], *more: str) -> Entry:
 
 
 def chip(outcome: Any, note: Any = "") -> Entry:
-    """What a test came to (`parity_certify.rows`) as a coloured label; a figure, such as a bound, is plain."""
+    """What a test came to (`parity_certify.result_rows`) as a coloured label; a figure, such as a bound, is plain."""
     text = words(outcome, NOT_RUN)
     return Entry(text, words(note), f"chip {OUTCOMES.get(text, 'plain')}")

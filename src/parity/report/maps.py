@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from parity.report.figures import STYLE, Drawing, Look, wrapped
-from parity.report.labelling import Named, dark, label_ends
+from parity.report.label_placement import Named, dark, label_ends
 
 Widths = Mapping[str, int]
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from parity.base.files import publish
 from parity.experiment.stand_in import BANNER
-from parity.report import common, files, front
+from parity.report import files, shared_sections, summary_page
 from parity.report.blocks import Grid, Plot, Section, walk
 from parity.report.collect import Gathered
 from parity.report.format import visible
@@ -63,7 +63,13 @@ def sections(gathered: Gathered) -> list[Section]:
         import_module(f"parity.report.{kind}").sections for kind in gathered.kinds
     ]
     own = [section for leaf in leaves for section in leaf(gathered)]
-    return [front.verdicts(gathered), *common.study(gathered), *own, *common.closing(gathered), files.section(gathered)]
+    return [
+        summary_page.verdicts(gathered),
+        *shared_sections.study(gathered),
+        *own,
+        *shared_sections.closing(gathered),
+        files.section(gathered),
+    ]
 
 
 def figure_data(parts: list[Section]) -> dict[str, pd.DataFrame]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from parity.base.errors import ParityError
-from parity.decode.records import Shard
+from parity.decode.shard_io import Shard
 from parity.report import thumbnails
 from parity.report.blocks import Grid, Packed, Words, packed
 from parity.report.collect import Gathered

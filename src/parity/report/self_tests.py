@@ -6,7 +6,7 @@ import pandas as pd
 
 from parity.report.format import missing
 
-ALPHA = 0.05  # as in parity_certify.rows
+ALPHA = 0.05  # as in parity_certify.result_rows
 CORRECT = "none"  # the fault of a decoder that has none
 RIGHT, WRONG = "as it must", "not as it must"
 

@@ -81,7 +81,7 @@ def measured(name: str, scale: float = 1.0) -> Maker:
             return unmeasured(row, name)
         figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
         shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
-        too_few = words(row.get("too_few")).split()  # `report.few`
+        too_few = words(row.get("too_few")).split()  # `report.underpowered`
         return form.grey(shown, row.get("kind")) if name in too_few else shown
 
     return entry

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 from parity_certify.verdict import columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import SMALL, needs, on_enumerable, options, plain
 from parity.experiment.schema import Config
-from parity.report.reach import Scope, add_reach
 from parity.report.settings import variant as name_of
+from parity.report.verdict_scope import Scope, add_reach
 
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
 

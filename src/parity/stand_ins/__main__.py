@@ -15,7 +15,7 @@ from parity.base.command import arguments, one_line
 from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.declared import modules
+from parity.experiment.module_metadata import modules
 
 
 def entry(name: str, folder: Path) -> dict[str, Any]:

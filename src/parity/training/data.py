@@ -17,7 +17,7 @@ from torch import Tensor
 
 from parity.base.weights import sha256
 from parity.embedded import classes, scenes, stories
-from parity.experiment.sources import digest
+from parity.experiment.code_digest import digest
 from parity.models.continuous import kl
 from parity.models.discrete import vq
 from parity.training.recipe import Job

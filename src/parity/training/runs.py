@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from parity.base.errors import ConfigError
-from parity.experiment.declared import constant, modules, require
+from parity.experiment.module_metadata import constant, modules, require
 
 INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # targets
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"

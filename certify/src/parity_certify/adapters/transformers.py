@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from parity_certify.calls import Sampled
-from parity_certify.counts import digits
 from parity_certify.errors import ParityError
 from parity_certify.faults import Suspect
 from parity_certify.faults import suspects as of_loop
+from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, absorbed, check_law, check_prompts, check_size, first_of
 
 SPECULATIVE = (  # how tokens are drafted: no part of the law

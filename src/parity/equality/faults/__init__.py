@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 
 class Trial(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from torch import Tensor, where, zeros_like
 
 from parity.base.noise import Noise

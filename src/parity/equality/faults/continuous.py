@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from parity_certify.counts import TESTS, joint_rows, total_variation, tv_interval
-from parity_certify.rows import Row
+from parity_certify.joint_tests import TESTS, joint_rows, total_variation, tv_interval
+from parity_certify.result_rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise

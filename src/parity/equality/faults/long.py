@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise
@@ -21,7 +21,7 @@ from parity.decoders.steps import Step
 from parity.decoders.verification import race
 from parity.equality.faults import Trial, altered
 from parity.equality.long.discrete import targets
-from parity.equality.scores import TESTS
+from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 
 OWN = 32  # rows of a batch, as in the default run
 SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches

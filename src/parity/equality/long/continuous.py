@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from parity_certify import rows as R
-from parity_certify.keys import row_key
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from scipy import stats
 from torch import Tensor
@@ -29,7 +29,7 @@ from parity.base.noise import counted_noise
 from parity.decode.continuous import record
 from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
 from parity.equality.long.reuse import Recorder, reuse_row
-from parity.equality.scores import by_agreement, score_rows
+from parity.equality.martingale_tests import by_agreement, score_rows
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning

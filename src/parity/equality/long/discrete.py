@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from parity_certify.keys import row_key
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from torch import Tensor
 
@@ -28,7 +28,7 @@ from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
 from parity.equality.long.reuse import Recorder, reuse_row
-from parity.equality.scores import by_agreement, log_scores, score_rows, support_row
+from parity.equality.martingale_tests import by_agreement, log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.discrete.hashed import Guided, HashedTable

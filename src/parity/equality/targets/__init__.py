@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.base.errors import ParityError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.counts import code_rows, digits
-from parity_certify.keys import row_key
-from parity_certify.rows import Row
+from parity_certify.joint_tests import code_rows, digits
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 from torch import Tensor
 
 from parity.base.errors import ParityError

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parity.embedded.scenes import ground_truth
-from parity.metrics import seen
+from parity.metrics import judge_features
 from parity.metrics.files import Files
 from parity.metrics.networks import classifier
 from parity.models.continuous import load
@@ -37,11 +37,16 @@ class Sample:
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
         """Features [n, d], logits [n, classes], and whether an image is read as what it was to show: right [n]; of
-        published models what the declared networks see (`metrics.seen`)."""
+        published models what the declared networks see (`metrics.judge_features`)."""
         if own := looked_at(self.pixels, self.manifest, self.device):
             return own
-        networks, captions = seen.declared(self.files.networks), self.classes if "captions" in self.manifest else None
-        return seen.looked_at(self.files.each_picture, captions, networks, self.files.protocol, self.files.device)
+        networks, captions = (
+            judge_features.declared(self.files.networks),
+            self.classes if "captions" in self.manifest else None,
+        )
+        return judge_features.looked_at(
+            self.files.each_picture, captions, networks, self.files.protocol, self.files.device
+        )
 
 
 def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:

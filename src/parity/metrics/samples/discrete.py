@@ -10,11 +10,11 @@ import numpy as np
 
 from parity.base.files import read_json
 from parity.embedded.scenes import SIZE, ground_truth, reduced
-from parity.metrics import seen
+from parity.metrics import judge_features
 from parity.metrics.features import cell_features, picture_features
 from parity.metrics.files import Files
 from parity.metrics.networks import clip
-from parity.metrics.spread import prompt_groups
+from parity.metrics.standard_errors import prompt_groups
 from parity.models.discrete.load import side
 
 
@@ -42,11 +42,13 @@ class Sample:
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
         """Features [n, d], and cosine [n] of every picture with its caption; of published models what the declared
-        networks see (`metrics.seen`)."""
+        networks see (`metrics.judge_features`)."""
         if (net := network(self.manifest, self.device)) is not None:
             return cell_features(self.shard.ids, self.shard.captions, self.pixels, net)
-        networks, captions = seen.declared(self.files.networks), self.shard.captions.astype(str).tolist()
-        return seen.looked_at(self.files.each_picture, captions, networks, self.files.protocol, self.files.device)
+        networks, captions = judge_features.declared(self.files.networks), self.shard.captions.astype(str).tolist()
+        return judge_features.looked_at(
+            self.files.each_picture, captions, networks, self.files.protocol, self.files.device
+        )
 
 
 def network(manifest: Mapping[str, Any], device: str) -> clip.CLIP | None:

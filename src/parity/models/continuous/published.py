@@ -27,7 +27,7 @@ from parity.base import weights
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickled
-from parity.experiment.declared import function, modules
+from parity.experiment.module_metadata import function, modules
 from parity.models.continuous import kl
 from parity.models.continuous.shapes import under
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import configured
 from parity.base.weights import check_fit, loaded, tensors, unfilled
-from parity.experiment.places import WORDS, released
+from parity.experiment.remote_parts import WORDS, released
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import codes, folders, prompts, vqgan
 from parity.models.discrete.cached import Cached

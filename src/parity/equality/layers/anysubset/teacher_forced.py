@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-from parity_certify.rows import Row, family
+from parity_certify.result_rows import Row, family
 from parity_certify.teacher_forced import battery, slots, tensor_law
 
 from parity.equality.alike import Alike
 from parity.equality.cell import CellFiles
-from parity.experiment.declared import constant
+from parity.experiment.module_metadata import constant
 from parity.metrics.logp import joint_laws, log_probability
 from parity.models.anysubset.load import load
 from parity.models.anysubset.protocol import Infilling

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.base.noise import counted_noise
 from parity.equality import one_token

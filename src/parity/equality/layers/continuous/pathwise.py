@@ -2,7 +2,7 @@
 tokens and the pictures are."""
 
 import numpy as np
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.decode import continuous, loop  # noqa: F401  (the loop imports the first by name: a source of this layer)
 from parity.equality.cell import CellFiles

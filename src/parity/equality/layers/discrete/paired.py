@@ -1,7 +1,7 @@
 """Quality and likelihood against plain decoding, prompt by prompt. Reads features alone, so it starts without torch."""
 
 import numpy as np
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.equality.cell import CellFiles
 from parity.equality.paired import fid_row, matched, mmd_row, scalar_rows

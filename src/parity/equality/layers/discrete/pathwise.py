@@ -1,6 +1,6 @@
 """A decoder coupled to plain decoding by shared noise, against plain decoding itself: the very same tokens."""
 
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 
 from parity.decode import discrete, loop  # noqa: F401  (the loop imports the first by name: a source of this layer too)
 from parity.equality.cell import CellFiles

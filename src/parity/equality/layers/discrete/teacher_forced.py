@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.rows import Row, family
+from parity_certify.result_rows import Row, family
 from parity_certify.teacher_forced import battery, slots
 
 from parity.equality.alike import Alike

@@ -10,10 +10,10 @@ from parity.experiment.checks import slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import label, metrics, source
 from parity.metrics.layouts import FIGURES
-from parity.report import sweeps, tables
+from parity.report import study_figures, tables
 from parity.report.blocks import Details, Plot, Section, Sides, Table, Terms, Words, packed
 from parity.report.collect import Gathered
-from parity.report.extras import draw
+from parity.report.external_figures import draw
 from parity.report.figures import data_uri, p_value_qq, plot
 from parity.report.format import Entry, chip, interval, missing, number, p_value, pairs, plain, words
 from parity.report.published import RATIOS
@@ -75,7 +75,7 @@ def observations(g: Gathered) -> list[Section]:
 def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
     """A study figure over cells of one kind, with the published numbers of its paper."""
     known = g.known(kind)
-    drawn = sweeps.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
+    drawn = study_figures.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
     theirs = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
@@ -96,7 +96,7 @@ BOTH = (
 
 def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Figures over settings of a kind that take three values or more, but for those that the study shows."""
-    figures = sweeps.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
+    figures = study_figures.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
     return [study_plot(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.spread import means
+from parity.metrics.standard_errors import means
 
 KINDS = ("continuous",)
 MEASURES = {

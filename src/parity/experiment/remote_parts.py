@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import foreign_json
-from parity.experiment.fields import PINNED
+from parity.experiment.config_types import PINNED
 
 # of config.json, a drafter's and its target's
 WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")

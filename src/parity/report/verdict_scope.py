@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from parity_certify.rows import Row
+from parity_certify.result_rows import Row
 from parity_certify.verdict import Verdict
 
 from parity.base.files import canonical

@@ -32,8 +32,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from parity_certify import rows as R
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
 from scipy import optimize, special, stats
 
 LEAST = 20.0  # variance of a token's count (about its expected number), for the normal limit; rarer ones are pooled

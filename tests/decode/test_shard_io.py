@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays
-from parity.decode.records import Shard, is_whole, join, read_rows, read_shard, read_shards, rows_of, write_shard
+from parity.decode.shard_io import Shard, is_whole, join, read_rows, read_shard, read_shards, rows_of, write_shard
 from parity.decode.store import link, shard_file
 
 

@@ -1,7 +1,7 @@
 """What the networks that a configuration declares (`networks:`) see in pictures of published models.
 
-Which network a column is of stands in `metrics.absent`; a network that is not declared leaves its columns out, and a
-metric then says in its own place what is missing.
+Which network a column is of stands in `metrics.missing_reasons`; a network that is not declared leaves its columns
+out, and a metric then says in its own place what is missing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 import yaml
 
-from parity.experiment import cells, checks, needs
+from parity.experiment import cells, checks, job_resources
 from parity.experiment.prompts import read_prompts
 from tests.workflow.conftest import EVERY, TINY
 
@@ -17,9 +17,9 @@ def test_every_cell_asks_for_memory_and_minutes():
     given = config(EVERY)
     prompts = read_prompts(given.image.prompts)
     for cell in cells.cells(given, prompts):
-        one, two = (needs.memory(given, cell.kind, cell.spec["model"], 0, attempt) for attempt in (1, 2))
-        assert needs.BASE < one < 2 * needs.BASE and abs(two - 2 * one) <= 1
-        assert 30 <= needs.minutes(given, len(prompts), cell) < 60
+        one, two = (job_resources.memory(given, cell.kind, cell.spec["model"], 0, attempt) for attempt in (1, 2))
+        assert job_resources.BASE < one < 2 * job_resources.BASE and abs(two - 2 * one) <= 1
+        assert 30 <= job_resources.minutes(given, len(prompts), cell) < 60
 
 
 def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
@@ -31,8 +31,12 @@ def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
         update={"source": "files", "files": {"transformer": str(tmp_path / "t.safetensors")}}
     )
     given.image.models["scenes"] = large
-    assert 25_000 < needs.memory(given, "discrete", "scenes") < 30_000
-    assert needs.memory(given, "discrete", "scenes", 5000 * 576) - needs.memory(given, "discrete", "scenes") > 8000
+    assert 25_000 < job_resources.memory(given, "discrete", "scenes") < 30_000
+    assert (
+        job_resources.memory(given, "discrete", "scenes", 5000 * 576)
+        - job_resources.memory(given, "discrete", "scenes")
+        > 8000
+    )
     cell = next(iter(cells.cells(config(TINY), ["a"] * 4)))
-    hours = [needs.minutes(given, n, cell) / 60 for n in (5_000, 50_000)]
+    hours = [job_resources.minutes(given, n, cell) / 60 for n in (5_000, 50_000)]
     assert hours[0] < hours[1] and hours[1] > 10

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import parity_certify
 
-from parity.experiment.declared import PACKAGE
+from parity.experiment.module_metadata import PACKAGE
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]

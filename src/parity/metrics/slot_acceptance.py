@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.base.files import canonical
 from parity.metrics.passes import free_tokens
-from parity.metrics.spread import mean_and_error, ratio_and_error
+from parity.metrics.standard_errors import mean_and_error, ratio_and_error
 
 KINDS = ("discrete",)
 MEASURES = {

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from parity_certify.rows import row
+from parity_certify.result_rows import row
 from parity_certify.verdict import verdicts
 
-from parity.report.reach import Scope, add_reach
+from parity.report.verdict_scope import Scope, add_reach
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 

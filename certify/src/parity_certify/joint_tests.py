@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from parity_certify import rows as R
-from parity_certify.keys import row_key
-from parity_certify.rows import Row
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 
 TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals")
 POOL = 5.0  # cells of pair and conditional tables that expect fewer draws than this are pooled

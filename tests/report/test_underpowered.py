@@ -5,8 +5,8 @@ import math
 import pytest
 
 from parity.experiment.schema import EqualitySpec
-from parity.report.few import EFFECTS, MARGINS, SHARES, effect_of_interest, half_width, too_few, too_few_of
 from parity.report.tables import measured
+from parity.report.underpowered import EFFECTS, MARGINS, SHARES, effect_of_interest, half_width, too_few, too_few_of
 
 USUAL = EqualitySpec()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parity.experiment import sources
+from parity.experiment import code_digest
 
 
 @pytest.fixture
@@ -19,22 +19,28 @@ def package(tmp_path, monkeypatch):
         "d": "y = 3\n",
     }.items():
         (folder / f"{name}.py").write_text(text)
-    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    monkeypatch.setattr(code_digest, "ROOT", tmp_path)
     forget()
     yield folder
     forget()
 
 
 def forget():
-    for read in (sources.file_of, sources.facts, sources.direct, sources.own_digest, sources.digest):
+    for read in (
+        code_digest.file_of,
+        code_digest.facts,
+        code_digest.direct,
+        code_digest.own_digest,
+        code_digest.digest,
+    ):
         read.cache_clear()
 
 
 def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(package):
-    assert sources.closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
-    assert sources.closure("parity.d") == ["parity", "parity.d"]
+    assert code_digest.closure("parity.a") == ["parity", "parity.a", "parity.b", "parity.leaf", "parity.leaf.c"]
+    assert code_digest.closure("parity.d") == ["parity", "parity.d"]
     with pytest.raises(ValueError, match=r"parity.none: no module"):
-        sources.closure("parity.none")
+        code_digest.closure("parity.none")
 
 
 @pytest.mark.parametrize(
@@ -49,27 +55,27 @@ def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(packa
     ],
 )
 def test_digest_changes_with_code_alone(package, file, old, new, changes):
-    before = sources.digest("parity.a")
+    before = code_digest.digest("parity.a")
     path = package / f"{file}.py"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     forget()
-    assert (sources.digest("parity.a") != before) == changes
+    assert (code_digest.digest("parity.a") != before) == changes
 
 
 def test_templates_beside_a_package_are_part_of_it(package):
-    before = sources.digest("parity.leaf.c")
+    before = code_digest.digest("parity.leaf.c")
     (package / "leaf/templates").mkdir()
     (package / "leaf/templates/page.html.j2").write_text("<p>")
     forget()
-    assert sources.digest("parity.leaf.c") != before
+    assert code_digest.digest("parity.leaf.c") != before
 
 
 def test_every_module_of_this_package_is_found():
     names = [
         ".".join(p.relative_to(root).with_suffix("").parts)
-        for root, package in ((sources.ROOT, "parity"), (sources.STATISTICS, "parity_certify"))
+        for root, package in ((code_digest.ROOT, "parity"), (code_digest.STATISTICS, "parity_certify"))
         for p in (root / package).rglob("*.py")
     ]
     for name in names:
-        sources.closure(name.removesuffix(".__init__"))
+        code_digest.closure(name.removesuffix(".__init__"))

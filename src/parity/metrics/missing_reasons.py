@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-NEEDS = {  # columns of `metrics.seen`, by the network that gives them
+NEEDS = {  # columns of `metrics.judge_features`, by the network that gives them
     "features": "inception",  # [n, 2048]
     "logits": "inception",  # [n, 1008]
     "vgg16": "vgg16",  # [n, 4096], under protocols whose precision and recall are of them

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from parity.experiment.fields import File, Hex64, Strict
+from parity.experiment.config_types import File, Hex64, Strict
 
 MOST = 200_000_000  # bytes of a data file of texts, unpacked
 CLASSES = "classes:"  # begins the name of labels that need no file

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.fields import HUB
+from parity.experiment.config_types import HUB
 from parity.experiment.schema import Config
 
 BASE = 3000  # MB: torch, transformers and the metrics' networks

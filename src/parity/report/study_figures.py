@@ -23,7 +23,7 @@ from parity.experiment.schema import FigureSpec
 from parity.experiment.study import is_shown, setting, source
 from parity.report.figures import STYLE, Drawing, Look, half_width, styles, wrapped
 from parity.report.format import pairs, written
-from parity.report.labelling import Named, label_points
+from parity.report.label_placement import Named, label_points
 from parity.report.settings import read, records, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here

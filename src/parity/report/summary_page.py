@@ -17,14 +17,14 @@ from parity.experiment.schema import EqualitySpec
 from parity.report import tables
 from parity.report.blocks import Section, Words
 from parity.report.collect import Gathered
-from parity.report.common import TITLES
-from parity.report.few import effect_of_interest
 from parity.report.figures import STYLE, Drawing, look_of, plot
 from parity.report.format import ABSENT, Entry, grey, missing, pill, words
-from parity.report.labelling import Named, label_points
+from parity.report.label_placement import Named, label_points
 from parity.report.self_tests import failures
 from parity.report.settings import records
+from parity.report.shared_sections import TITLES
 from parity.report.tables import Column, mark, mismatch, show, unmeasured
+from parity.report.underpowered import effect_of_interest
 
 # Of each kind the figure of quality: its column of the records, its column of the summary, its name.
 QUALITY = {

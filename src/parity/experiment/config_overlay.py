@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
-from parity.experiment.data import CLASSES
 from parity.experiment.options import KINDS
+from parity.experiment.prompt_specs import CLASSES
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}

@@ -8,9 +8,9 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.experiment.schema import FigureSpec
-from parity.report import common, extras, sweeps
+from parity.report import external_figures, shared_sections, study_figures
 from parity.report.collect import RELATIVE
-from parity.report.extras import Extra
+from parity.report.external_figures import Extra
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 KNOWN = {
@@ -53,7 +53,7 @@ def papers():
 
 def study(rows=None, said=None, **figure):
     given = {"title": "t", "x": "window", "y": ["fid"], **figure}
-    return sweeps.study(
+    return study_figures.study(
         FigureSpec(**given), summary() if rows is None else rows, papers() if said is None else said, KNOWN
     )
 
@@ -106,9 +106,9 @@ def test_a_figure_is_limited_by_where_and_keeps_methods_without_the_option():
 
 def test_settings_stand_in_order_and_a_nought_that_stands_for_all_is_last():
     by = FigureSpec(title="t", x="sampling.top_k", y=["fid"])
-    assert sweeps.places(by, [100, 0, 1, 10, 1, None]) == [1, 10, 100, 0]
+    assert study_figures.places(by, [100, 0, 1, 10, 1, None]) == [1, 10, 100, 0]
     mixed = FigureSpec(title="t", x="delta", y=["fid"])
-    assert sweeps.places(mixed, [0.5, 0, 0.1, "off", True]) == [0, 0.1, 0.5, "off", True]
+    assert study_figures.places(mixed, [0.5, 0, 0.1, "off", True]) == [0, 0.1, 0.5, "off", True]
     drawn = study(
         x="iterations", rows=summary().assign(options=[json.dumps({"iterations": i}) for i in (0, 0, 0, 4, 16)])
     )
@@ -123,19 +123,19 @@ def swept(values, **more):
 
 def test_a_setting_is_swept_by_itself_where_one_method_takes_three_values():
     windows = {"window": (["fid", "recall"], "P, Table 9")}
-    ((figure, rows),) = sweeps.automatic(swept((4, 8, 16)), windows, set())
+    ((figure, rows),) = study_figures.automatic(swept((4, 8, 16)), windows, set())
     assert (figure.x, figure.y, figure.paper) == ("window", ["fid"], "P, Table 9")  # of recall there is nothing
     assert set(rows["method"]) == {"sjd"}
-    assert not list(sweeps.automatic(swept((4, 8)), windows, set()))
-    assert not list(sweeps.automatic(swept((4, 8, 16)), windows, {"window"}))  # the study shows it
+    assert not list(study_figures.automatic(swept((4, 8)), windows, set()))
+    assert not list(study_figures.automatic(swept((4, 8, 16)), windows, {"window"}))  # the study shows it
 
 
 def test_a_sweep_has_a_line_for_each_combination_of_the_settings_that_tell_its_cells_apart():
     rows = pd.concat([swept((4, 8, 16), init=i, refine=i == "copy") for i in ("random", "copy")])
     rows = rows.drop_duplicates(["method", "options"])
-    ((figure, own),) = sweeps.automatic(rows, {"window": (["fid"], "")}, set())
+    ((figure, own),) = study_figures.automatic(rows, {"window": (["fid"], "")}, set())
     assert figure.by == ["method", "init"]  # refine says no more
-    drawn = sweeps.study(figure, own, papers()[:0], KNOWN)
+    drawn = study_figures.study(figure, own, papers()[:0], KNOWN)
     assert drawn is not None and {"sjd init=random", "sjd init=copy"} == set(drawn[1]["label"])
 
 
@@ -147,7 +147,7 @@ def test_sweeps_of_every_kind_are_drawn_from_its_cells(gathered, kind, name):
     from importlib import import_module
 
     given = import_module(f"parity.report.{kind}").SWEPT
-    plots = common.sweep_plots(gathered, kind, {name: given[name]})
+    plots = shared_sections.sweep_plots(gathered, kind, {name: given[name]})
     if name == "sampling.guidance":
         assert not plots
     else:
@@ -163,11 +163,11 @@ EXTRAS = {
 @pytest.mark.parametrize("kind", EXTRAS)
 def test_figures_made_elsewhere_are_drawn_or_name_the_column_they_lack(kind):
     data = EXTRAS[kind]
-    ax = extras.draw(Extra("e", "E", "", data, kind, x="across")).axes[0]
+    ax = external_figures.draw(Extra("e", "E", "", data, kind, x="across")).axes[0]
     assert ax.get_xlabel() == "across" and (ax.lines or ax.collections)
-    needed = extras.NEEDS[kind][-1]
+    needed = external_figures.NEEDS[kind][-1]
     with pytest.raises(ParityError, match=f"figure 'e': no column '{needed}'"):
-        extras.draw(Extra("e", "E", "", data.drop(columns=needed), kind))
+        external_figures.draw(Extra("e", "E", "", data.drop(columns=needed), kind))
 
 
 def test_numbers_stay_what_they_are_on_the_way_into_the_data():
