@@ -18,7 +18,9 @@ ODD = 'it\'s a "clone" $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
 def test_a_run_in_odd_surroundings(tmp_path):
     """To a cell's shards, which are of its prompts."""
     project = copied(tmp_path / ODD)
-    (project / "prompts" / f"{ODD}.txt").write_text("a small solid red circle\na large striped blue square\n")
+    (project / "prompts" / f"{ODD}.txt").write_text(
+        "a large dotted blue square on a red background\na small black cross below a large pink circle on a blue background\n"
+    )
     one = """
 experiment: odd
 image:
