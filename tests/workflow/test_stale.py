@@ -35,7 +35,8 @@ def name(file):
 config = checks.load(yaml.safe_load(Path("every.yaml").read_text()))  # what was parsed here is not parsed again
 for kind in ("discrete", "anysubset", "continuous"):
     layers.declared(kind), study.metrics(kind)
-every = [name(file) for file in [*code_digest.PACKAGE.rglob("*.py"), *code_digest.STATISTICS.glob("parity_certify/*.py")]]
+files = [*code_digest.PACKAGE.rglob("*.py"), *code_digest.STATISTICS.glob("parity_certify/*.py")]
+every = [name(file) for file in files]
 known = {module: code_digest.own_digest(module) for module in every}
 get_argument_parser()
 import smart_open
@@ -48,6 +49,7 @@ for file in json.load(sys.stdin):
         text = Path(file).read_text()
         Path(file).write_text(text + "\\nEDITED = 1\\n")
         module, own = name(Path(file).resolve()), code_digest.own_digest.__wrapped__
+        code_digest.facts.cache_clear()
         now = known | {module: own(module)}  # only what was edited is read again
         code_digest.own_digest = now.__getitem__
         os.dup2(into, 1), os.dup2(into, 2)

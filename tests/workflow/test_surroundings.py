@@ -9,7 +9,7 @@ import pytest
 from parity.base import machine
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks
-from tests.workflow.conftest import copied
+from tests.workflow.conftest import ROOT, copied
 
 ODD = 'it\'s a "clone" $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
 
@@ -18,9 +18,8 @@ ODD = 'it\'s a "clone" $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
 def test_a_run_in_odd_surroundings(tmp_path):
     """To a cell's shards, which are of its prompts."""
     project = copied(tmp_path / ODD)
-    (project / "prompts" / f"{ODD}.txt").write_text(
-        "a large dotted blue square on a red background\na small black cross below a large pink circle on a blue background\n"
-    )
+    captions = (ROOT / "prompts/scenes.txt").read_text().splitlines()[:2]
+    (project / "prompts" / f"{ODD}.txt").write_text("\n".join(captions))
     one = """
 experiment: odd
 image:
