@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 from parity.decode.shard_io import read_shard
-from tests.workflow.conftest import copied
+from tests.workflow.conftest import TINY, copied
 
-COMMAND = (sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "tiny.yaml")
+COMMAND = (sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "two.yaml")
 GOAL = ("--until", "decode")
+
+
+def begin(folder):
+    """A copy of the project with an experiment of plain decoding alone: two cells of two shards."""
+    project = copied(folder)
+    (project / "two.yaml").write_text(TINY.replace("    sjd: [{window: 16}]\n", ""))
+    return project
 
 
 def run(project):
@@ -32,9 +39,9 @@ def tokens(project):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A finished run."""
-    project = copied(tmp_path_factory.mktemp("undisturbed"))
+    project = begin(tmp_path_factory.mktemp("undisturbed"))
     done = run(project)
-    assert done.returncode == 0 and len(shards(project)) == 6, done.stdout + done.stderr
+    assert done.returncode == 0 and len(shards(project)) == 4, done.stdout + done.stderr
     return project
 
 
@@ -46,14 +53,14 @@ def same(project, other):
 @pytest.mark.slow
 def test_a_killed_run_continues_by_the_same_command(undisturbed, tmp_path):
     """Snakemake and its jobs are killed once the first shard is there: no lock is left, no shard is decoded twice."""
-    project = copied(tmp_path)
+    project = begin(tmp_path)
     process = subprocess.Popen([*COMMAND, *GOAL], cwd=project, start_new_session=True, stderr=subprocess.DEVNULL)
     while process.poll() is None and not list((project / "results/store").glob("[!.]*.npz")):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     kept = {file.name: file.stat().st_ino for file in (project / "results/store").glob("[!.]*.npz")}
-    assert kept and len(shards(project)) < 6
+    assert kept and len(shards(project)) < 4
     done = run(project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert same(project, undisturbed)
@@ -62,7 +69,7 @@ def test_a_killed_run_continues_by_the_same_command(undisturbed, tmp_path):
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: flip(data)], ids=["cut", "flip"])
 def test_a_damaged_shard_is_one_line_that_says_what_to_delete(undisturbed, tmp_path, damage):
-    project = copied(tmp_path)
+    project = begin(tmp_path)
     subprocess.run(["cp", "-a", f"{undisturbed}/results", f"{undisturbed}/.snakemake", project], check=True)
     shard = shards(project)[0]
     data = shard.read_bytes()
