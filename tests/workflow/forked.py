@@ -12,7 +12,8 @@ import signal
 import sys
 import traceback
 
-import pydantic  # noqa: F401  this and the next: what runs import after that
+import pandas  # noqa: F401  this and the next two: what runs import after that
+import pydantic  # noqa: F401
 import smart_open  # noqa: F401
 from snakemake.cli import get_argument_parser, main
 

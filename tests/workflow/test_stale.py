@@ -39,7 +39,7 @@ files = [*code_digest.PACKAGE.rglob("*.py"), *code_digest.STATISTICS.glob("parit
 every = [name(file) for file in files]
 known = {module: code_digest.own_digest(module) for module in every}
 get_argument_parser()
-import smart_open
+import pandas, smart_open
 
 found = {}
 for file in json.load(sys.stdin):
