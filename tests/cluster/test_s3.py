@@ -1,16 +1,12 @@
 """Results in object storage: an S3 server on this machine; a second run finds there that nothing is to be done."""
 
-import contextlib
-import http.client
 import io
 import os
 import re
 import socket
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pandas as pd
@@ -57,48 +53,6 @@ def endpoint():
     finally:
         server.kill()
         server.wait()
-
-
-class ReadOnly(BaseHTTPRequestHandler):
-    """What stands before an S3 server and refuses to write, as for keys that may not."""
-
-    server_of: str
-
-    def log_message(self, *_):
-        pass
-
-    def answered(self, code, body, headers=()):
-        self.send_response(code)
-        for name, value in headers:
-            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_GET(self):
-        asked = http.client.HTTPConnection(self.server_of.removeprefix("http://"))
-        asked.request(self.command, self.path, headers=dict(self.headers))
-        said = asked.getresponse()
-        self.answered(said.status, said.read(), said.getheaders())
-
-    def do_PUT(self):
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.answered(403, b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
-
-    do_HEAD, do_POST, do_DELETE = do_GET, do_PUT, do_PUT
-
-
-@contextlib.contextmanager
-def read_only(endpoint):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Of", (ReadOnly,), {"server_of": endpoint}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def storage(endpoint):
@@ -167,19 +121,3 @@ def test_results_in_object_storage_are_those_of_a_folder_and_are_made_once(tmp_p
     assert executed(again) == 0, again.stderr
     third = run(elsewhere, endpoint)
     assert executed(third) == 0, third.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(lacking()), reason=lacking())
-def test_a_storage_that_cannot_be_written_is_one_line_before_any_job(tmp_path, endpoint):
-    storage(endpoint).create_bucket(Bucket="parity")
-    project = copied(tmp_path / "project")
-    (project / "one.yaml").write_text(ONE)
-    with read_only(endpoint) as refusing:
-        refused = run(project, refusing)
-    assert refused.returncode == 1
-    (told,) = (line for line in refused.stderr.splitlines() if "error" in line.lower())
-    assert told.startswith("error: s3://parity/run: cannot be written (") and "AccessDenied" in told
-    assert SECRET not in refused.stderr
-    assert not list(project.rglob("results/**/spec.json"))
-    assert run(project, endpoint, "--until", "specification").returncode == 0  # else nothing was wrong with it

@@ -22,9 +22,9 @@ CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-
 CLUSTER += ["--slurm-init-seconds-before-status-checks", "2"]
 # Small jobs of a kind are one job of the cluster, for what that costs beside its work is most of what this test takes.
 # Those that hold no device run beside each other, and a node has two cores.
-SMALL = "captions=inputs reference=inputs decode=decode render=pictures measure=measure accuracy=measure"
-SMALL += " layer=layers layer_with_laws=laws exact=laws_known"
-SIZES = "inputs=8 decode=2 pictures=8 measure=6 layers=8 laws=8 laws_known=2"
+SMALL = "captions=inputs reference=inputs decode=decode accuracy=measure test_method=laws_known"
+SMALL += " measure_discrete=measure measure_anysubset=measure measure_continuous=measure"
+SIZES = "inputs=8 decode=2 measure=6 laws_known=2"
 CLUSTER += ["--groups", *SMALL.split(), "--group-components", *SIZES.split()]
 
 
