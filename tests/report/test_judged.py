@@ -138,7 +138,7 @@ def test_tests_that_accepted_no_draft_certify_nothing(tmp_path):
     for kind, method in (("continuous", "cspd"), ("discrete", "sjd"), ("anysubset", "assd")):
         files = Files(settings, [kind], tmp_path)
         for layer in ("exact", "long"):
-            tested = [t for t in files.tested(kind) if t.cell.spec["method"] == method]
+            tested = [t for t in files.find_tests(kind) if t.cell.spec["method"] == method]
             for r in (r for t in tested for r in t.said["rows"] if r["layer"] == layer):
                 r["accepted_drafts"] = 0
             keys = {t.cell.key for t in tested}

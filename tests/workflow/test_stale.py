@@ -113,16 +113,17 @@ def module_of(path):
 
 @pytest.mark.slow
 def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, plan):
-    """Of modules that the same jobs import one is edited, in turn; an edit of any changes its digest. That a job
-    imports nothing else is seen in CI, on jobs that were run."""
+    """Of modules that the same jobs import one is edited, of a quarter of them; an edit of any changes its digest. That
+    a job imports nothing else is seen in CI, on jobs that were run."""
     planned = {output for _, output in plan}
     known = {
         output: set(code_digest.closure(*modules)) for output, modules in named(project).items() if output in planned
     }
     assert len(known) > 40
     importers = {p: frozenset(output for output, modules in known.items() if module_of(p) in modules) for p in EDITED}
-    files = {str(project / p.relative_to(ROOT)): p for p in {jobs: p for p, jobs in importers.items()}.values()}
-    assert len(files) > 30
+    alike = list({jobs: p for p, jobs in importers.items()}.values())
+    assert len(alike) > 30
+    files = {str(project / p.relative_to(ROOT)): p for p in alike[::4]}
     edited = project / "edited.py"
     for path in EDITED:
         edited.write_text(path.read_text() + "\nEDITED = 1\n")
