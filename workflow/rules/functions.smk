@@ -211,15 +211,14 @@ def reference_prompts(wildcards):
 
 def measured_files(kind):
     """What measuring a cell leaves in its folder."""
-    folder = "results/cells/{kind}/{name}/"
+    folder, n = "results/cells/{kind}/{name}", paths.jobs(EXPERIMENT, kind)
     names = {"spec": "spec.json", "metrics": "metrics.json", "features": "features.npz"}
     names |= {"records": "records.parquet", "rows": "equality.json"}
-    found = {name: folder + file for name, file in names.items()}
     if any("laws" in said["WRITES"] for said in LAYERS[kind].values()):
-        found["laws"] = folder + "laws.npz"
+        names["laws"] = "laws.npz"
+    found = {name: f"{folder}/{file}" for name, file in names.items()}
     if pictured(kind):
-        n = paths.jobs(EXPERIMENT, kind)
-        found["pictures"] = [f"{folder}pictures/{k}-of-{n}.npz" for k in range(n)]
+        found["pictures"] = [f"{folder}/pictures/{k}-of-{n}.npz" for k in range(n)]
     return found
 
 
