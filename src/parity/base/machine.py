@@ -83,7 +83,7 @@ def placed(device: str) -> str:
 
 
 def hold(folder: Path) -> IO[str]:
-    """Lock a folder for this process: the file, whose lock the system releases when the process ends, however it ends.
+    """Lock a folder until this process ends, however it ends. Returns the file that carries the lock.
 
     ParityError while another process holds it, or where the folder cannot be written.
     """

@@ -13,7 +13,8 @@ Writes to the cell's folder
     records.parquet          a row per image or text
     equality.json            {"layers": {layer: {"rows": [...], ...}}, "seconds": s}
 
-A layer that writes laws runs before the metrics, which read them; the others behind them, for they may read features.
+Layers that write laws run first, because the metrics read laws; the other layers run last, because they may read
+features.
 """
 
 import argparse

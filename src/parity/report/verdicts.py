@@ -30,7 +30,7 @@ class Tested(NamedTuple):
     cell: Cell
     exact: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
     again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
-    file: str  # of what it is: cells that share a test name the same
+    test: str  # identifies what was run: cells that share a test have the same, and its rows are counted once
     said: dict[str, Any]
     long: bool = False  # on long models, at its own options
 
@@ -72,9 +72,9 @@ def judge(
         name = judged_by(settings, t, labels[t.cell.key])
         names.setdefault(t.cell.key, []).append(name.key)
         decoded[name.key] = max(decoded.get(name.key, 0), tokens[t.cell.key])
-        if not name.counts or (name.key, t.file) in read:  # a variant's rows, come upon once more
+        if not name.counts or (name.key, t.test) in read:  # a variant's rows, come upon once more
             continue
-        read.add((name.key, t.file))
+        read.add((name.key, t.test))
         shown[name.key], claims[name.key] = name.label, t.cell.claim
         ran = t.cell.spec["options"] if t.exact is None else t.exact.options
         cut = t.exact.options if t.exact is not None and not t.long else None
