@@ -14,7 +14,6 @@ from scipy import stats
 from parity.base.noise import Noise, counted_noise
 from parity.decode.discrete import Decoded, record
 from parity.experiment import options
-from parity.experiment.module_metadata import constant
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.anysubset.tabular import random_table as random_texts
@@ -131,7 +130,7 @@ def prompts(model: TabularAnySubset, rows: int, seed: int = 0, method: str = "")
     keys = torch.from_numpy(rng.random((rows, model.length))).masked_fill(place >= end[:, None], 2)
     count = torch.from_numpy(1 + (rng.random(rows) * (end.numpy() - 1)).astype(np.int64))
     known = torch.zeros(rows, model.length, dtype=torch.bool).scatter_(1, keys.argsort(1), place < count[:, None])
-    if method and constant("decoders/anysubset", method, "PROMPT") == "prefix":
+    if method and options.declaration("anysubset", method).PROMPT == "prefix":
         known = place < count[:, None]
     tokens = torch.from_numpy(rng.integers(0, model.words, (rows, model.length)))
     return infilling(tokens, known, model.mask, model.vocab, end)

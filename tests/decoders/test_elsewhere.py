@@ -210,10 +210,8 @@ def test_a_decoder_elsewhere(kind, model, method, nets):
     else:
         assert torch.equal(back(there.tokens), here.tokens)
     assert torch.equal(back(there.step), here.step)
-    if options.walked(
-        kind, method
-    ):  # its coupling draws by rejection, and asks the host whether it must: docs/exact.md
-        return
+    if options.declaration(kind, method).TARGETS == "walks":
+        return  # its coupling draws by rejection, and asks the host whether it must: docs/exact.md
     for number, (passes, reads) in enumerate(looks):
         assert len(reads) <= max(passes, 1) + (0 if number else SETUP), f"pass {number}: {passes} passes, {reads}"
 

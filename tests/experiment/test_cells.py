@@ -100,6 +100,28 @@ def test_methods_of_one_name_in_two_kinds_are_two_methods(monkeypatch, tmp_path)
             read.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ('CLAIM = "good"', "CLAIM"),
+        ("", "CLAIM"),
+        ('CLAIM = "lossy"\ndef other(): ...', "wrong("),
+        ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: list = 3): ...', "n: list"),
+        ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: Literal[open("x")] = 3): ...', "n: "),
+        ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: int): ...', "n has no type or no default"),
+    ],
+)
+def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named, tmp_path, monkeypatch):
+    (tmp_path / "decoders/discrete").mkdir(parents=True)
+    (tmp_path / "decoders/discrete/wrong.py").write_text(source)
+    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    module_metadata.outline.cache_clear()
+    with pytest.raises(ConfigError) as error:
+        options.declaration("discrete", "wrong") and options.options("discrete", "wrong", {})
+    module_metadata.outline.cache_clear()
+    assert "decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
+
+
 def test_defaults_of_the_code_are_what_the_options_say():
     assert options.options("discrete", "sjd", {}) == {
         "window": 16, "init": "random", "refine": True, "tolerance": 0.0,

@@ -285,7 +285,7 @@ def kinds_of(wildcards):
 def observed(wildcards):
     """Figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that skip."""
     of = [c for c in CELLS if c.kind in kinds_of(wildcards) and c.kind == "discrete"]
-    wanted = any(options.rests_on(c.kind, c.spec["method"]) == "drafted_trees" for c in of)
+    wanted = any(options.declaration(c.kind, c.spec["method"]).RESTS_ON == "drafted_trees" for c in of)
     plain = [c for c in of if wanted and c.role == "reference"]
     return [f"results/drafting/{c.name}/{name}.json" for c in plain for name in ("similarity", "staleness")]
 

@@ -12,7 +12,7 @@ from parity.base.noise import Noise
 from parity.decode.clock import Call
 from parity.decode.output_buffer import Canvas
 from parity.decoders.steps import Fill
-from parity.experiment.module_metadata import constant
+from parity.experiment.options import declaration
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, infilling
 
 PACED = 1  # batches of a job beside which plain decoding, a pass a token, is timed
@@ -62,7 +62,7 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
     """Rows of a task (tokens, known, end) to the model, one for all of a job's batches, and what is to be filled in."""
-    judge = constant("decoders/anysubset", spec["method"], "NETWORK") == "judge"
+    judge = declaration("anysubset", spec["method"]).NETWORK == "judge"
     model = (loaded.causal if judge else loaded.subset)(spec["cache"])
     words = loaded.words
 

@@ -26,8 +26,7 @@ from parity.base.noise import Noise, batch_noise
 from parity.decode.clock import clocked
 from parity.decode.queue import Queue
 from parity.decode.shard_io import Shard, join
-from parity.experiment.module_metadata import constant
-from parity.experiment.options import needs, plain_method, plain_options
+from parity.experiment.options import declaration, needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
 
 Rows = dict[str, np.ndarray]
@@ -163,7 +162,7 @@ def fitted(
 
 def refills(kind: str, method: str) -> bool:
     """Whether a method can begin a row in the midst of others."""
-    return bool(constant(f"decoders/{kind}", method, "REFILLS", False))
+    return declaration(kind, method).REFILLS
 
 
 def decode(

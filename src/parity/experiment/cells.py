@@ -14,8 +14,8 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.module_metadata import constant, modules
-from parity.experiment.options import KINDS, claim, needs, on_enumerable, options, plain, small
+from parity.experiment.module_metadata import modules
+from parity.experiment.options import KINDS, claim, declaration, needs, on_enumerable, plain, small
 from parity.experiment.prompt_specs import MOST
 from parity.experiment.schema import Config, TextSection, TextTasks
 
@@ -157,9 +157,8 @@ def cells(config: Config, prompts: list[str]) -> list[Cell]:
     for kind in kinds(config):
         methods = getattr(config, KINDS[kind]).methods
         for shared, controlled in CONDITIONS[kind](config, prompts):
-            variants = [(m, options(kind, m, given)) for m, every in methods.items() for given in every]
-            for method, chosen in variants:
-                prompt = constant(f"decoders/{kind}", method, "PROMPT")  # the only kind of prompt that it can read
+            for method, chosen in [(m, variant) for m, variants in methods.items() for variant in variants]:
+                prompt = declaration(kind, method).PROMPT
                 if prompt is not None and shared.get("prompt") != prompt:
                     continue
                 roles = [("method", seeds.methods)]

@@ -13,8 +13,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
-from parity.experiment.module_metadata import constant
-from parity.experiment.options import KINDS, methods, needs, options, plain, plain_method
+from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, TextSection, TextTasks
 from parity.experiment.validation import validate
@@ -23,9 +22,8 @@ from parity.experiment.validation import validate
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
     value = validate(Config, raw, "")
-    assert isinstance(value, Config)
     for kind in kinds(value):
-        check_methods(kind, getattr(value, KINDS[kind]).methods)
+        complete_methods(kind, getattr(value, KINDS[kind]).methods)
     check_judges(value)
     if value.image is not None:
         check_image(value.image)
@@ -57,8 +55,9 @@ def check_judges(value: Config) -> None:
         raise ConfigError(f"continuous.reference = {value.continuous.reference!r}: no such folder or file")
 
 
-def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
-    """Methods of a section are decoders of its kind, their variants are valid and differ, one is plain decoding."""
+def complete_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
+    """Put defaults where variants leave options out. Methods of a section are decoders of its kind, their variants are
+    valid and differ, one is plain decoding."""
     where, base, has_base = f"{KINDS[kind]}.methods", plain_method(kind), False
     for method, variants in given.items():
         if method not in methods(kind):
@@ -69,13 +68,13 @@ def check_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
             )
         seen: dict[str, int] = {}
         for i, variant in enumerate(variants):
-            complete = options(kind, method, variant, f"{where}.{method}.{i}")
-            has_base |= plain(kind, method, complete)
-            first = seen.setdefault(canonical(complete), i)
+            variants[i] = options(kind, method, variant, f"{where}.{method}.{i}")
+            has_base |= plain(kind, method, variants[i])
+            first = seen.setdefault(canonical(variants[i]), i)
             if first != i:
                 raise ConfigError(f"{where}.{method}.{i} = {variant}: the same variant as {where}.{method}.{first}")
     if not has_base:
-        wanted = constant(f"decoders/{kind}", base, "PLAIN")
+        wanted = declaration(kind, base).PLAIN
         raise ConfigError(
             f"{where} = {sorted(given)}: needs {base}{f' with {wanted}' if wanted else ''}, plain decoding,"
             " with which every other method is compared"
@@ -86,10 +85,9 @@ def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[
     """No option that counts places or tokens is larger than a model has of them."""
     for method, variants in given.items():
         for i, variant in enumerate(variants):
-            complete = options(kind, method, variant)
             for key, limit in most.items():
-                if complete.get(key, 0) > limit:
-                    where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {complete[key]}"
+                if variant.get(key, 0) > limit:
+                    where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {variant[key]}"
                     raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
 
 
@@ -115,7 +113,7 @@ def check_text(section: TextSection) -> None:
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
     prompts = {t.prompt for t in section.tasks.infilling}
     for method in section.methods:
-        wanted = constant("decoders/anysubset", method, "PROMPT")
+        wanted = declaration("anysubset", method).PROMPT
         if wanted is not None and wanted not in prompts:
             raise ConfigError(
                 f"text.methods.{method}: reads from left to right;"
@@ -186,10 +184,10 @@ def check_causal(model: str, section: ContinuousSection) -> None:
         ),
     ):
         for variant in variants:
-            given = options("continuous", method, variant).get(option, value)
-            if given != value:
+            if variant.get(option, value) != value:
                 raise ConfigError(
-                    f"continuous.methods.{method}: {option} = {given!r} with {model}, which {why}; allowed: {value!r}"
+                    f"continuous.methods.{method}: {option} = {variant[option]!r} with {model}, which {why};"
+                    f" allowed: {value!r}"
                 )
 
 

@@ -10,7 +10,7 @@ from parity.base.errors import ConfigError
 from parity.experiment import paths
 from parity.experiment.cells import Cell, reference_of
 from parity.experiment.module_metadata import modules, require
-from parity.experiment.options import coupled, needs, walked
+from parity.experiment.options import coupled, declaration
 from parity.experiment.schema import Config
 
 WHEN = (
@@ -35,11 +35,12 @@ def declared(kind: str) -> dict[str, dict[str, Any]]:
 
 def applies(said: dict[str, Any], cell: Cell) -> bool:
     """Whether a layer looks at a cell."""
-    method, options = cell.spec["method"], cell.spec["options"]
+    method = cell.spec["method"]
+    of_method = declaration(cell.kind, method)
     wanted = {
         "always": True,
-        "coupled": coupled(cell.kind, method, options),
-        "drafted": cell.role == "control" or bool(needs(cell.kind, method)) or walked(cell.kind, method),
+        "coupled": coupled(cell.kind, method, cell.spec["options"]),
+        "drafted": cell.role == "control" or bool(of_method.NEEDS) or of_method.TARGETS == "walks",
     }
     return cell.role in said["ROLES"] and wanted[said["WHEN"]]
 

@@ -2,11 +2,13 @@
 
 import math
 import reprlib
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from parity.base.errors import ConfigError
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def _allowed(error: Any) -> str:
@@ -55,7 +57,8 @@ def brief(value: Any) -> str:
     return short.repr(value)[:116]
 
 
-def validate(schema: type[BaseModel], value: Any, where: str) -> BaseModel:
+def validate(schema: type[Schema], value: Any, where: str) -> Schema:
+    """ConfigError for a value that the schema refuses."""
     try:
         return schema.model_validate(value)
     except ValidationError as problem:

@@ -19,7 +19,6 @@ def write_prompts(a: argparse.Namespace) -> None:
     from parity.inputs.prompts import write
 
     spec = validate(PromptSpec, a.spec, "image.prompts")
-    assert isinstance(spec, PromptSpec)
     write(spec, a.out)
 
 

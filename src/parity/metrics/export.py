@@ -33,6 +33,5 @@ def run(a: argparse.Namespace) -> None:
     if a.out is None or a.prompts is None:
         raise ParityError("export: --prompts and --out are needed to write, --results to read back")
     spec = validate(PromptSpec, {"file": str(a.prompts), "format": a.format, "limit": 100_000}, "--prompts")
-    assert isinstance(spec, PromptSpec)
     rows = list(every(spec, Path(), f"--prompts {a.prompts}"))
     print(f"{exported(a.layout, rows, images(a.cell), a.out)} prompts to {a.out}")

@@ -202,7 +202,6 @@ def check_companions(said: dict[str, Any], paths: Mapping[str, Path]) -> None:
     """ParityError for a drafter or draft model of another target."""
     files = {part: str(path.resolve()) for part, path in paths.items()}
     spec = validate(ModelSpec, {**said, "files": files}, "model")
-    assert isinstance(spec, ModelSpec)
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part in weights.COMPANIONS:
         if part in paths:

@@ -35,7 +35,6 @@ def discrete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """given: a model of the section `image`, as its schema says."""
     what = f"image.models.{name}"
     spec = validate(ModelSpec, given, what)
-    assert isinstance(spec, ModelSpec)
     said = {"family": spec.family, "source": spec.source, "network": dict(spec.network)}
     if spec.source == "embedded":
         known = sums(weights.EMBEDDED)
@@ -70,7 +69,6 @@ def anysubset(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
             weights.ROOT / "anysubset", parts, "text.model", MADE
         )
     spec = validate(TextModel, given, "text.model")
-    assert isinstance(spec, TextModel)
     from parity.models.anysubset.vocabulary import check_words
 
     files = {part: getattr(spec, part) for part in (*weights.TEXT_PARTS, "tokenizer") if getattr(spec, part)}
@@ -119,7 +117,6 @@ def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """given: a network of the section `networks`, as its schema says; `family` of its manifest is its name there."""
     what = f"networks.{name}"
     spec = validate(NetworkSpec, given, what)
-    assert isinstance(spec, NetworkSpec)
     local = at_hand(spec.file, spec.sha256, folder, spec.repo, spec.revision)
     check(local, spec.sha256, f"{what}.file")
     if name != "inception":  # whose library reads the pickle
@@ -133,7 +130,6 @@ def published(family: str, given: dict[str, Any], folder: Path) -> Path:
     from parity.models.continuous.published import convert, tokenizer_file
 
     spec = validate(WeightsSpec, given, "continuous.weights")
-    assert isinstance(spec, WeightsSpec)
     files: dict[str, Path | None] = {}
     for part, file in spec.files.items():
         local = at_hand(file, spec.sha256[part], folder, spec.repo if spec.source == "hub" else "", spec.revision)

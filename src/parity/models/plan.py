@@ -20,7 +20,7 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.experiment import cells as C
 from parity.experiment import weights
-from parity.experiment.options import PLACES, options
+from parity.experiment.options import PLACES
 from parity.experiment.schema import Config, ImageSection, ModelSpec
 
 GPU = Path("gpu.json")
@@ -87,7 +87,7 @@ def told_by(spec: ModelSpec) -> dict[str, Any]:
 
 def widest(section: ImageSection) -> int:
     """Tokens of a method's pass, at most."""
-    every = [options("discrete", method, given) for method, variants in section.methods.items() for given in variants]
+    every = [variant for variants in section.methods.values() for variant in variants]
     return 1 + max(int(o[key]) for o in [*every, {"window": 1}] for key in (*PLACES["discrete"], "total") if key in o)
 
 

@@ -7,7 +7,7 @@ from parity_certify.teacher_forced import battery, slots, tensor_law
 
 from parity.equality.alike import Alike
 from parity.equality.cell import CellFiles
-from parity.experiment.module_metadata import constant
+from parity.experiment.options import declaration
 from parity.metrics.logp import joint_laws, log_probability
 from parity.models.anysubset.load import load
 from parity.models.anysubset.protocol import Infilling
@@ -28,13 +28,13 @@ def rows(cell: CellFiles) -> list[Row]:
     model = load(cell.manifest, cell.device).subset(True)
     columns = (shard.tokens, shard.order, shard.begin, shard.end)
     start = Infilling(*(torch.from_numpy(x).to(cell.device) for x in columns))
-    judged = constant("decoders/anysubset", method, "NETWORK") == "judge"
+    judged = declaration("anysubset", method).NETWORK == "judge"
     tested = spec["task_kind"] == "infilling" and not judged and bool((shard.missing == shard.missing[0]).all())
     length = int(shard.missing[0])
     if tested:
         order = np.take_along_axis(shard.order, shard.begin[:, None] + np.arange(length), 1)
         tokens, step = (np.take_along_axis(x, order, 1) for x in (shard.tokens, shard.step.astype(np.int64)))
-        ordered = constant("decoders/anysubset", method, "SLOTS", False)
+        ordered = declaration("anysubset", method).SLOTS
         alike = Alike(tokens, shard.batch, shard.at_once, step if ordered else None)
     logp, p = [], []
     for i in range(0, len(shard.ids), BATCH):
