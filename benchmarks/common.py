@@ -15,7 +15,6 @@ from parity.inputs.captions import encode
 from parity.models import fetch
 
 Rows = dict[str, np.ndarray]
-GIVEN = {"discrete": {}, "anysubset": {"xlnet": "", "judge": ""}, "continuous": {"weights": ""}}  # the embedded models
 
 
 def asked(doc: str | None, variants: list[str] | None = None, **flags: Any) -> argparse.Namespace:
@@ -38,13 +37,12 @@ def asked(doc: str | None, variants: list[str] | None = None, **flags: Any) -> a
 
 def embedded(kind: str, family: str) -> dict[str, Any]:
     """The manifest of an embedded model."""
-    given = GIVEN[kind] | ({"family": family} if kind == "continuous" else {})
-    return fetch.manifest(kind, family, given, Path("results"))
+    return fetch.manifest(kind, family, {"family": family}, Path("results"))
 
 
 def captioned(images: int) -> tuple[dict[str, Any], Rows]:
     """The embedded LlamaGen's manifest, and the first captions (held out from training) as its decoders read them."""
-    manifest = embedded("discrete", "scenes")
+    manifest = embedded("discrete", "llamagen")
     captions = Path("prompts/scenes.txt").read_text().splitlines()[:images]
     return manifest, {"ids": np.array(captions), "captions": np.array(captions), **encode(manifest, captions)}
 

@@ -30,7 +30,7 @@ def bilinear(pixels: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     a = asked(__doc__, images=200)
-    manifest = embedded("discrete", "scenes")
+    manifest = embedded("discrete", "llamagen")
     loaded, net = load.load(manifest), clip.load(Path(manifest["files"]["clip"]))
     captions = Path("prompts/scenes.txt").read_text().splitlines()[: a.images]
     names, real = np.array(captions), np.stack([ground_truth(caption, i) for i, caption in enumerate(captions)])

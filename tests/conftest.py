@@ -55,7 +55,10 @@ def all_weights(tmp_path, monkeypatch):
             (sums if line.split()[1] != "drafter.safetensors" else drafter).append(line)
             (folder / line.split()[1]).symlink_to(trained / line.split()[1])
     (folder / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    before = weights.revision(ModelSpec()), hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8]
+    before = (
+        weights.revision(ModelSpec(family="llamagen")),
+        hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest()[:8],
+    )
     torch.manual_seed(0)
     for i, name in enumerate(("draft", "llamagen8")):
         small = LlamaGenConfig(**{**asdict(CONFIGS[name]), "dim": 32, "layers": 1, "heads": 2})

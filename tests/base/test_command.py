@@ -33,11 +33,11 @@ def test_flags_that_recur_have_one_meaning():
 @pytest.mark.parametrize("kind", [ParityError, ConfigError])
 def test_what_a_user_can_mend_is_one_line(kind, capsys):
     def main():
-        raise kind("image.models.m = 'x': allowed: y")
+        raise kind("models.m = 'x': allowed: y")
 
     with pytest.raises(SystemExit) as stopped:
         one_line(main)
-    assert stopped.value.code == 1 and capsys.readouterr().err == "error: image.models.m = 'x': allowed: y\n"
+    assert stopped.value.code == 1 and capsys.readouterr().err == "error: models.m = 'x': allowed: y\n"
 
 
 @pytest.mark.parametrize(

@@ -114,12 +114,12 @@ def test_a_digest_is_of_a_file_or_of_all_weights_of_a_folder(tmp_path):
         save(tmp_path / f"{name}.safetensors", {name: torch.ones(2)})
     assert sha256(tmp_path) == summed(tmp_path, "a.safetensors", "b.safetensors")
     total = sha256(tmp_path / "a.safetensors")
-    check(tmp_path / "a.safetensors", total, "image.models.m")
+    check(tmp_path / "a.safetensors", total, "models.m")
     (tmp_path / "only.bin").write_bytes(b"x")
     with pytest.raises(ParityError, match=r"image\.models\.m = .*SHA-256 is .* expected 0000"):
-        check(tmp_path / "a.safetensors", "0" * 64, "image.models.m")
+        check(tmp_path / "a.safetensors", "0" * 64, "models.m")
     with pytest.raises(ParityError, match="no such file"):
-        check(tmp_path / "c.safetensors", total, "image.models.m")
+        check(tmp_path / "c.safetensors", total, "models.m")
 
 
 def test_a_folder_of_pickled_shards_has_their_digest_and_an_empty_one_none(tmp_path):

@@ -18,8 +18,8 @@ from parity.models import fetch
 
 TASK = {"rows": 3, "data": "", "length": 24, "masked": 0.8, "prompt": "scattered"}
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-MODELS: dict[str, Any] = {"discrete": {"grid": 8}, "anysubset": {"xlnet": "", "judge": ""}}
-MODELS["continuous"] = {"family": "gmm", "weights": ""}
+MODELS: dict[str, Any] = {"discrete": {"family": "llamagen", "grid": 8}, "anysubset": {"family": "xlnet"}}
+MODELS["continuous"] = {"family": "gmm"}
 SPECS: dict[str, dict[str, Any]] = {
     "discrete": {"method": "sjd", "options": {"window": 8}, "sampling": SAMPLING, "dtype": "float32"},
     "anysubset": {"method": "assd", "options": {"k": 4}, "cache": True},

@@ -22,8 +22,8 @@ from tests.elsewhere import DEVICE, loading
 
 MODELS = {
     "discrete": {"grid": 8},
-    "anysubset": {"xlnet": "", "judge": ""},
-    "continuous": {"family": "gmm", "weights": ""},
+    "anysubset": {"family": "xlnet"},
+    "continuous": {"family": "gmm"},
 }
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 SHARED = {

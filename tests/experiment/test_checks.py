@@ -13,12 +13,13 @@ from parity.base.errors import ConfigError, ParityError
 from parity.experiment import checks, json_schema, weights
 from parity.experiment.cells import cells, text_tasks
 from parity.experiment.json_schema import schema
+from parity.experiment.options import KINDS
 from parity.experiment.prompts import read_prompts
 from parity.experiment.schema import PromptSpec
 
 ROOT = Path(__file__).parents[2]
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
-TOP = ("experiment", "seeds", "repeat", "equality", "text", "continuous")
+TOP = ("experiment", "models", "seeds", "repeat", "equality", "text", "continuous")
 
 
 def image(methods=METHODS, **section):
@@ -27,6 +28,7 @@ def image(methods=METHODS, **section):
     return {**top, "image": {"methods": methods, **section}}
 
 
+LOCAL = {"family": "llamagen", "source": "files"}
 BAD = {
     "unknown key": ({"foo": 1}, ["image.foo = 1", "unknown key", "prompts"]),
     "unknown key below": ({"equality": {"alpa": 0.1}}, ["equality.alpa = 0.1", "unknown key", "alpha"]),
@@ -42,11 +44,11 @@ BAD = {
     ),
     "window longer than the sequence": (
         {"methods": {"ar": [{}], "sjd": [{"window": 257}]}},
-        ["image.methods.sjd.0.window = 257", "at most 256 with image.models.scenes"],
+        ["image.methods.sjd.0.window = 257", "at most 256 with models.scenes"],
     ),
     "lead longer than a row": (
         {"methods": {"ar": [{}], "zipar": [{"ahead": 17}]}},
-        ["image.methods.zipar.0.ahead = 17", "at most 16 with image.models.scenes"],
+        ["image.methods.zipar.0.ahead = 17", "at most 16 with models.scenes"],
     ),
     "group larger than the codebook": (
         {"methods": {"ar": [{}], "gsd": [{"group": 1025}]}},
@@ -100,13 +102,13 @@ BAD = {
     ),
     "path in a name": ({"experiment": "../x"}, ["experiment = '../x'", "allowed"]),
     "moving revision": (
-        {"models": {"m": {"source": "hub", "repo": "a/b", "revision": "main"}}},
-        ["image.models.m.revision = 'main'", "allowed"],
+        {"models": {"m": {"family": "llamagen", "source": "hub", "repo": "a/b", "revision": "main"}}},
+        ["models.m.revision = 'main'", "allowed"],
     ),
-    "no such grid": ({"models": {"m": {"grid": 12}}}, ["image.models.m.grid = 12", "allowed: 8 or 16"]),
+    "no such grid": ({"models": {"m": {"family": "llamagen", "grid": 12}}}, ["models.m.grid = 12", "allowed: 8 or 16"]),
     "grid of published files": (
-        {"models": {"m": {"source": "files", "files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
-        ["image.models.m", "grid is of source 'embedded' alone", "network"],
+        {"models": {"m": LOCAL | {"files": {"vq": "x.pt"}, "sha256": {"vq": "0" * 64}, "grid": 16}}},
+        ["models.m", "grid is of source 'embedded' alone", "network"],
     ),
     "a date in a figure": (
         {"study": [{"title": "t", "x": "init", "y": ["fid"], "where": {"window": datetime.date(2026, 1, 1)}}]},
@@ -119,12 +121,15 @@ BAD = {
     "a path too long": ({"prompts": {"file": "a" * 300}}, ["image.prompts.file", "255"]),
     **{
         f"a grid of {value}": (
-            {"models": {"m": {"source": "files", "network": {"grid": value}}}},
-            [f"image.models.m.network.grid = {value}", "allowed"],
+            {"models": {"m": LOCAL | {"network": {"grid": value}}}},
+            [f"models.m.network.grid = {value}", "allowed"],
         )
         for value in (-1, 0, 2.5, float("nan"), float("inf"))
     },
-    "no digests": ({"models": {"m": {"source": "files", "files": {"vq": "x.pt"}}}}, ["image.models.m", "sha256"]),
+    "no digests": (
+        {"models": {"m": LOCAL | {"files": dict.fromkeys(("transformer", "vq", "text"), "x")}}},
+        ["models.m", "sha256"],
+    ),
 }
 
 
@@ -207,13 +212,32 @@ SECTIONS = {  # a wrong text or continuous section, and what the line holds
         ["text.methods.assd.1 = {'k': 5}", "same variant as text.methods.assd.0"],
     ),
     "text: one of two folders": (
-        {"text": {"methods": {"sequential": [{}]}, "model": {"xlnet": "x"}}},
-        ["text.model.judge = ''", "both folders, or neither"],
+        {
+            "text": {"methods": {"sequential": [{}]}},
+            "models": {"m": {**LOCAL, "family": "xlnet", "files": {"xlnet": "x"}}},
+        },
+        ["models.m.files", "needs judge"],
     ),
-    "continuous: no family": (
-        {"continuous": {"methods": {"mar": [{}]}, "models": ["mars"]}},
-        ["continuous.models = 'mars'", "unknown family", "harmon"],
+    "no family": (
+        {"continuous": {"methods": {"mar": [{}]}}, "models": {"m": {"family": "mars"}}},
+        ["models.m.family = 'mars'", "unknown family", "harmon"],
     ),
+    "files of an embedded model": (
+        {"image": {"methods": {"ar": [{}]}}, "models": {"m": {"family": "llamagen", "files": {"vq": "x"}}}},
+        ["models.m", "source 'hub' or 'files'"],
+    ),
+    **{
+        f"{section}.{key}, as it was once written": (
+            {section: {"methods": {}, key: value}},
+            [f"{section}.{key} = ", "models: {NAME: {family: ...", "at the top"],
+        )
+        for section, key, value in (
+            ("image", "models", {"m": {"source": "embedded"}}),
+            ("text", "model", {"xlnet": "x"}),
+            ("continuous", "models", ["mar"]),
+            ("continuous", "weights", "folder"),
+        )
+    },
     "continuous: no baseline": (
         {"continuous": {"methods": {"mar": [{"iterations": 4}]}}},
         ["continuous.methods", "needs mar with {'iterations': 0}"],
@@ -223,19 +247,25 @@ SECTIONS = {  # a wrong text or continuous section, and what the line holds
         ["continuous.methods.cspd.0.gamma = 65", "at most 64"],
     ),
     "continuous: a schedule it lacks": (
-        {"continuous": {"methods": {"mar": [{}]}, "models": ["harmon"], "sampling": {"guidance": 2.0}}},
+        {
+            "continuous": {"methods": {"mar": [{}]}, "sampling": {"guidance": 2.0}},
+            "models": {"harmon": {"family": "harmon"}},
+        },
         ["continuous.sampling.guidance_schedule = 'linear'", "harmon", "constant"],
     ),
     "continuous: a sampler it lacks": (
-        {"continuous": {"methods": {"mar": [{}]}, "models": ["xar"], "sampling": {"sampler": "ddim"}}},
+        {
+            "continuous": {"methods": {"mar": [{}]}, "sampling": {"sampler": "ddim"}},
+            "models": {"xar": {"family": "xar"}},
+        },
         ["continuous.sampling.sampler = 'ddim'", "xar", "'ddpm'"],
     ),
     "continuous: blind and causal": (
-        {"continuous": {"methods": {"mar": [{}], "cspd": [{"verify": "blind"}]}, "models": ["gmm"]}},
+        {"continuous": {"methods": {"mar": [{}], "cspd": [{"verify": "blind"}]}}, "models": {"gmm": {"family": "gmm"}}},
         ["continuous.methods.cspd", "verify = 'blind' with gmm", "'each'"],
     ),
     "continuous: several at once and causal": (
-        {"continuous": {"methods": {"mar": [{}, {"iterations": 4}]}, "models": ["xar"]}},
+        {"continuous": {"methods": {"mar": [{}, {"iterations": 4}]}}, "models": {"xar": {"family": "xar"}}},
         ["continuous.methods.mar", "iterations = 4 with xar", "0"],
     ),
     "continuous: twice": (
@@ -260,7 +290,8 @@ def test_a_wrong_section_is_one_clear_line(case):
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])
 def test_no_section_is_required(kind):
     raw = yaml.safe_load((ROOT / "config.yaml").read_text())
-    alone = checks.load({kind: raw[kind]})
+    models = {n: m for n, m in raw["models"].items() if KINDS[weights.kind_of(m["family"])] == kind}
+    alone = checks.load({kind: raw[kind], "models": models})
     every = checks.load(raw)
     assert {c.key for c in cells(alone, ["a"])} < {c.key for c in cells(every, ["a"])}
 
@@ -299,8 +330,8 @@ PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))
 def test_every_configuration_we_ship_is_valid(file, all_weights):
     loaded = checks.load(yaml.safe_load(file.read_text()))
     checks.check_sources(loaded, PUBLISHED)
-    prompts = read_prompts(loaded.image.prompts, ROOT, checks.most_words(loaded.image)) if loaded.image else []
-    assert cells(loaded, prompts) or text_tasks(loaded.text)
+    prompts = read_prompts(loaded.image.prompts, ROOT, checks.most_words(loaded)) if loaded.image else []
+    assert cells(loaded, prompts) or text_tasks(loaded)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +383,7 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, me
     companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
     checks.load(image({"ar": [{}], method: [{}]}))
     if method != "eagle":
-        wrong = f"methods.{method}.0.k = 1024: allowed: at most 1023 with image.models.scenes"
+        wrong = f"methods.{method}.0.k = 1024: allowed: at most 1023 with models.scenes"
         with pytest.raises(ConfigError, match=wrong):
             checks.load(image({"ar": [{}], method: [{"k": 1024}]}))
 
@@ -362,12 +393,12 @@ def test_published_files_need_a_drafter_of_their_own(tmp_path):
     named = {part: str(tmp_path / part) for part in ("transformer", "vq", "text")}
     for file in named.values():
         Path(file).write_bytes(b"")
-    model = {"source": "files", "files": named, "sha256": dict.fromkeys(named, digest)}
+    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
     with pytest.raises(ConfigError, match="needs a drafter"):
         checks.load(image(methods, models={"m": model}))
     companion(tmp_path / "d.safetensors", vocab=16384, grid=16, target=digest)
     named = {**named, "drafter": str(tmp_path / "d.safetensors")}
-    model = {"source": "files", "files": named, "sha256": dict.fromkeys(named, digest)}
+    model = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
     checks.load(image(methods, models={"m": model}))
 
 
@@ -375,22 +406,26 @@ def test_sizes_of_the_embedded_model(all_weights):
     """Two grids in one experiment: revisions and limits of their own. What was trained beside it leaves the 16x16
     model's revision as it was."""
     _, (before, digest) = all_weights
-    specs, methods = {"scenes": {}, "scenes8": {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
+    own = {"family": "llamagen"}
+    specs, methods = {"scenes": own, "scenes8": own | {"grid": 8}}, {"ar": [{}], "sjd": [{"window": 64}], "zipar": [{}]}
     loaded = checks.load(image(methods, models=specs))
-    small, large = loaded.image.models["scenes8"], loaded.image.models["scenes"]
+    small, large = loaded.models["scenes8"], loaded.models["scenes"]
     assert weights.revision(large) == before == digest != weights.revision(small)
     assert weights.largest(small) == {"window": 64, "ahead": 8, "group": 1024, "k": 1023, "top_k": 1024}
     assert weights.largest(large)["window"] == 256
     assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.revision(m) for m in (small, large)}
     for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
-        with pytest.raises(ConfigError, match=r"at most (64|8) with image.models.scenes8"):
+        with pytest.raises(ConfigError, match=r"at most (64|8) with models.scenes8"):
             checks.load(image({"ar": [{}], **change}, models=specs))
         checks.load(image({"ar": [{}], **change}))
 
 
 def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
     folder, _ = all_weights
-    small, spec = image({"ar": [{}]}, models={"m": {"grid": 8}}), image({"ar": [{}], "spec": [{}]})
+    small, spec = (
+        image({"ar": [{}]}, models={"m": {"family": "llamagen", "grid": 8}}),
+        image({"ar": [{}], "spec": [{}]}),
+    )
     checks.load(small), checks.load(spec)
     for file, raw, parts in (
         ("llamagen8", small, ["models.m.grid = 8", "training llamagen8"]),
@@ -402,8 +437,6 @@ def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
         parts = [*parts, f"{file}.safetensors"]
         assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts)
     assert checks.load(image({"ar": [{}], "sjd": [{}]}))
-    with pytest.raises(ConfigError, match="needs a draft trained for this model"):
-        checks.load(image({"ar": [{}], "spec": [{}]}, models={"m": {"source": "files"}}))
 
 
 @pytest.mark.parametrize("word", ["on", "off"])

@@ -4,6 +4,7 @@ import yaml
 
 from parity.experiment import cells, checks, job_resources
 from parity.experiment.prompts import read_prompts
+from parity.experiment.schema import ModelSpec
 from tests.workflow.conftest import EVERY, TINY
 
 
@@ -27,10 +28,10 @@ def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
     with (tmp_path / "t.safetensors").open("wb") as file:
         file.truncate(10**10)
     given = config(TINY)
-    large = given.image.models["scenes"].model_copy(
+    large = ModelSpec(family="llamagen").model_copy(
         update={"source": "files", "files": {"transformer": str(tmp_path / "t.safetensors")}}
     )
-    given.image.models["scenes"] = large
+    given.models["scenes"] = large
     assert 25_000 < job_resources.memory(given, "discrete", "scenes") < 30_000
     assert (
         job_resources.memory(given, "discrete", "scenes", 5000 * 576)

@@ -17,10 +17,12 @@ def config(tmp_path):
 
     def make(published=True, image=None, **top):
         files = {part: str(tmp_path / name) for part, name in (("transformer", "t"), ("vq", "v"), ("text", "five"))}
-        model = {"source": "files", "files": files, "sha256": dict.fromkeys(files, ZERO)} if published else {}
+        model = {"family": "llamagen"}
+        if published:
+            model |= {"source": "files", "files": files, "sha256": dict.fromkeys(files, ZERO)}
         clip = {"clip": {"file": str(tmp_path / "c"), "sha256": ZERO}}
-        section = {"models": {"m": model}, "methods": {"ar": [{}]}, **(image or {})}
-        return {"image": section, "networks": clip, **top}
+        section = {"methods": {"ar": [{}]}, **(image or {})}
+        return {"models": {"m": model}, "image": section, "networks": clip, **top}
 
     return make
 
@@ -65,5 +67,5 @@ def test_networks_judge_published_models_alone(config, tmp_path):
 
 
 def test_only_embedded_models_bound_the_words_of_a_prompt(config):
-    assert checks.most_words(checks.load(config(False)).image) == 23
-    assert checks.most_words(checks.load(config(True)).image) is None
+    assert checks.most_words(checks.load(config(False))) == 23
+    assert checks.most_words(checks.load(config(True))) is None

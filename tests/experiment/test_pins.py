@@ -10,15 +10,13 @@ from parity.experiment import pins
 
 COMMIT, SUM = "a" * 40, "b" * 64
 RAW = {
-    "image": {
-        "models": {
-            "open": {"source": "hub", "repo": "o/n", "files": {"model": ".", "vq": "hub:x/y:t/vq.ckpt"}},
-            "fixed": {"source": "hub", "repo": "o/n", "revision": COMMIT, "files": {"model": "."}},
-            "ours": {"source": "embedded"},
-        }
+    "models": {
+        "open": {"source": "hub", "repo": "o/n", "files": {"model": ".", "vq": "hub:x/y:t/vq.ckpt"}},
+        "fixed": {"source": "hub", "repo": "o/n", "revision": COMMIT, "files": {"model": "."}},
+        "ours": {"source": "embedded"},
+        "mar": {"source": "hub", "repo": "o/c", "files": {"target": "t.pth"}},
+        "text": {"source": "hub", "files": {"xlnet": "hub:o/x@nlp", "judge": "folder", "tokenizer": "hub:o/w"}},
     },
-    "continuous": {"weights": {"source": "hub", "repo": "o/c", "files": {"target": "t.pth"}}},
-    "text": {"model": {"xlnet": "hub:o/x@nlp", "judge": "folder", "tokenizer": "hub:o/w"}},
     "networks": {"clip": {"repo": "o/clip", "file": "c.safetensors"}, "hps": {"file": "here.pt", "sha256": SUM}},
 }
 
@@ -32,15 +30,16 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
 
     raw = pins.filled(copy.deepcopy(RAW), pin)
     assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x@nlp:.", "o/w:.", "o/clip:c.safetensors"]
-    model = raw["image"]["models"]["open"]
+    model = raw["models"]["open"]
     assert (
         model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
     )
     assert model["files"] == {"model": ".", "vq": f"hub:x/y@{COMMIT}:t/vq.ckpt"}
-    assert raw["image"]["models"]["fixed"] == RAW["image"]["models"]["fixed"]
-    assert raw["continuous"]["weights"]["sha256"] == {"target": SUM}
-    assert raw["text"]["model"] == {
-        "xlnet": f"hub:o/x@{COMMIT}", "judge": "folder", "tokenizer": f"hub:o/w@{COMMIT}", "sha256": {"xlnet": SUM}
+    assert raw["models"]["fixed"] == RAW["models"]["fixed"]
+    assert raw["models"]["mar"]["sha256"] == {"target": SUM}
+    assert raw["models"]["text"] == {
+        "source": "hub", "sha256": {"xlnet": SUM}, "network": {"grid": 8},
+        "files": {"xlnet": f"hub:o/x@{COMMIT}:.", "judge": "folder", "tokenizer": f"hub:o/w@{COMMIT}:."},
     }  # fmt: skip
     assert raw["networks"]["clip"]["revision"] == COMMIT and raw["networks"]["hps"] == RAW["networks"]["hps"]
     assert pins.filled(copy.deepcopy(raw), pin) == raw and len(asked) == 6
@@ -48,10 +47,10 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
 
 def test_what_the_experiment_says_itself_stands():
     raw = copy.deepcopy(RAW)
-    raw["image"]["models"]["open"] |= {"network": {"grid": 16}, "sha256": {"vq": "c" * 64}}
+    raw["models"]["open"] |= {"network": {"grid": 16}, "sha256": {"vq": "c" * 64}}
     said = pins.filled(raw, lambda name: {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8, "dim": 4}})
-    assert said["image"]["models"]["open"]["network"] == {"grid": 16, "dim": 4}
-    assert said["image"]["models"]["open"]["sha256"] == {"vq": "c" * 64, "model": SUM}
+    assert said["models"]["open"]["network"] == {"grid": 16, "dim": 4}
+    assert said["models"]["open"]["sha256"] == {"vq": "c" * 64, "model": SUM}
 
 
 def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):

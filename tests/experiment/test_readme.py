@@ -47,7 +47,7 @@ def test_a_checkpoint_of_ones_own_is_two_commands(tmp_path, monkeypatch, capsys)
     added()
     written = Path(second.split("--configfile ")[1])
     assert f"written: {written}" in capsys.readouterr().out
-    assert checks.load(yaml.safe_load(written.read_text())).image.models["xl"].network == SMALL
+    assert checks.load(yaml.safe_load(written.read_text())).models["xl"].network == SMALL
 
 
 @pytest.mark.parametrize("own", [0.25, 0.4])

@@ -13,24 +13,23 @@ SUM = {"model": "a" * 64}
 RAW = {
     "experiment": "table",
     "stand_in": True,
-    "image": {
-        "models": {
-            "xl": {"source": "hub", "repo": "o/n", "files": {"transformer": "t.pt", "drafter": "hub:o/d:."}},
-            "other": {
-                "family": "chameleon",
-                "stand_in": "anole",
-                "source": "files",
-                "files": {"model": "/m"},
-                "sha256": SUM,
-            },
-            "scenes": {"source": "embedded"},
+    "models": {
+        "xl": {
+            "family": "llamagen", "source": "hub", "repo": "o/n",
+            "files": {"transformer": "t.pt", "drafter": "hub:o/d:."},
         },
+        "other": {
+            "family": "chameleon", "stand_in": "anole", "source": "files", "files": {"model": "/m"}, "sha256": SUM,
+        },
+        "scenes": {"family": "llamagen"},
+    },
+    "image": {
         "prompts": {"file": "data/captions.json", "caption": "sjd", "limit": 5000, "shards": 50},
         "reference": "data/val2017",
         "methods": {"ar": [{}], "sjd": [{"window": 8}, {"window": 32}, {"window": 64}]},
         "study": [{"title": "t", "x": "window", "y": ["nfe"], "where": {"window": [8, 32, 64]}}],
     },
-}
+}  # fmt: skip
 
 
 DRAFTERS = {
@@ -50,9 +49,9 @@ def made(asked):
 def test_published_models_give_way_and_the_embedded_one_stays():
     asked = []
     raw = stand_in.replaced(RAW, made(asked))
-    models = raw["image"]["models"]
+    models = raw["models"]
     assert asked == ["llamagen", "eagle_drafter", "anole"]
-    assert models["scenes"] == {"source": "embedded"} and models["other"] == ENTRY
+    assert models["scenes"] == {"family": "llamagen"} and models["other"] == ENTRY
     assert models["xl"]["files"]["drafter"] == "eagle_drafter" and models["xl"]["sha256"]["drafter"] == "b" * 64
     assert raw["experiment"] == "table-stand_in" and "reference" not in raw["image"]
     assert RAW["image"]["prompts"]["limit"] == 5000, "what was given is left as it was"
@@ -60,9 +59,9 @@ def test_published_models_give_way_and_the_embedded_one_stays():
 
 def test_a_drafter_of_anole_gives_way_to_one_of_its_own_kind():
     asked, raw = [], copy.deepcopy(RAW)
-    other = raw["image"]["models"]["other"]
+    other = raw["models"]["other"]
     other["files"]["drafter"], other["sha256"] = "/d", SUM | {"drafter": "d" * 64}
-    models = stand_in.replaced(raw, made(asked))["image"]["models"]
+    models = stand_in.replaced(raw, made(asked))["models"]
     assert asked == ["llamagen", "eagle_drafter", "anole", "anole_drafter"]
     assert models["other"]["sha256"]["drafter"] == "c" * 64 and models["xl"]["sha256"]["drafter"] == "b" * 64
 

@@ -43,7 +43,7 @@ def planned(raw, make=None):
     ready = pins.filled(stand_in.replaced(raw, make) if make else raw, lambda name: pins.NONE)
     config = config_overlay.scaled(checks.load(ready))
     checks.check_sources(config, PUBLISHED)
-    prompts = read_prompts(config.image.prompts, most=checks.most_words(config.image)) if config.image else []
+    prompts = read_prompts(config.image.prompts, most=checks.most_words(config)) if config.image else []
     return config, cells.cells(config, prompts)
 
 
@@ -77,7 +77,7 @@ def test_it_plans_on_stand_ins_without_its_data(file, stood_in, tmp_path, monkey
     assert config.stand_in and config.experiment == f"{file.stem}-stand_in"
     assert found or config.text
     if config.image:
-        assert {spec.source for spec in config.image.models.values()} == {"files"}
+        assert {spec.source for spec in config.models.values()} == {"files"}
 
 
 def test_its_header_says_how_it_is_run():

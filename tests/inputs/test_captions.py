@@ -68,7 +68,7 @@ def test_a_caption_that_does_not_fit_is_named(tmp_path):
 def test_a_task_by_its_command_is_the_task(tmp_path, command):
     from parity.inputs import tasks
 
-    manifest = fetch.manifest("anysubset", "xlnet", {"xlnet": "", "judge": ""}, tmp_path)
+    manifest = fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path)
     write_json(tmp_path / "manifest.json", manifest)
     settings = '{"rows": 3, "data": "", "missing": 1}'
     files = ("--checkpoint", tmp_path / "manifest.json", "--out", tmp_path / "t.npz")

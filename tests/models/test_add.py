@@ -57,14 +57,14 @@ def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path, pickled):
         assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
     add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
-    assert checks.load(raw).image.models["m"].network == SMALL
-    manifest = fetch.manifest("discrete", "m", raw["image"]["models"]["m"], tmp_path / "out")
+    assert checks.load(raw).models["m"].network == SMALL
+    manifest = fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
     assert models.side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
         add.write("m", said, tmp_path / "m.yaml")
     Path(said["files"]["vq"]).write_bytes(b"other")
     with pytest.raises(ParityError, match=r"files\.vq.*SHA-256 is"):
-        fetch.manifest("discrete", "m", raw["image"]["models"]["m"], tmp_path / "again")
+        fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "again")
 
 
 def test_a_model_of_classes_needs_no_text_and_reads_their_numbers(tmp_path):
@@ -168,9 +168,9 @@ def test_what_the_user_typed_is_checked_before_any_job(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("here").write_bytes(b"")
     change, message = WRONG[case]
-    spec = {"source": "files", "files": dict.fromkeys(PARTS, "here")} | change
+    spec = {"family": "llamagen", "source": "files", "files": dict.fromkeys(PARTS, "here")} | change
     spec.setdefault("sha256", dict.fromkeys(spec["files"], "0" * 64))
-    raw = {"image": {"models": {"m": spec}, "methods": {"ar": [{}]}}}
+    raw = {"models": {"m": spec}, "image": {"methods": {"ar": [{}]}}}
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as told:
         checks.load(json.loads(json.dumps(raw)))
     assert "\n" not in str(told.value)
@@ -210,7 +210,7 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     add.write("c", said, tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)
-    manifest = fetch.manifest("discrete", "c", raw["image"]["models"]["c"], tmp_path / "out")
+    manifest = fetch.manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
     loaded = models.load(manifest)
     assert torch.equal(loaded.nets["net"].table, net.table)
     inputs = {k: v.numpy() for k, v in models.encoder(manifest)(prompts[:2]).items()}
@@ -241,7 +241,7 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     checks.load(raw)
-    loaded = models.load(fetch.manifest("discrete", "m", raw["image"]["models"]["m"], tmp_path / "out"))
+    loaded = models.load(fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
     assert loaded.side == 16 * said["network"].get("rows", 6)
     config = files["model"] / "config.json"
     config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))

@@ -360,7 +360,7 @@ SETTINGS = {"steps": 4, "guidance": 2.0, "guidance_schedule": "linear", "clip": 
 @pytest.fixture(scope="module", params=FAMILIES)
 def embedded(request, tmp_path_factory):
     """A model that ships with the package, by its manifest."""
-    spec = {"family": request.param, "weights": ""}
+    spec = {"family": request.param}
     return load.load(fetch.manifest("continuous", request.param, spec, tmp_path_factory.mktemp("m")), needs="draft")
 
 
@@ -410,7 +410,7 @@ def test_what_a_model_lacks_or_was_changed_is_one_line(embedded, tmp_path):
     file = tmp_path / "target.safetensors"
     file.write_bytes(embedded.file("target").read_bytes()[:-1] + b"x")
     files = embedded.manifest["files"]
-    with pytest.raises(ParityError, match=r"continuous\.weights: target = .*SHA-256"):
+    with pytest.raises(ParityError, match=r": target = .*SHA-256"):
         load.load(embedded.manifest | {"files": files | {"target": str(file)}})
     alone = embedded.manifest | {"files": {k: v for k, v in files.items() if k != "draft"}}
     with pytest.raises(ParityError, match=r": has no draft; allowed: target, kl"):
@@ -445,7 +445,9 @@ def test_a_family_is_one_module(tmp_path, monkeypatch):
         save_file({k: v.contiguous() for k, v in net.state_dict().items()}, tmp_path / f"{name}.safetensors", said)
     sums = [f"{sha256(tmp_path / f'{name}.safetensors')}  {name}.safetensors\n" for name in made]
     (tmp_path / "SHA256SUMS").write_text("".join(sums))
-    loaded = load.load(fetch.manifest("continuous", "toy", {"family": "toy", "weights": str(tmp_path)}, tmp_path))
+    loaded = load.load(
+        fetch.manifest("continuous", "toy", {"family": "toy", "source": "files", "folder": str(tmp_path)}, tmp_path)
+    )
     pair, noise = loaded.pair(range(3), {"temperature": 1.0}, False), counted_noise(0, range(3), torch.float32)
     start = Start(draw_order(noise, 3, 16, True))
     pixels = loaded.pictures(record(pair, start, mar(pair, start, noise=noise)).tokens)

@@ -132,7 +132,7 @@ def test_a_folder_with_a_drafter_becomes_an_experiment_that_drafts(tmp_path):
     said = add.entry(str(lay(tmp_path / "m", c)), c.grid, None)
     assert set(said["files"]) == {"transformer", "vq", "text", "drafter"}
     assert said["sha256"]["drafter"] == sha256(Path(said["files"]["drafter"]))
-    raw = {"image": {"models": {"m": said}, "methods": {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}]}}}
+    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}]}}}
     checks.load(json.loads(json.dumps(raw)))
     manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
     assert weights.header(Path(manifest["files"]["drafter"]))["eps"] == 1e-6
@@ -156,7 +156,7 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path):
     said = add.entry(str(folder), c.grid, None)
     config = Path(said["files"]["drafter"]) / "config.json"
     right = json.loads(config.read_text())
-    raw = {"image": {"models": {"m": said}, "methods": {"ar": [{}], "eagle": [{}]}}}
+    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
     config.write_text(json.dumps(right | {"block_size": 1024}))
     with pytest.raises(ConfigError, match="was trained for another target: its grid is 32; allowed: 4"):
         checks.load(json.loads(json.dumps(raw)))

@@ -60,7 +60,9 @@ def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monk
 
     monkeypatch.setattr(pin, "find_pin", lambda name: {"commit": COMMIT, "sha256": pin.digest(listed(name), ".")})
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
-    experiment.write_text(yaml.safe_dump({"text": {"model": {"xlnet": "hub:o/x", "judge": "hub:o/j"}}}))
+    experiment.write_text(
+        yaml.safe_dump({"models": {"m": {"source": "hub", "files": {"xlnet": "hub:o/x", "judge": "hub:o/j"}}}})
+    )
     pin.write(experiment, out, tell=lambda text: None)
     first = out.read_text()
     assert set(pins.read(out)) == {"o/x:.", "o/j:."} and len(asked) == 2
@@ -86,13 +88,13 @@ def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, mo
     monkeypatch.setattr(pin.find_pin, "__defaults__", (lambda repo, branch: held(repository),))
     model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
-    experiment.write_text(yaml.safe_dump({"image": {"models": {"xl": model}}}))
+    experiment.write_text(yaml.safe_dump({"models": {"xl": model}}))
     with pytest.raises(ConfigError, match="'t5' has no sha256 yet; `parity models pin") as error:
-        pins.of_parts(dict(model), lambda name: pins.pin_reader(False, out)(name) if "t5" in name else pins.NONE)
+        pins.fill_model(dict(model), lambda name: pins.pin_reader(False, out)(name) if "t5" in name else pins.NONE)
     assert "\n" not in str(error.value)
     for content in (b"first", b"another"):
         (tmp_path / "t5/model.safetensors").write_bytes(content)
         pin.write(experiment, out, tell=lambda text: None)
-        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.pin_reader(False, out))["image"]["models"]["xl"]
+        said = pins.filled(yaml.safe_load(experiment.read_text()), pins.pin_reader(False, out))["models"]["xl"]
         assert said["revision"] == COMMIT and said["files"] == model["files"]
         assert said["sha256"] == {"vq": sha256(repository / "vq.ckpt"), "text": sha256(tmp_path / "t5")}

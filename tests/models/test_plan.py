@@ -6,6 +6,7 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.experiment import checks
+from parity.experiment.schema import ModelSpec
 from parity.models import plan
 
 RAW = {"image": {"methods": {"ar": [{}], "sjd": [{"window": 16}]}, "batch": 4, "prompts": {"limit": 8}}}
@@ -25,9 +26,8 @@ def test_a_model_at_hand_is_downloaded_by_nobody_and_weighs_its_files():
 
 def files():
     from parity.experiment import weights
-    from parity.experiment.schema import ModelSpec
 
-    return [weights.EMBEDDED / f for f in weights.embedded_files(ModelSpec()).values()]
+    return [weights.EMBEDDED / f for f in weights.embedded_files(ModelSpec(family="llamagen")).values()]
 
 
 def test_memory_grows_with_guidance_dtype_and_window():
@@ -47,7 +47,7 @@ def test_the_largest_batch_that_fits_is_named():
 
 def test_hours_are_those_of_a_network_of_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "GPU", tmp_path / "gpu.json")
-    kept = plan.kept_numbers(checks.load(RAW).image.models["scenes"])
+    kept = plan.kept_numbers(ModelSpec(family="llamagen"))
     tokens = [{"method": m, "passes a token": p} for m, p in (("ar", 1.0), ("sjd", 0.5))]
     forwards = [{"kept": kept, "batch": 1, "ms": 3.0}, {"kept": kept, "batch": 1, "ms": 2.0}]
     told = {"measured": True, "tokens": tokens, "forwards": forwards}
@@ -62,7 +62,7 @@ def test_hours_are_those_of_a_network_of_its_size(tmp_path, monkeypatch):
 
 def test_what_nothing_tells_is_said_not_to_be_known():
     published = {"source": "hub", "repo": "o/n", "revision": "0" * 40, "family": "chameleon", "files": {"model": "."}}
-    config = checks.load({"image": RAW["image"] | {"models": {"m": published | {"sha256": {"model": "0" * 64}}}}})
+    config = checks.load({"image": RAW["image"], "models": {"m": published | {"sha256": {"model": "0" * 64}}}})
     n = plan.needs(config, plan.cells_of(config), {"m": 14 * 10**9})[0]
     assert n.download == n.held == 14 * 10**9 and n.row is None and n.largest(10**9) is None
     assert "an image of a batch not known" in plan.lines(config, [n], 10**9)[0]

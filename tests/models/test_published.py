@@ -129,9 +129,9 @@ def released(tmp_path_factory):
 
 
 def section(folder, model, **more):
-    """What a configuration says of converted weights."""
-    said = {"models": [model], "weights": str(folder), "methods": {"mar": [{}], "cspd": [{"gamma": 2}]}}
-    return {"continuous": said | {"images": 2, "batch": [2], **more}}
+    """A configuration of converted weights."""
+    own = {"methods": {"mar": [{}], "cspd": [{"gamma": 2}]}, "images": 2, "batch": [2], **more}
+    return {"models": {model: {"family": model, "source": "files", "folder": str(folder)}}, "continuous": own}
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -144,7 +144,8 @@ def test_released_files_become_an_experiment(released, tmp_path, model, monkeypa
     config = checks.load(section(tmp_path / "w", model))
     every = cells(config, [])
     assert len(every) == 3 and len({c.spec["revision"] for c in every}) == 1
-    manifest = fetch.manifest("continuous", model, {"family": model, "weights": str(tmp_path / "w")}, tmp_path)
+    spec = {"family": model, "source": "files", "folder": str(tmp_path / "w")}
+    manifest = fetch.manifest("continuous", model, spec, tmp_path)
     loaded = load(manifest, needs="draft")
     for name, part in (("", "target"), ("-draft", "draft")):  # the moving average, not the zeros
         mine = loaded.network(part).state_dict()
@@ -157,7 +158,7 @@ def test_released_files_become_an_experiment(released, tmp_path, model, monkeypa
     side = 2 * nets[model, ""].config.grid
     assert len(tokens) == 2 and pixels.shape == (1, side, side, 3) and pixels.dtype == np.uint8
     assert loaded.class_of(3) == str(21 % 5)
-    assert weights.places(model, config.continuous) == pair.target.length
+    assert weights.places(config.models[model]) == pair.target.length
     longer = {"mar": [{}], "cspd": [{"gamma": pair.target.length + 1}]}
     with pytest.raises(ConfigError, match=f"at most {pair.target.length} "):
         checks.load(section(tmp_path / "w", model, methods=longer))
@@ -166,7 +167,7 @@ def test_released_files_become_an_experiment(released, tmp_path, model, monkeypa
 def test_converted_files_that_were_changed_are_one_line(released, tmp_path):
     folder, _ = released
     convert("mar", folder / "mar.pth", folder / "mar-draft.pth", folder / "kl16.ckpt", tmp_path)
-    file, spec = tmp_path / "mar.safetensors", {"family": "mar", "weights": str(tmp_path)}
+    file, spec = tmp_path / "mar.safetensors", {"family": "mar", "source": "files", "folder": str(tmp_path)}
     assert sums(tmp_path)["mar.safetensors"] == sha256(file)
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ParityError, match="SHA-256"):

@@ -34,6 +34,7 @@ from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
 from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert
+from parity.stand_ins.__main__ import entry
 
 SAMPLING = {"steps": 2, "guidance": 2.0, "guidance_schedule": "constant", "last": "mean", "clip": 4.0}
 CONTINUOUS = ("mar", "xar", "harmon")
@@ -51,14 +52,15 @@ def written(tmp_path_factory):
 
 
 def section(model, where, tmp_path, **more):
-    """A configuration of two images."""
-    said = {"models": [model], "weights": where, "images": 2, "batch": [2], "sampling": dict(SAMPLING)}
+    """A configuration of two images. where: a folder, or what it says of published files."""
+    spec = {"family": model, "source": "files", **(where if isinstance(where, dict) else {"folder": where})}
+    said = {"images": 2, "batch": [2], "sampling": dict(SAMPLING)}
     said["sampling"]["guidance_schedule"] = "linear" if model == "xar" else "constant"
     said["methods"] = {"mar": [{}], "cspd": [{"gamma": 2}]}
     if model == "harmon":
         (tmp_path / "captions.txt").write_text("a dog on the left {and} a cat\na pink stop sign\n", encoding="utf-8")
         said["captions"] = {"file": str(tmp_path / "captions.txt"), "limit": 2}
-    return {"continuous": said | more}
+    return {"models": {model: spec}, "continuous": said | more}
 
 
 def test_a_stand_in_is_the_same_each_time(written, tmp_path):
@@ -74,8 +76,8 @@ def decoded(config, model, tmp_path):
     """The pictures of two images by two methods, and the loaded pair: what a run's jobs do."""
     value = checks.load(config)
     every = cells(value, [])
-    said = value.continuous.model_dump(include={"weights", "captions"})
-    manifest = fetch.manifest("continuous", model, {"family": model, **said}, tmp_path / "m")
+    spec = value.models[model].model_dump(exclude={"grid"}) | value.continuous.model_dump(include={"captions"})
+    manifest = fetch.manifest("continuous", model, spec, tmp_path / "m")
     loaded, pictures = load(manifest, needs="draft"), []
     for decoder, options in ((mar, {"iterations": 0}), (cspd, {"gamma": 2, "give_up": "target"})):
         pair = loaded.pair(range(2), every[0].spec["sampling"], True)
@@ -124,7 +126,7 @@ def test_published_files_need_no_folder_of_their_own(written, tmp_path, model):
     loaded, _ = decoded(section(model, where, tmp_path), model, tmp_path)
     assert loaded.network("target").config.grid == grid.get("grid", 16)
     other = {**where, "sha256": where["sha256"] | {"kl": "0" * 64}}
-    with pytest.raises(ParityError, match=r"continuous.weights.files.kl = .*expected 0000"):
+    with pytest.raises(ParityError, match=r"files.kl = .*expected 0000"):
         decoded(section(model, other, tmp_path), model, tmp_path)
 
 
@@ -231,7 +233,8 @@ def test_harmon_is_its_second_writing(written, tmp_path):
         convert("harmon", files["target"], None, files["kl"], folder, files["tokenizer"], grid, told.append)
         spec = {
             "family": "harmon",
-            "weights": str(folder),
+            "source": "files",
+            "folder": str(folder),
             "captions": section("harmon", "", tmp_path)["continuous"]["captions"],
         }
         loaded = load(fetch.manifest("continuous", "harmon", spec, tmp_path), dtype=torch.float64)
@@ -290,17 +293,17 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
             "mar reads no captions; allowed: no captions",
         ),
         ("harmon", {"captions": {"file": "nowhere.txt"}}, r"continuous.captions.file = 'nowhere.txt': no such file"),
-        ("harmon", {"models": ["harmon", "mar"]}, r"continuous.models = .*allowed with published files: the one"),
         ("gmm", {}, "gmm has no published files"),
     ):
         where = listed(written["harmon" if model != "mar" else "mar"])
         with pytest.raises(ConfigError, match=message):
             checks.load(section(model, where, tmp_path, **more))
-    one = checks.load(section("harmon", listed(written["harmon"]), tmp_path)).continuous
+    config = checks.load(section("harmon", listed(written["harmon"]), tmp_path))
+    one = config.models["harmon"], config.continuous.captions
     (tmp_path / "captions.txt").write_text("another\nand another\n", encoding="utf-8")
-    before = weights.continuous_revision("harmon", one)
+    before = weights.revision(*one)
     (tmp_path / "captions.txt").write_text("other words\nand another\n", encoding="utf-8")
-    assert weights.continuous_revision("harmon", one) != before  # other captions are other images
+    assert weights.revision(*one) != before  # other captions are other images
 
 
 @pytest.mark.parametrize("model", CONTINUOUS)
@@ -314,13 +317,13 @@ def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, 
     added()
     assert "written" in capsys.readouterr().out
     config = checks.load(yaml.safe_load(out.read_text(encoding="utf-8")))
-    said = config.continuous
-    assert said.weights.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
+    said, own = config.continuous, config.models[f"{model}-h"]
+    assert own.files == {p: str(f if p != "tokenizer" else f / "tokenizer.json") for p, f in
                                   written[model].items()}  # fmt: skip
     assert said.sampling.last == "mean" and said.sampling.clip == 0 and said.sampling.temperature == 1
     assert said.sampling.steps == {"mar": 100, "xar": 40, "harmon": 100}[model]
-    spec = {"family": model, **said.model_dump(include={"weights", "captions"})}
-    assert fetch.manifest("continuous", model, spec, tmp_path / "m")["network"]["grid"] == said.weights.network["grid"]
+    spec = own.model_dump(exclude={"grid"}) | said.model_dump(include={"captions"})
+    assert fetch.manifest("continuous", model, spec, tmp_path / "m")["network"]["grid"] == own.network["grid"]
     with pytest.raises(ParityError, match=r"own.yaml: is there already"):
         added()
 
@@ -352,7 +355,7 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part, case):
                 add_pair.entry(named, {"source": "files"}, None, None)
             assert "\n" not in str(told.value) and files[part].name in str(told.value)
         else:
-            assert add_pair.entry(named, {"source": "files"}, None, None)["weights"]["files"][part] == str(files[part])
+            assert add_pair.entry(named, {"source": "files"}, None, None)["model"]["files"][part] == str(files[part])
 
 
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
@@ -364,7 +367,7 @@ def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
         add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)
     (tmp_path / "mar.pth").unlink()
     shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
-    assert add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)["weights"]["network"] == {
+    assert add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)["model"]["network"] == {
         "grid": 16,
         "cell": 8,
     }
@@ -397,16 +400,16 @@ def test_stand_ins_take_the_place_of_repositories(tmp_path):
     """`stand_in: true` of an experiment on repositories nobody has: the configuration that the tables' files become."""
 
     def make(names):
-        for name in names:
-            (tmp_path / name).mkdir()
-        return {name: importlib.import_module(f"parity.stand_ins.{name}").entry(tmp_path / name) for name in names}
+        return {name: entry(name, tmp_path / name) for name in names}
 
     hub = {"source": "hub", "repo": "o/n", "files": {"target": "a.pth", "draft": "b.pth", "kl": "kl16.ckpt"}}
-    asked = {"models": ["mar"], "weights": hub, "methods": {"mar": [{}, {"iterations": 64}], "cspd": [{"gamma": 32}]}}
-    text = {"model": {"xlnet": "hub:o/n@nlp", "judge": "hub:o/g"}, "methods": {"sequential": [{}]}}
-    raw = stand_in.replaced({"stand_in": True, "continuous": asked, "text": text}, make)
+    asked = {"methods": {"mar": [{}, {"iterations": 64}], "cspd": [{"gamma": 32}]}}
+    words = {"family": "xlnet", "source": "hub", "files": {"xlnet": "hub:o/n@nlp", "judge": "hub:o/g"}}
+    models = {"mar": {"family": "mar", **hub}, "asarm": words}
+    whole = {"models": models, "continuous": asked, "text": {"methods": {"sequential": [{}]}}}
+    raw = stand_in.replaced({"stand_in": True, **whole}, make)
     config = checks.load(raw)
     assert config.continuous.methods == {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 16}]}
-    assert config.text.model.tokenizer.endswith("xlnet-base-cased") and len(cells(config, [])) == 6
+    assert config.models["asarm"].files["tokenizer"].endswith("xlnet-base-cased") and len(cells(config, [])) == 6
     with pytest.raises(ConfigError):  # as it stands, what is nowhere is nothing to run
-        checks.load({"continuous": asked, "text": text})
+        checks.load(whole)

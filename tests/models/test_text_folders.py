@@ -39,12 +39,17 @@ COMMIT = "c" * 40
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    return xlnet.entry(folder) | gpt2.entry(folder)
+    return {part: str(folder / path) for write in (xlnet.write, gpt2.write) for part, path in write(folder).items()}
+
+
+def spec(files, source="files", **more):
+    """A model of the configuration."""
+    return {"family": "xlnet", "source": source, "files": files, **more}
 
 
 @pytest.fixture(scope="module")
 def loaded(given, tmp_path_factory):
-    return load.load(fetch.manifest("anysubset", "xlnet", given, tmp_path_factory.mktemp("m")))
+    return load.load(fetch.manifest("anysubset", "xlnet", spec(given), tmp_path_factory.mktemp("m")))
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -140,7 +145,7 @@ def test_pickled_folders_say_the_same(given, loaded, tmp_path):
         if (file := tmp_path / part / "model.safetensors").exists():
             torch.save(load_file(file), tmp_path / part / "pytorch_model.bin")
             file.unlink()
-    pickled = load.load(fetch.manifest("anysubset", "xlnet", other, tmp_path / "m"))
+    pickled = load.load(fetch.manifest("anysubset", "xlnet", spec(other), tmp_path / "m"))
     ours, theirs = loaded.subset(False).net.state_dict(), pickled.subset(False).net.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert all(torch.equal(v, pickled.gpt2.state_dict()[k]) for k, v in loaded.gpt2.state_dict().items())
@@ -152,12 +157,12 @@ def test_weights_are_read_once_for_a_plan(given, monkeypatch):
     real = digests.of_file
     weights._total.cache_clear()
     monkeypatch.setattr(digests, "of_file", lambda file: read.append(file.name) or real(file))
-    said = {"text": {"model": dict(given), "methods": {"sequential": [{}], "assd": [{"k": 2}, {"k": 3}]}}}
-    assert len(cells(checks.load(said), [])) == 4
+    text = {"methods": {"sequential": [{}], "assd": [{"k": 2}, {"k": 3}]}}
+    assert len(cells(checks.load({"models": {"m": spec(given)}, "text": text}), [])) == 4
     assert read.count("model.safetensors") == 2  # of the model, and of the judge
     read.clear()
     totals = dict.fromkeys(("xlnet", "judge"), "a" * 64)
-    checks.load({"text": {**said["text"], "model": {**given, "sha256": totals}}})
+    checks.load({"models": {"m": spec(given, sha256=totals)}, "text": text})
     assert "model.safetensors" not in read
 
 
@@ -178,24 +183,24 @@ def test_repositories_are_fetched_at_their_commit(given, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "at_hand", at_hand)
     monkeypatch.setattr(fetch, "download", download)
     hub = {part: f"hub:{repo}@{COMMIT}" for part, repo in zip(("xlnet", "judge", "tokenizer"), at, strict=True)}
-    hub["sha256"] = {part: digests.sha256(Path(given[part])) for part in ("xlnet", "judge")}
-    manifest = fetch.manifest("anysubset", "xlnet", hub, tmp_path)
+    signed = {part: digests.sha256(Path(given[part])) for part in ("xlnet", "judge")}
+    manifest = fetch.manifest("anysubset", "xlnet", spec(hub, "hub", sha256=signed), tmp_path)
     assert manifest["source"] == "hub" and manifest["files"]["xlnet"] == given["xlnet"]
     assert {revision for _, revision, _ in asked} == {COMMIT}
     assert {file for repo, _, file in asked if repo == "o/words"} <= {
         "tokenizer.json", "config.json", "tokenizer_config.json"
     }  # fmt: skip
-    hub["sha256"]["judge"] = "0" * 64
-    with pytest.raises(ParityError, match=r"text.model.judge = .*expected 0000"):
-        fetch.manifest("anysubset", "xlnet", hub, tmp_path)
+    with pytest.raises(ParityError, match=r"files.judge = .*expected 0000"):
+        fetch.manifest("anysubset", "xlnet", spec(hub, "hub", sha256=signed | {"judge": "0" * 64}), tmp_path)
 
 
 WRONG = {
-    "a branch": ({"xlnet": "hub:o/n@nlp"}, r"text.model.xlnet = 'hub:o/n@nlp': allowed: a folder, or hub:owner/name@"),
-    "no digest": ({"xlnet": f"hub:o/n@{COMMIT}"}, r"sha256.xlnet is needed"),
-    "one of two": ({"judge": ""}, r"text.model.judge = '': allowed: both folders, or neither"),
-    "no folder": ({"xlnet": "nowhere"}, r"text.model.xlnet = 'nowhere': needs config.json and"),
-    "no tokenizer": ({"tokenizer": "."}, r"text.model.tokenizer = '.': needs a tokenizer"),
+    "a branch": ({"tokenizer": "hub:o/n@nlp"}, r"models.m.files.tokenizer = 'hub:o/n@nlp': allowed: .*hub:owner/name@"),
+    "no digest": ({"xlnet": f"hub:o/n@{COMMIT}"}, r"sha256: needs xlnet"),
+    "one of two": ({"judge": None}, r"models.m.files = .*: needs judge"),
+    "no folder": ({"xlnet": "nowhere"}, r"models.m.files.xlnet = 'nowhere': no such file"),
+    "no weights": ({"xlnet": "."}, r"models.m.files.xlnet = '.': needs config.json and"),
+    "no tokenizer": ({"tokenizer": "."}, r"models.m.files.tokenizer = '.': needs a tokenizer"),
 }
 
 
@@ -203,8 +208,8 @@ WRONG = {
 def test_a_wrong_model_is_one_line_before_any_job(given, name):
     change, message = WRONG[name]
     with pytest.raises(ConfigError, match=message) as error:
-        value = checks.load({"text": {"model": {**given, **change}, "methods": {"sequential": [{}]}}})
-        weights.text_revision(value.text.model)
+        files = {part: file for part, file in {**given, **change}.items() if file}
+        checks.load({"models": {"m": spec(files)}, "text": {"methods": {"sequential": [{}]}}})
     assert "\n" not in str(error.value)
 
 
@@ -223,5 +228,5 @@ def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
         ({"tokenizer": str(broken)}, r"no tokenizer that can be read"),
     ):
         with pytest.raises(ParityError, match=message) as error:
-            fetch.manifest("anysubset", "xlnet", {**given, **change}, tmp_path / "m")
+            fetch.manifest("anysubset", "xlnet", spec({**given, **change}), tmp_path / "m")
         assert "\n" not in str(error.value)

@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
         "cache": [True, False],
     },
     "continuous": {
-        "models": ["mar"], "images": 9, "batch": [9, 3],
+        "images": 9, "batch": [9, 3],
         "methods": {"mar": [{}, {"iterations": 16}], "cspd": [{"gamma": 4}, {"gamma": 8}, {"gamma": 16}]},
     },
 }  # fmt: skip
@@ -81,7 +81,7 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
     for name, file in paths.self_tests(settings).items():
         write_json(root / file, self_tests(name))
-    for task in text_tasks(settings.text) if settings.text else ():
+    for task in text_tasks(settings):
         if task["kind"] in paths.ASKED:
             said = {"accuracy": 0.6, "error": 0.1, "n": 5, "accuracy_known_pairs": 0.7, "accuracy_held_out_pairs": None}
             write_json(root / paths.accuracy(task["kind"], task["key"]), said)

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "profiles", "workflow", "src", "certify/src", "prompts", "envs")
 TINY = """
 experiment: tiny
+models: {scenes: {family: llamagen, grid: 8}}
 image:
-  models: {scenes: {source: embedded, grid: 8}}
   prompts: {file: prompts/scenes.txt, limit: 4, shards: 2}
   methods:
     ar: [{}]

@@ -21,7 +21,8 @@ def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, mo
         "experiment": "families",
         "text": None,
         "continuous": None,
-        "image": {"models": models, "sampling": {"guidance": 3.0}, **few},
+        "models": models,
+        "image": {"sampling": {"guidance": 3.0}, **few},
     }
     (project / "families.yaml").write_text(yaml.safe_dump(config))
     planned = jobs(snakemake("-n", config="families.yaml"))
@@ -37,7 +38,8 @@ def test_a_window_longer_than_a_family_s_pictures_is_refused(project, snakemake,
         "experiment": "families",
         "text": None,
         "continuous": None,
-        "image": {"models": {"anole": models["anole"]}, **few},
+        "models": {"anole": models["anole"]},
+        "image": few,
     }
     (project / "families.yaml").write_text(yaml.safe_dump(config))
     refused = snakemake("-n", config="families.yaml")

@@ -80,7 +80,7 @@ def test_a_decoder_may_have_a_rule_of_its_own(project, snakemake):
 def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):
     own = (project / "src/parity/models/discrete/llamagen.py").read_text()
     (project / "src/parity/models/discrete/other.py").write_text(own)
-    raw = EVERY.replace("image:", "image:\n  models: {scenes: {family: other}}")
+    raw = EVERY.replace("image:", "models: {scenes: {family: other}}\nimage:")
     (project / "toy.yaml").write_text(raw)
     assert "checkpoint" in {rule for rule, _ in jobs(snakemake("-n", config="toy.yaml"))}
     file = project / "src/parity/models/discrete/other.py"
@@ -90,7 +90,7 @@ def test_a_family_is_a_module_that_declares_what_it_is(project, snakemake):
     file.write_text(own)
     (project / "toy.yaml").write_text(raw.replace("other", "another"))
     wrong = snakemake("-n", config="toy.yaml")
-    assert "image.models.scenes.family = 'another'" in wrong.stderr and "llamagen, other" in wrong.stderr
+    assert "models.scenes.family = 'another'" in wrong.stderr and "llamagen, other" in wrong.stderr
 
 
 def test_a_metric_is_a_module(project, snakemake):

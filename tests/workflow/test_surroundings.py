@@ -22,8 +22,8 @@ def test_a_run_in_odd_surroundings(tmp_path):
     (project / "prompts" / f"{ODD}.txt").write_text("\n".join(captions))
     one = """
 experiment: odd
+models: {scenes: {family: llamagen, grid: 8}}
 image:
-  models: {scenes: {source: embedded, grid: 8}}
   prompts: {file: FILE, limit: 2}
   methods: {ar: [{}]}
 """.replace("FILE", "'prompts/" + ODD.replace("'", "''") + ".txt'")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.workflow.conftest import runner
 
-LESS = "image={methods: {jacobi: null, sjd: [{window: 16}]}, models: {lumina: null}}"  # the rest takes as long again
+LESS = "image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}"  # the rest takes as long again
 FEW = "equality={n: 10000, long: 0, mutants: 1000, calibration: 100, swaps: 99}"
 
 

@@ -55,7 +55,7 @@ def test_a_wrong_checkpoint_stops_with_one_line(project, snakemake):
     data[-1] ^= 1
     weights.write_bytes(data)
     done = snakemake("--until", "checkpoint")
-    assert done.returncode != 0 and "image.models.scenes" in done.stderr and "SHA-256" in done.stderr
+    assert done.returncode != 0 and "models.scenes" in done.stderr and "SHA-256" in done.stderr
     assert "Traceback" not in done.stderr
 
 

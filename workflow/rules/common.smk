@@ -43,6 +43,7 @@ from parity.experiment import (
     code_digest,
     stand_in,
     study,
+    weights,
 )
 from parity.inputs import readers
 
@@ -72,6 +73,7 @@ try:
     machine.check_place(ROOT)
     said = workflow.config_settings.config if MAIN else {}
     given_here = config_overlay.located(config_overlay.overlaid(config, said), workflow_file)
+    checks.refuse_old_form(given_here)
     ready = pins.filled(
         stand_in.replaced(given_here, stand_in.make_stand_ins), pins.pin_reader(planned=workflow.dryrun)
     )
@@ -80,16 +82,17 @@ try:
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}
     PROMPTS = (
-        parity_prompts.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT.image))
+        parity_prompts.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT))
         if EXPERIMENT.image
         else []
     )
-    if EXPERIMENT.image and any(model.source == "embedded" for model in EXPERIMENT.image.models.values()):
+    if EXPERIMENT.image and checks.most_words(EXPERIMENT):
         parity_prompts.check_embedded(PROMPTS, EXPERIMENT.image.prompts, drawn=not EXPERIMENT.image.reference)
     CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
-    TASKS = {t["key"]: t for t in (parity_cells.text_tasks(EXPERIMENT.text) if EXPERIMENT.text else [])}
+    TASKS = {t["key"]: t for t in parity_cells.text_tasks(EXPERIMENT)}
     for task in TASKS.values():
-        readers.check(task["kind"], task["settings"], embedded=not EXPERIMENT.text.model.xlnet)
+        embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
+        readers.check(task["kind"], task["settings"], embedded=embedded)
 except ParityError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)

@@ -44,8 +44,7 @@ def checkpoint(wildcards):
 
 def family(kind, model):
     """The modules that load a model: its kind's, and its family."""
-    name = EXPERIMENT.image.models[model].family if kind == "discrete" else model
-    return f"parity.models.{kind}.load", f"parity.models.{kind}.{name}"
+    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.models(EXPERIMENT, kind)[model].family}"
 
 
 def decoder(kind, method):
@@ -135,7 +134,7 @@ def memory(wildcards, attempt):
         )
         return job_resources.memory(EXPERIMENT, found.kind, found.spec["model"], held, attempt)
     if "model" not in wildcards.keys():
-        return job_resources.memory(EXPERIMENT, "anysubset", "xlnet", 0, attempt)
+        return job_resources.memory(EXPERIMENT, "anysubset", TASKS[wildcards.key]["model"], 0, attempt)
     kind = wildcards.get("kind", "discrete")
     model = wildcards.model if "kind" in wildcards.keys() else wildcards.model.rpartition("-")[0]
     return job_resources.memory(EXPERIMENT, kind, model, 0, attempt)
@@ -158,19 +157,18 @@ def runtime_of_draws(wildcards, attempt):
 
 
 def model_spec(wildcards):
-    """A model's section of the configuration with every default filled in, so that two ways to write it are one."""
-    if wildcards.kind == "discrete":
-        spec = EXPERIMENT.image.models[wildcards.model]
-        return canonical(spec.model_dump(exclude=None if spec.source == "embedded" else {"grid"}))
+    """What the configuration says of a model with every default filled in, so that two ways to write it are one."""
     if wildcards.kind == "networks":
         return canonical(getattr(EXPERIMENT.networks, wildcards.model).model_dump())
-    if wildcards.kind == "anysubset":
-        return canonical(EXPERIMENT.text.model.model_dump())
-    section = EXPERIMENT.continuous
-    said = section.model_dump(include={"weights"}) | (
-        {"captions": section.captions.model_dump()} if section.captions else {}
-    )
-    return canonical({"family": wildcards.model, **said})
+    model = weights.models(EXPERIMENT, wildcards.kind)[wildcards.model]
+    spec = model.model_dump(exclude=None if model.source == "embedded" else {"grid"})
+    captions = parity_cells.captions(EXPERIMENT, wildcards.kind)
+    return canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
+
+
+def text_model(wildcards):
+    """The manifest of the model that a text task is for."""
+    return paths.manifests(EXPERIMENT)["anysubset/" + TASKS[wildcards.key]["model"]]
 
 
 # Inputs

@@ -76,7 +76,7 @@ rule captions:
 
 rule task:
     input:
-        checkpoint=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+        checkpoint=text_model,
         data=lambda w: local(task_data(w)),
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",

@@ -162,7 +162,7 @@ for model_kind in KINDS:
 rule accuracy:
     input:
         data=lambda w: local(task_data(w)),
-        checkpoint=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("anysubset/")],
+        checkpoint=text_model,
     output:
         "results/accuracy/{task_kind}-{key}.json",
     log:

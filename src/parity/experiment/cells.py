@@ -16,8 +16,8 @@ from parity.base.files import digest, sums
 from parity.experiment import weights
 from parity.experiment.module_metadata import modules
 from parity.experiment.options import KINDS, claim, declaration, needs, on_enumerable, plain, small
-from parity.experiment.prompt_specs import MOST
-from parity.experiment.schema import Config, TextSection, TextTasks
+from parity.experiment.prompt_specs import MOST, PromptSpec
+from parity.experiment.schema import Config, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
 Condition = tuple[
@@ -73,7 +73,8 @@ def as_list(value: Any) -> list[Any]:
 def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     section = config.image
     assert section is not None
-    for (name, model), sampling in itertools.product(section.models.items(), as_list(section.sampling)):
+    models = weights.models(config, "discrete").items()
+    for (name, model), sampling in itertools.product(models, as_list(section.sampling)):
         yield (
             {
                 "model": name,
@@ -87,14 +88,19 @@ def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
         )
 
 
-def text_tasks(text: TextSection) -> list[dict[str, Any]]:
-    """Every task of a section: kind, settings, and the digest of both with that of its data and models."""
-    model, tasks = weights.text_revision(text.model), []
-    for kind in TextTasks.model_fields:
-        for task in getattr(text.tasks, kind):
+def text_tasks(config: Config) -> list[dict[str, Any]]:
+    """Every task of the section `text` for every model: kind, settings, model and its revision, and the digest of all
+    with that of the task's data."""
+    if config.text is None:
+        return []
+    tasks = []
+    for (model, spec), kind in itertools.product(weights.models(config, "anysubset").items(), TextTasks.model_fields):
+        revision = weights.revision(spec)
+        for task in getattr(config.text.tasks, kind):
             settings, file = task.model_dump(), Path(task.data)
             content = of_data(file) if task.data and file.is_file() else ""
-            tasks.append({"kind": kind, "settings": settings, "key": digest([kind, settings, content, model])})
+            key = digest([kind, settings, content, revision])
+            tasks.append({"kind": kind, "settings": settings, "model": model, "revision": revision, "key": key})
     return tasks
 
 
@@ -106,11 +112,16 @@ def of_data(file: Path) -> str:
 def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     section = config.text
     assert section is not None
-    for task, cache in itertools.product(text_tasks(section), section.cache):
+    for task, cache in itertools.product(text_tasks(config), section.cache):
         if task["kind"] in DECODED:
-            shared = {"model": "xlnet", "revision": weights.text_revision(section.model), "task": task["key"]}
-            said = {"task_kind": task["kind"], "prompt": task["settings"].get("prompt", "scattered")}
-            yield shared | said | {"cache": cache, "batch": section.batch}, True
+            condition = {"model": task["model"], "revision": task["revision"], "task": task["key"]}
+            condition |= {"task_kind": task["kind"], "prompt": task["settings"].get("prompt", "scattered")}
+            yield condition | {"cache": cache, "batch": section.batch}, True
+
+
+def captions(config: Config, kind: str) -> PromptSpec | None:
+    """The captions that models of a kind are given, which are part of what identifies them."""
+    return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
 def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
@@ -118,11 +129,12 @@ def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
     section = config.continuous
     assert section is not None
     seen: list[dict[str, Any]] = []
-    for model, sampling, batch in itertools.product(section.models, as_list(section.sampling), section.batch):
-        reads = weights.family("continuous", model, "continuous.models")["reads"]
+    models = weights.models(config, "continuous").items()
+    for (model, spec), sampling, batch in itertools.product(models, as_list(section.sampling), section.batch):
+        reads = weights.declared(spec.family)["reads"]
         shared = {
             "model": model,
-            "revision": weights.continuous_revision(model, section),
+            "revision": weights.revision(spec, section.captions),
             "sampling": {k: v for k, v in sampling.model_dump().items() if k in reads},
             "images": section.images,
             "batch": batch,
@@ -147,7 +159,7 @@ def kinds(config: Config) -> list[str]:
 def companion(config: Config, kind: str, method: str, model: str) -> dict[str, str]:
     """The digest of an embedded drafter or draft model; the files of other models are all in their revision."""
     part = needs(kind, method)
-    embedded = kind == "discrete" and config.image is not None and config.image.models[model].source == "embedded"
+    embedded = kind == "discrete" and weights.models(config, kind)[model].source == "embedded"
     return {part: sums(weights.EMBEDDED).get(f"{part}.safetensors", "")[:16]} if part and embedded else {}
 
 

@@ -15,24 +15,51 @@ from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
 from parity.experiment.prompts import read_prompts
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, TextSection, TextTasks
-from parity.experiment.validation import validate
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, TextTasks
+from parity.experiment.validation import brief, validate
 
 
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
+    refuse_old_form(raw)
     value = validate(Config, raw, "")
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
+    check_models(value)
     check_judges(value)
     if value.image is not None:
-        check_image(value.image)
+        check_image(value.image, weights.models(value, "discrete"))
     if value.text is not None:
         check_text(value.text)
     if value.continuous is not None:
-        check_continuous(value.continuous)
+        check_continuous(value.continuous, weights.models(value, "continuous"))
     check_studies(value)
     return value
+
+
+def refuse_old_form(raw: dict[str, Any]) -> None:
+    """ConfigError for a section that names its models itself, as configurations did before `models:`."""
+    for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
+        if isinstance(raw.get(section), dict) and key in raw[section]:
+            raise ConfigError(
+                f"{section}.{key} = {brief(raw[section][key])}: models no longer stand in a section;"
+                " allowed: models: {NAME: {family: ..., source: ..., files: ...}} at the top"
+            )
+
+
+def check_models(value: Config) -> None:
+    """Every model is of a family that there is; the files of those that a section runs are named and there."""
+    for name, spec in value.models.items():
+        kind = weights.kind_of(spec.family, f"models.{name}.family")
+        if kind not in kinds(value):
+            continue
+        if spec.folder and kind != "continuous":
+            raise ConfigError(f"models.{name}.folder = {spec.folder!r}: allowed: for continuous pairs alone")
+        if kind == "discrete":
+            weights.check_network(name, spec)
+        weights.check_files(name, spec)
+        if kind == "anysubset":
+            weights.check_text_folders(name, spec.files)
 
 
 def check_judges(value: Config) -> None:
@@ -91,22 +118,18 @@ def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[
                     raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
 
 
-def check_image(section: ImageSection) -> None:
-    for model, spec in section.models.items():
-        weights.family("discrete", spec.family, f"image.models.{model}.family")
-        weights.check_network(model, spec)
+def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
+    for model, spec in models.items():
         weights.check_trained(model, spec)
         for method in section.methods:
             weights.check_needs(method, model, spec)
-        weights.check_files(model, spec)
-        check_at_most("discrete", section.methods, weights.largest(spec), f"image.models.{model}")
+        check_at_most("discrete", section.methods, weights.largest(spec), f"models.{model}")
     samplings = [s.model_dump() for s in as_list(section.sampling)]
     if len({canonical(s) for s in samplings}) < len(samplings):
         raise ConfigError(f"image.sampling = {samplings}: a set of settings is given twice")
 
 
 def check_text(section: TextSection) -> None:
-    weights.check_text_model(section.model)
     for kind in TextTasks.model_fields:
         for i, task in enumerate(getattr(section.tasks, kind)):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
@@ -123,29 +146,23 @@ def check_text(section: TextSection) -> None:
         raise ConfigError(f"text.cache = {section.cache}: a value is given twice")
 
 
-def check_continuous(section: ContinuousSection) -> None:
-    folder = weights.continuous_folder(section)
-    if isinstance(section.weights, str) and not (folder / "SHA256SUMS").exists():
-        raise ConfigError(
-            f"continuous.weights = {section.weights!r}: no SHA256SUMS in it;"
-            " allowed: '' or a folder that `convert` wrote"
-        )
+def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -> None:
     if section.captions is not None:
         captions_of(section)
-    for name in ("models", "batch"):
-        if len(set(getattr(section, name))) < len(getattr(section, name)):
-            raise ConfigError(f"continuous.{name} = {getattr(section, name)}: a value is given twice")
+    if len(set(section.batch)) < len(section.batch):
+        raise ConfigError(f"continuous.batch = {section.batch}: a value is given twice")
     for b in section.batch:
         if not 1 <= b <= 4096:
             raise ConfigError(f"continuous.batch = {b}: allowed: 1 to 4096")
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
-    for model in section.models:
-        said = weights.family("continuous", model, "continuous.models")
-        weights.check_pair(model, drafted, section)
-        most = dict.fromkeys(("iterations", "gamma"), weights.places(model, section))
+    for model, spec in models.items():
+        family = weights.declared(spec.family)
+        weights.check_captions(model, spec, section.captions)
+        weights.check_pair(model, drafted, spec)
+        most = dict.fromkeys(("iterations", "gamma"), weights.places(spec))
         check_at_most("continuous", section.methods, most, f"the {most['gamma']} tokens of an image ({model})")
-        check_head(model, said, section)
-        if said["causal"]:
+        check_head(model, family, section)
+        if family["causal"]:
             check_causal(model, section)
 
 
@@ -159,18 +176,18 @@ def captions_of(section: ContinuousSection) -> list[str]:
         raise ConfigError(str(error).replace("image.prompts", "continuous.captions", 1)) from None
 
 
-def check_head(model: str, said: dict[str, Any], section: ContinuousSection) -> None:
+def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -> None:
     """A model's head has the guidance schedule and the sampler that it is asked for."""
     for sampling in as_list(section.sampling):
-        if sampling.guidance != 1 and sampling.guidance_schedule not in said["schedules"]:
+        if sampling.guidance != 1 and sampling.guidance_schedule not in family["schedules"]:
             raise ConfigError(
                 f"continuous.sampling.guidance_schedule = {sampling.guidance_schedule!r}: {model} does not have it;"
-                f" allowed: {', '.join(said['schedules']) or 'guidance 1 alone'}"
+                f" allowed: {', '.join(family['schedules']) or 'guidance 1 alone'}"
             )
-        if sampling.sampler not in said["samplers"]:
+        if sampling.sampler not in family["samplers"]:
             raise ConfigError(
                 f"continuous.sampling.sampler = {sampling.sampler!r}: {model} has no such sampler;"
-                f" allowed: {said['samplers'][0]!r}"
+                f" allowed: {family['samplers'][0]!r}"
             )
 
 
@@ -219,7 +236,9 @@ def check_sources(value: Config, published: list[Path]) -> None:
                 raise ConfigError(f"{KINDS[kind]}.study.{i}.paper = {figure.paper!r}: allowed: {allowed}")
 
 
-def most_words(section: ImageSection) -> int | None:
+def most_words(config: Config) -> int | None:
     """Words that a prompt may have: of embedded models, which know few places; None where there is none of them, for
     others cut a prompt as their tokenizer does."""
-    return section.prompts.max_words if any(m.source == "embedded" for m in section.models.values()) else None
+    assert config.image is not None
+    embedded = any(model.source == "embedded" for model in weights.models(config, "discrete").values())
+    return config.image.prompts.max_words if embedded else None

@@ -127,7 +127,9 @@ def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
         for tasks in text["tasks"].values():
             for task in tasks if isinstance(tasks, list) else []:
                 there(task, "data")
-    there(continuous, "weights")
+    models = raw.get("models")
+    for model in models.values() if isinstance(models, dict) else []:
+        there(model, "folder")
     there(continuous, "reference")
     networks = raw.get("networks")
     for network in networks.values() if isinstance(networks, dict) else []:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from parity.experiment import paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.config_types import HUB
 from parity.experiment.schema import Config
 
 BASE = 3000  # MB: torch, transformers and the metrics' networks
@@ -28,29 +27,19 @@ def megabytes(path: Path) -> float:
     return sum(file.stat().st_size for file in files) / 1e6
 
 
-def weights_size(said: object, embedded: Path) -> float:
-    """Megabytes of weights as a configuration names them: a folder or file here, published files, or embedded ones."""
-    if getattr(said, "source", said) == "hub" or str(said).startswith(HUB):
-        return UNKNOWN
-    if isinstance(said, str):
-        return megabytes(Path(said) if said else embedded)
-    return sum(megabytes(Path(file)) for file in getattr(said, "files", {}).values()) or megabytes(embedded)
-
-
 def weights_mb(config: Config, kind: str, model: str) -> float:
     """Megabytes of a model's weights; of a repository's as much as a model of 7 billion parameters has in half."""
-    embedded = weights.ROOT / kind
-    if kind == "anysubset" and config.text is not None:
-        return weights_size(config.text.model.xlnet, embedded) + weights_size(config.text.model.judge, embedded)
-    if kind == "discrete" and config.image is not None:
-        return weights_size(config.image.models[model], embedded)
-    return weights_size(config.continuous.weights if config.continuous is not None else "", embedded)
+    spec = weights.models(config, kind)[model]
+    if spec.source == "hub":
+        return UNKNOWN
+    files = [spec.folder] if spec.folder else spec.files.values()
+    return sum(megabytes(Path(file)) for file in files) or megabytes(weights.ROOT / kind)
 
 
 def tokens(config: Config, cell: Cell) -> int:
     """Tokens of one of a cell's samples."""
-    if cell.kind == "discrete" and config.image is not None:
-        return int(weights.network(config.image.models[cell.spec["model"]]).get("grid", 32)) ** 2
+    if cell.kind == "discrete":
+        return int(weights.network(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
     return TOKENS[cell.kind]
 
 

@@ -1,11 +1,11 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from parity.base.files import digest
 from parity.experiment import weights
-from parity.experiment.cells import Cell, Variant, kinds, prompt_digest, test_key
+from parity.experiment.cells import Cell, Variant, captions, kinds, prompt_digest, test_key
 from parity.experiment.schema import Config
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
@@ -24,17 +24,11 @@ def manifest(kind: str, model: str, revision: str) -> str:
 def manifests(config: Config) -> dict[str, str]:
     """The manifest of every model of the experiment, by "<kind>/<model>"."""
     paths = {}
-    if config.image is not None:
-        for model, spec in config.image.models.items():
-            paths[f"discrete/{model}"] = manifest("discrete", model, weights.revision(spec))
-    for name, network in config.networks.named().items() if any(map(published(config), kinds(config))) else ():
+    for kind in kinds(config):
+        for model, spec in weights.models(config, kind).items():
+            paths[f"{kind}/{model}"] = manifest(kind, model, weights.revision(spec, captions(config, kind)))
+    for name, network in config.networks.named().items() if any(published(config, k) for k in kinds(config)) else ():
         paths[f"networks/{name}"] = manifest("networks", name, weights.network_revision(network))
-    if config.text is not None:
-        paths["anysubset/xlnet"] = manifest("anysubset", "xlnet", weights.text_revision(config.text.model))
-    if config.continuous is not None:
-        for model in config.continuous.models:
-            revision = weights.continuous_revision(model, config.continuous)
-            paths[f"continuous/{model}"] = manifest("continuous", model, revision)
     return paths
 
 
@@ -100,21 +94,15 @@ def pieces(config: Config, cell: Cell, what: str) -> list[str]:
     return [f"{folder(cell)}/{what}/{k}-of-{n}.npz" for k in range(n)]
 
 
-def published(config: Config) -> Callable[[str], bool]:
-    """Of a kind, whether some model of it is judged by declared networks."""
-    image, continuous = config.image, config.continuous
-    return lambda kind: (
-        (kind == "discrete" and image is not None and any(m.source != "embedded" for m in image.models.values()))
-        or (kind == "continuous" and continuous is not None and bool(continuous.weights))
-    )
+def published(config: Config, kind: str) -> bool:
+    """Whether pictures of some model of a kind are judged by declared networks."""
+    return kind != "anysubset" and any(m.source != "embedded" for m in weights.models(config, kind).values())
 
 
 def judged(config: Config, cell: Cell) -> bool:
     """Whether a cell's pictures are judged by declared networks: its model is not embedded, and brings none."""
-    if cell.kind == "discrete" and config.image is not None:
-        model = config.image.models[cell.spec["model"]]
-        return model.source != "embedded" and "clip" not in model.files
-    return published(config)(cell.kind)
+    model = weights.models(config, cell.kind)[cell.spec["model"]]
+    return cell.kind != "anysubset" and model.source != "embedded" and "clip" not in model.files
 
 
 def judges(config: Config, cell: Cell) -> list[str]:

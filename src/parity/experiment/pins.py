@@ -25,7 +25,7 @@ HERE = "here:"  # before a path of this machine
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
 # a repository without a commit: hub:owner/name[@branch][:path]
 OPEN = re.compile(rf"{HUB}{OWNER}(?P<branch>@(?![0-9a-f]{{40}}(:|$))[^:\s]+)?(:(?P<path>.+))?")
-MAPPINGS = ("files", "sha256", "network")  # keys of a model, or of a pair, that hold more keys
+MAPPINGS = ("files", "sha256", "network")  # keys of a model that hold more keys
 Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
 
 
@@ -54,13 +54,15 @@ def at_home(part: str, path: str) -> bool:
     return os.path.isabs(path) or (part == "text" and os.path.exists(path))
 
 
-def of_parts(spec: dict[str, Any], pin: Pin) -> None:
-    """Commit, digests and sizes of a mapping with repo and files {part: path, or "hub:owner/name:path"}."""
-    said = dict(spec.get("sha256") or {})
+def fill_model(spec: dict[str, Any], pin: Pin) -> None:
+    """Commits, digests and sizes of a model's parts: {part: path in `repo`, or "hub:owner/name[@branch][:path]"}."""
+    digests = dict(spec.get("sha256") or {})
     network: dict[str, Any] = {}
     for part, path in (spec.get("files") or {}).items():
-        if part in said or not isinstance(path, str):
+        if part in digests or not isinstance(path, str) or (path.startswith(HUB) and not parse_repository(path)):
             continue
+        if not spec.get("repo") and not path.startswith(HUB):
+            continue  # a folder here, whose digest is taken when it is read
         if other := parse_repository(path):
             found = pin(other[0])
             spec["files"] = {**spec["files"], part: f"hub:{other[1]}@{found['commit']}:{other[2]}"}
@@ -69,36 +71,22 @@ def of_parts(spec: dict[str, Any], pin: Pin) -> None:
         else:
             found = pin(f"{spec['repo']}:{path}")
             spec["revision"] = found["commit"]
-        said[part] = found["sha256"]
+        if part != "tokenizer" or path.endswith(".json"):  # a tokenizer's folder has no weights; its commit says it
+            digests[part] = found["sha256"]
         network |= found.get("network", {})
-    spec["sha256"] = said
+    spec["sha256"] = digests
     if network:
         spec["network"] = {**network, **(spec.get("network") or {})}
 
 
-def of_folders(model: dict[str, Any], pin: Pin) -> None:
-    """Commits and digests of the section text's model, whose parts are repositories."""
-    for part, where in list(model.items()):
-        if isinstance(where, str) and (asked := parse_repository(where)):
-            found = pin(asked[0])
-            model[part] = f"hub:{asked[1]}@{found['commit']}"
-            if part != "tokenizer":
-                model["sha256"] = {**(model.get("sha256") or {}), part: found["sha256"]}
-
-
 def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     """The configuration with what `pin` knows of every repository that it names without a commit, in place."""
-    image, text, continuous, judges = (raw.get(key) for key in ("image", "text", "continuous", "networks"))
-    models = image.get("models") if isinstance(image, dict) else None
-    several = [*(models.values() if isinstance(models, dict) else ())]
-    several += [continuous.get("weights")] if isinstance(continuous, dict) else []
-    for spec in several:
+    models, judges = (raw.get(key) for key in ("models", "networks"))
+    for spec in models.values() if isinstance(models, dict) else ():
         if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in MAPPINGS):
             continue  # the schema refuses it
-        if spec.get("source") == "hub" and spec.get("repo") and not spec.get("revision"):
-            of_parts(spec, pin)
-    if isinstance(text, dict) and isinstance(text.get("model"), dict):
-        of_folders(text["model"], pin)
+        if spec.get("source") == "hub" and not spec.get("revision"):
+            fill_model(spec, pin)
     for spec in judges.values() if isinstance(judges, dict) else ():
         if isinstance(spec, dict) and spec.get("repo") and not spec.get("revision"):
             found = pin(f"{spec['repo']}:{spec.get('file')}")

@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from parity.experiment.config_types import File, Hex64, Name, Scalar, Strict, Word
+from parity.experiment.config_types import HUB, File, Hex64, Name, Scalar, Strict, Word
 from parity.experiment.prompt_specs import Networks, PromptSpec
-from parity.experiment.repositories import TextModel, WeightsSpec
 
 Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
 Methods = Annotated[
@@ -16,17 +15,24 @@ Methods = Annotated[
 
 
 class ModelSpec(Strict):
-    """A model: the embedded one, or published files by repository, commit and SHA-256, or by local path."""
+    """A model: an embedded one, or published files by repository, commit and SHA-256, or by their paths here."""
 
-    family: str = Field("llamagen", description="a module of src/parity/models/discrete that declares FAMILY")
+    family: str = Field(description="a module of src/parity/models/*/ that declares FAMILY; it says the model's kind")
     source: Literal["embedded", "hub", "files"] = "embedded"
     grid: Literal[8, 16] = Field(
-        16, description="embedded: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32"
+        16, description="embedded llamagen: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32"
     )
     repo: str = Field("", description="hub: owner/name")
     revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
-    files: dict[Part, File] = Field({}, description="hub: path in the repository; files: path here")
-    sha256: dict[Part, Hex64] = Field({})
+    files: dict[Part, File] = Field(
+        {},
+        description="hub: path in the repository, or hub:owner/name@commit:path in another; files: path here."
+        " Which parts there are, the family says",
+    )
+    sha256: dict[Part, Hex64] = Field({}, description="of a file, or of a folder's weights file by file")
+    folder: File = Field(
+        "", description="files of a continuous pair: a folder that `python -m parity.models convert` wrote"
+    )
     stand_in: str = Field(
         "", description="module of src/parity/stand_ins that takes its place with `stand_in: true`; '' for the family's"
     )
@@ -37,14 +43,17 @@ class ModelSpec(Strict):
 
     @model_validator(mode="after")
     def _complete(self):
-        if self.source == "hub" and not (self.repo and self.revision):
+        elsewhere = [file for file in self.files.values() if file.startswith(HUB)]
+        if self.source == "hub" and not (self.repo and self.revision) and len(elsewhere) < max(len(self.files), 1):
             raise ValueError("source 'hub' needs repo and revision")
         if self.source != "embedded" and "grid" in self.model_fields_set:
             raise ValueError(
                 f"grid is of source 'embedded' alone; allowed with source {self.source!r}: network: {{grid: ...}}"
             )
-        if self.source != "embedded" and set(self.sha256) != set(self.files):
-            raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}")
+        if self.source == "embedded" and (self.files or self.folder or self.repo):
+            raise ValueError("source 'embedded' has no files of its own; allowed with files: source 'hub' or 'files'")
+        if unknown := set(self.sha256) - set(self.files):
+            raise ValueError(f"sha256 must name the same files as files: {sorted(self.files)}, not {sorted(unknown)}")
         return self
 
 
@@ -202,7 +211,6 @@ def not_empty(value: Any) -> Any:
 class ImageSection(Strict):
     """The experiment on image tokens: models of kind `discrete`."""
 
-    models: dict[Name, ModelSpec] = Field({"scenes": ModelSpec()}, min_length=1)
     prompts: PromptSpec = PromptSpec()
     sampling: SamplingSpec | list[SamplingSpec] = SamplingSpec()
     methods: Methods
@@ -224,7 +232,6 @@ class ImageSection(Strict):
 class TextSection(Strict):
     """The experiment on text: models of kind `anysubset`."""
 
-    model: TextModel = TextModel()
     tasks: TextTasks = TextTasks()
     methods: Methods
     cache: list[bool] = Field(
@@ -240,12 +247,6 @@ class TextSection(Strict):
 class ContinuousSection(Strict):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
-    models: list[str] = Field(["mar"], min_length=1, description="modules of src/parity/models/continuous with FAMILY")
-    weights: File | WeightsSpec = Field(
-        "",
-        description="a folder that `python -m parity.models convert` wrote, or published files;"
-        " '' for the embedded models",
-    )
     captions: PromptSpec | None = Field(
         None, description="captions in turn, for published models that read them; null: the embedded models' own"
     )
@@ -281,6 +282,10 @@ class Config(Strict):
     )
     stand_in: bool = Field(
         False, description="tiny random networks in the published formats in place of every published one; a trial run"
+    )
+    models: dict[Name, ModelSpec] = Field(
+        {},
+        description="models by name; a section runs all of its kind, or the embedded one where there is none",
     )
     image: ImageSection | None = None
     text: TextSection | None = None

@@ -14,12 +14,11 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
-from parity.experiment import code_digest, pins
+from parity.experiment import code_digest, pins, weights
 from parity.experiment.module_metadata import function, modules
-from parity.experiment.options import options
-from parity.experiment.schema import Config, ContinuousSection, ModelSpec
+from parity.experiment.options import KINDS, options
+from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.validation import validate
-from parity.experiment.weights import largest, places
 
 Entries = Mapping[str, dict[str, Any]]  # what the configuration says of stand-ins that are there, by name
 Make = Callable[[Sequence[str]], Entries]
@@ -49,29 +48,29 @@ def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")
     return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
 
 
-def needed(raw: Mapping[str, Any]) -> list[str]:
-    """Names of the stand-ins that a configuration takes, each once."""
-    image, text, continuous = (raw.get(section) or {} for section in ("image", "text", "continuous"))
-    names = list(raw.get("networks") or {})
-    for spec in published(image).values():
-        names += [stands_for(spec), *([drafter_for(spec)] if "drafter" in (spec.get("files") or {}) else [])]
-    names += ["xlnet", "gpt2"] if any((text.get("model") or {}).values()) else []
-    names += continuous.get("models", ["mar"])[:1] if continuous.get("weights") else []
-    return list(dict.fromkeys(names))
+def published(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Models of a configuration that are not embedded."""
+    return {n: spec for n, spec in (raw.get("models") or {}).items() if spec.get("source", "embedded") != "embedded"}
 
 
-def published(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Models of the section image that are not embedded."""
-    models = section.get("models") or {}
-    return {name: spec for name, spec in models.items() if spec.get("source", "embedded") != "embedded"}
+def modules_for(spec: Mapping[str, Any]) -> list[str]:
+    """Modules that write what stands in for a published model: its own, and its drafter's or its judge's."""
+    family = spec["family"]
+    if weights.kind_of(family) == "anysubset":
+        return [family, "gpt2"]
+    name = spec.get("stand_in") or family
+    drafter = "anole_drafter" if name == "anole" else "eagle_drafter"
+    return [name, drafter] if "drafter" in (spec.get("files") or {}) else [name]
 
 
-def stands_for(spec: Mapping[str, Any]) -> str:
-    return spec.get("stand_in") or spec.get("family", "llamagen")
-
-
-def drafter_for(spec: Mapping[str, Any]) -> str:
-    return {"anole": "anole_drafter"}.get(stands_for(spec), "eagle_drafter")
+def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
+    """What a configuration says of a published model's stand-in."""
+    first, *others = modules_for(spec)
+    entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
+    for other in others:
+        for key in ("files", "sha256"):
+            entry[key] |= entries[other][key]
+    return entry
 
 
 def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
@@ -80,13 +79,17 @@ def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
         return raw
     raw = copy.deepcopy(raw)
     validate(Config, pins.filled(copy.deepcopy(raw), lambda name: pins.NONE), "")
-    entries = make(needed(raw))
+    names = [*(raw.get("networks") or {}), *(n for spec in published(raw).values() for n in modules_for(spec))]
+    entries = make(list(dict.fromkeys(names)))
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
     raw["networks"] = {name: judge(entries[name], name) for name in raw.get("networks") or {}}
-    for section, of in (("image", image), ("text", text), ("continuous", continuous)):
+    own = {name: entry_for(spec, entries) for name, spec in published(raw).items()}
+    raw["models"] = {**(raw.get("models") or {}), **own}
+    specs = [ModelSpec(**entry) for entry in own.values()]
+    for section, shrink in (("image", image), ("text", text), ("continuous", continuous)):
         if isinstance(raw.get(section), dict):
-            of(raw[section], entries)
+            shrink(raw[section], [spec for spec in specs if KINDS[weights.kind_of(spec.family)] == section])
     return raw
 
 
@@ -95,25 +98,13 @@ def judge(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"file": entry["files"][name], "sha256": entry["sha256"][name]}
 
 
-def image(section: dict[str, Any], entries: Entries) -> None:
-    own = {}
-    for name, spec in published(section).items():
-        own[name] = entry = copy.deepcopy(entries[stands_for(spec)])
-        if "drafter" in (spec.get("files") or {}):
-            for key in ("files", "sha256"):
-                entry[key] |= {"drafter": entries[drafter_for(spec)][key]["drafter"]}
-    section["prompts"] = prompts(section.get("prompts") or {}, any(map(classes, own.values())))
+def image(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    section["prompts"] = prompts(section.get("prompts") or {}, any(spec.network.get("classes") for spec in models))
     section.pop("reference", None)
     section["batch"] = FEW
-    if own:
-        section["models"] = {**section["models"], **own}
-        limits = [largest(ModelSpec(**entry)) for entry in own.values()]
+    if models:
+        limits = [weights.largest(spec) for spec in models]
         cut("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
-
-
-def classes(spec: Any) -> bool:
-    """Whether a model draws pictures of classes."""
-    return isinstance(spec, dict) and bool((spec.get("network") or {}).get("classes"))
 
 
 def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
@@ -124,9 +115,7 @@ def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
     return {"file": CLASSES if numbers else PROMPTS, **few}
 
 
-def text(section: dict[str, Any], entries: Entries) -> None:
-    if any((section.get("model") or {}).values()):
-        section["model"] = {**entries["xlnet"], **entries["gpt2"]}
+def text(section: dict[str, Any], models: list[ModelSpec]) -> None:
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW
@@ -135,14 +124,11 @@ def text(section: dict[str, Any], entries: Entries) -> None:
     section["batch"] = FEW
 
 
-def continuous(section: dict[str, Any], entries: Entries) -> None:
-    if section.get("weights"):
-        section |= entries[section.get("models", ["mar"])[0]]
-        given = ContinuousSection(weights=section["weights"], methods={})
-        few = min(places(model, given) for model in section.get("models", ["mar"]))
+def continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    if models:
         if section.get("captions"):
             section["captions"] = prompts(section["captions"], False)
-        cut("continuous", section, dict.fromkeys(("iterations", "gamma"), few))
+        cut("continuous", section, dict.fromkeys(("iterations", "gamma"), min(map(weights.places, models))))
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 
 

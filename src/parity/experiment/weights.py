@@ -1,52 +1,70 @@
-"""Which weights an experiment names: their folders, digests, and the sizes in their headers. Imports no torch."""
+"""The models that an experiment names: families, files, digests, and the sizes in their headers. Imports no torch."""
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parity.base import digests
 from parity.base.errors import ConfigError
-from parity.base.files import digest, header, sums
-from parity.experiment.config_types import HUB
+from parity.base.files import digest, foreign_json, header, sums
+from parity.experiment.config_types import HUB, PINNED
 from parity.experiment.module_metadata import PACKAGE, constant, modules
-from parity.experiment.options import needs
-from parity.experiment.prompt_specs import NetworkSpec
-from parity.experiment.remote_parts import check_place, released
-from parity.experiment.repositories import TextModel
-from parity.experiment.schema import ContinuousSection, ModelSpec
+from parity.experiment.options import KINDS, needs
+from parity.experiment.prompt_specs import NetworkSpec, PromptSpec
+from parity.experiment.schema import Config, ModelSpec
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"
 COMPANIONS = ("drafter", "draft")  # networks that some methods need beside the target
-TEXT_PARTS = ("xlnet", "judge")
-SAYS = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
+DECLARED = {  # keys of a family's declaration; their meanings stand in models/<kind>/protocol.py
     "discrete": ("files", "also", "embedded", "network"),
-    "anysubset": ("files",),
+    "anysubset": ("files", "also"),
     "continuous": ("condition", "causal", "single_path", "samplers", "schedules", "reads"),
 }
+DEFAULT = {"discrete": ("scenes", "llamagen"), "anysubset": ("xlnet", "xlnet"), "continuous": ("mar", "mar")}
+# of config.json, a drafter's and its target's
+WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
+TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 
 
+@cache
 def families(kind: str) -> tuple[str, ...]:
     """Modules of models/<kind> that declare FAMILY."""
     return tuple(m for m in modules(f"models/{kind}") if constant(f"models/{kind}", m, "FAMILY") is not None)
 
 
-def family(kind: str, name: str, where: str) -> dict[str, Any]:
-    """What a family declares of itself; ConfigError for one that is not there."""
-    if name not in families(kind):
-        raise ConfigError(f"{where} = {name!r}: unknown family; allowed: {', '.join(families(kind))}")
-    said = constant(f"models/{kind}", name, "FAMILY")
-    if lacks := [key for key in SAYS[kind] if key not in said]:
+def kind_of(family: str, where: str = "family") -> str:
+    """The kind of a family's models; ConfigError for a family that is not there."""
+    kind = next((kind for kind in KINDS if family in families(kind)), None)
+    if kind is None:
+        allowed = ", ".join(name for kind in KINDS for name in families(kind))
+        raise ConfigError(f"{where} = {family!r}: unknown family; allowed: {allowed}")
+    return kind
+
+
+def declared(family: str) -> dict[str, Any]:
+    """What a family declares of itself; ConfigError for one that is not there, or lacks a key."""
+    kind = kind_of(family)
+    values = constant(f"models/{kind}", family, "FAMILY")
+    if lacks := [key for key in DECLARED[kind] if key not in values]:
         raise ConfigError(
-            f"src/parity/models/{kind}/{name}.py: FAMILY has no {lacks[0]!r}; needed: {', '.join(SAYS[kind])}"
+            f"src/parity/models/{kind}/{family}.py: FAMILY has no {lacks[0]!r}; needed: {', '.join(DECLARED[kind])}"
         )
-    return said
+    return values
+
+
+def models(config: Config, kind: str) -> dict[str, ModelSpec]:
+    """An experiment's models of a kind by name: those that it names, or the embedded one."""
+    named = {name: spec for name, spec in config.models.items() if kind_of(spec.family) == kind}
+    name, family = DEFAULT[kind]
+    return named or {name: ModelSpec(family=family)}
 
 
 def embedded_files(spec: ModelSpec) -> dict[str, str]:
     """Files of an embedded model by part; the transformer's name ends in its grid where that is not 16."""
-    named = family("discrete", spec.family, "family")["embedded"]
+    named = declared(spec.family)["embedded"]
     if not named:
         raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
     sized = f"{named['transformer']}{'' if spec.grid == 16 else spec.grid}"
@@ -56,7 +74,7 @@ def embedded_files(spec: ModelSpec) -> dict[str, str]:
 def network(spec: ModelSpec) -> dict[str, Any]:
     """A transformer's configuration, as far as it is known before the file is to hand."""
     if spec.source != "embedded":
-        return {**family("discrete", spec.family, "family")["network"], **spec.network}
+        return {**declared(spec.family)["network"], **spec.network}
     return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["transformer"])
 
 
@@ -71,16 +89,16 @@ class Places(NamedTuple):
 def places_of(spec: ModelSpec) -> Places:
     """Of square pictures of `grid` tokens a side; or of rows and columns of codes, `line` tokens behind each row and
     `end` behind the last."""
-    said = network(spec)
-    rows, columns = (int(said.get(key, said.get("grid", 1))) for key in ("rows", "columns"))
-    width = columns + int(said.get("line", 0))
-    return Places(rows, width, rows * width + int(said.get("end", 0)))
+    sizes = network(spec)
+    rows, columns = (int(sizes.get(key, sizes.get("grid", 1))) for key in ("rows", "columns"))
+    width = columns + int(sizes.get("line", 0))
+    return Places(rows, width, rows * width + int(sizes.get("end", 0)))
 
 
 def check_network(model: str, spec: ModelSpec) -> None:
     """ConfigError for sizes of a published model that its family does not have, or that no network has."""
-    said, where = family("discrete", spec.family, "family"), f"image.models.{model}.network"
-    known = said.get("sizes", {})
+    family, where = declared(spec.family), f"models.{model}.network"
+    known = family.get("sizes", {})
     if spec.source == "embedded" or not known:
         return
     for key, value in spec.network.items():
@@ -93,13 +111,13 @@ def check_network(model: str, spec: ModelSpec) -> None:
     for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if sizes.get(key, least) < least:
             raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: {least} or more")
-    for key, most in said.get("at_most", {}).items():
+    for key, most in family.get("at_most", {}).items():
         if sizes[key] > most:
             raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: at most {most}")
-    for key, step in said.get("multiples", {}).items():
+    for key, step in family.get("multiples", {}).items():
         if sizes[key] % step and sizes.get("line"):
             raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: a multiple of {step}")
-    for part, of in said.get("divides", {}).items():
+    for part, of in family.get("divides", {}).items():
         if not sizes[part] or sizes[of] % sizes[part]:
             raise ConfigError(f"{where}.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
 
@@ -107,23 +125,38 @@ def check_network(model: str, spec: ModelSpec) -> None:
 def check_files(model: str, spec: ModelSpec) -> None:
     """ConfigError for parts that a published model's family needs and are not named, and for files that are not
     there."""
-    said, where = family("discrete", spec.family, "family"), f"image.models.{model}.files"
-    if spec.source == "embedded":
+    if spec.source == "embedded" or spec.folder:
         return
-    classes = {**said.get("sizes", {}), **spec.network}.get("classes")
-    for part in said["files"]:
+    family, where = declared(spec.family), f"models.{model}.files"
+    needed = family.get("files", ("target",))
+    allowed = (*needed, *family.get("also", ("draft", "kl", "tokenizer")))
+    classes = {**family.get("sizes", {}), **spec.network}.get("classes")
+    for part in needed:
         if part not in spec.files and not (part == "text" and classes):
             raise ConfigError(f"{where} = {sorted(spec.files)}: needs {part}")
-    allowed = (*said["files"], *said["also"])
     for part, file in spec.files.items():
         if part not in allowed:
             raise ConfigError(f"{where}.{part}: {spec.family} has no such part; allowed: {', '.join(allowed)}")
-        if file.startswith(("https://", "http://", "hub:")):
+        remote = file.startswith(("https://", "http://", HUB))
+        # the digests of a text model's folders are taken here; a tokenizer's folder has no weights
+        unsigned = part == "tokenizer" or (kind_of(spec.family) == "anysubset" and not remote)
+        if part not in spec.sha256 and not unsigned:
+            raise ConfigError(f"models.{model}.sha256: needs {part}; `python -m parity.models pin` finds it")
+        if remote:
             check_place(file, f"{where}.{part}")
             continue
         here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
         if here and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
+
+
+def check_place(file: str, where: str) -> None:
+    """ConfigError for a part elsewhere that no address or pinned repository could be."""
+    if not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
+        raise ConfigError(
+            f"{where} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex commit;"
+            " a branch would move"
+        )
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
@@ -133,8 +166,14 @@ def largest(spec: ModelSpec) -> dict[str, int]:
     return {"window": at.length, "ahead": at.width, "group": vocab, "k": vocab - 1, "top_k": vocab}
 
 
-def revision(spec: ModelSpec) -> str:
-    """What identifies a discrete model's weights: the digest of its files' digests."""
+def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
+    """What identifies a model: the digest of its files' digests, and of the captions that it reads."""
+    return {"discrete": discrete_revision, "anysubset": text_revision, "continuous": continuous_revision}[
+        kind_of(spec.family)
+    ](spec, captions)
+
+
+def discrete_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
     if spec.source != "embedded":
         return digest([spec.revision, spec.network, spec.sha256])
     known = sums(EMBEDDED)
@@ -145,6 +184,27 @@ def revision(spec: ModelSpec) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:8]
 
 
+def text_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
+    if spec.source != "embedded":
+        read = [spec.sha256.get(part) or total(spec.files[part]) for part in declared(spec.family)["files"]]
+        return digest([read, [f if f.startswith(HUB) else words_of(f) for f in spec.files.values()]])
+    lock = ROOT / "anysubset/SHA256SUMS"
+    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
+
+
+def continuous_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
+    read = captions and [
+        captions.model_dump(exclude={"shards", "jobs", "repeats"}),
+        digests.of_file(Path(captions.file)),
+    ]
+    if spec.source != "embedded" and not spec.folder:
+        return digest([spec.family, spec.sha256, spec.network, read])
+    known, name = sums(pair_folder(spec)), spec.family
+    files = [known.get(f"{part}.safetensors") for part in ("kl", name, f"{name}-draft")]
+    words = known.get(f"{name}-tokenizer.json")
+    return digest([*files, *([words] if words else []), *([read] if read else [])])
+
+
 def check_trained(model: str, spec: ModelSpec) -> None:
     """ConfigError for an embedded model of a size that was not trained here."""
     if spec.source != "embedded":
@@ -152,33 +212,46 @@ def check_trained(model: str, spec: ModelSpec) -> None:
     file = embedded_files(spec)["transformer"]
     if spec.grid != 16 and not (EMBEDDED / file).exists():
         raise ConfigError(
-            f"image.models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
+            f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
             f" `python -m parity.training {file.removesuffix('.safetensors')}`, or all with `snakemake train_embedded`"
         )
+
+
+def released(path: Path) -> dict[str, Any]:
+    """What config.json of a released drafter tells of its target, in the words here, or, where both are folders of
+    transformers' layout, in WORDS: a folder, or a file beside it."""
+    try:
+        config = foreign_json((path if path.is_dir() else path.parent) / "config.json")
+        if "input_type" not in config:
+            return {word: config[word] for word in WORDS}
+        tokens = config.get("block_size") or TOKENS[config["input_type"]]
+        return {"vocab": config["vocab_size"], "grid": round(tokens**0.5), "input_type": config["input_type"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
     its size."""
-    said, at = header(file) or released(file), network(spec)
+    trained_for, at = header(file) or released(file), network(spec)
     wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
-    if part == "drafter" and "grid" in wanted and "input_type" not in said:
+    if part == "drafter" and "grid" in wanted and "input_type" not in trained_for:
         embedded = spec.source == "embedded"
         wanted["target"] = (
             sums(EMBEDDED).get(embedded_files(spec)["transformer"]) if embedded else spec.sha256.get("transformer")
         )
     for key, value in wanted.items():
-        if said.get(key) != value:
+        if trained_for.get(key) != value:
             what = "the SHA-256 of its target" if key == "target" else f"its {key}"
             raise ConfigError(
-                f"image.models.{model}: {part} {file.name} was trained for another target: {what} is"
-                f" {str(said.get(key))[:16]}; allowed: {str(value)[:16]}"
+                f"models.{model}: {part} {file.name} was trained for another target: {what} is"
+                f" {str(trained_for.get(key))[:16]}; allowed: {str(value)[:16]}"
             )
 
 
 def check_needs(method: str, model: str, spec: ModelSpec) -> None:
     """ConfigError if a method needs a companion that a model does not have, or that is another model's."""
-    part, where = needs("discrete", method), f"image.methods.{method}: image.models.{model}"
+    part, where = needs("discrete", method), f"image.methods.{method}: models.{model}"
     if not part:
         return
     named = next((file for key, file in spec.files.items() if key == part), "")
@@ -223,25 +296,10 @@ def _total(folder: str, stamps: tuple[tuple[int, int], ...]) -> str:
     return digests.sha256(Path(folder))
 
 
-def text_revision(model: TextModel) -> str:
-    """What identifies the text models' weights: the digest of the embedded list, or of what is given in their place."""
-    check_text_model(model)
-    if model.xlnet:
-        known: dict[Any, str] = model.sha256
-        given = [f for f in (model.xlnet, model.judge, model.tokenizer) if f]
-        read = [known.get(part) or total(getattr(model, part)) for part in TEXT_PARTS]
-        return digest([read, [f if f.startswith(HUB) else words_of(f) for f in given]])
-    lock = ROOT / "anysubset/SHA256SUMS"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
-
-
-def check_text_model(model: TextModel) -> None:
-    """ConfigError for one of two, and for folders that are not there, or do not hold what transformers saves."""
-    if bool(model.xlnet) != bool(model.judge):
-        raise ConfigError(f"text.model.{'judge' if model.xlnet else 'xlnet'} = '': allowed: both folders, or neither")
-    for part in (*TEXT_PARTS, "tokenizer"):
-        where = getattr(model, part)
-        if where.startswith(HUB) or not where:
+def check_text_folders(model: str, files: dict[str, str]) -> None:
+    """ConfigError for folders of a text model that do not hold what transformers saves. files: by part."""
+    for part, where in files.items():
+        if where.startswith(HUB):
             continue
         folder = Path(where)
         holds = (
@@ -252,98 +310,82 @@ def check_text_model(model: TextModel) -> None:
         if not holds:
             wanted = "a tokenizer" if part == "tokenizer" else f"config.json and {' or '.join(digests.KINDS)}"
             raise ConfigError(
-                f"text.model.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
+                f"models.{model}.files.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
                 " or hub:owner/name@commit"
             )
 
 
-def continuous_folder(section: ContinuousSection) -> Path:
-    """Where the weights of continuous models are; published files have no folder before they are brought to hand."""
-    return Path(section.weights or ROOT / "continuous") if isinstance(section.weights, str) else Path()
+def pair_folder(spec: ModelSpec) -> Path:
+    """The folder of a continuous pair's weights: the embedded ones', or what `convert` wrote."""
+    return Path(spec.folder or ROOT / "continuous")
 
 
-def sizes(model: str, section: ContinuousSection) -> dict[str, Any]:
+def sizes(spec: ModelSpec) -> dict[str, Any]:
     """A continuous model's sizes, as far as they are known before its files are to hand."""
-    if isinstance(section.weights, str):
-        return header(continuous_folder(section) / f"{model}.safetensors")
-    return {**family("continuous", model, "continuous.models").get("released", {}), **section.weights.network}
+    if spec.source == "embedded" or spec.folder:
+        return header(pair_folder(spec) / f"{spec.family}.safetensors")
+    return {**declared(spec.family).get("released", {}), **spec.network}
 
 
-def places(model: str, section: ContinuousSection) -> int:
+def places(spec: ModelSpec) -> int:
     """Places of an image of a continuous model: its tokens, or groups of them that are drawn at once."""
-    said = sizes(model, section)
-    return (said["grid"] // said.get("cell", 1)) ** 2
+    known = sizes(spec)
+    return (known["grid"] // known.get("cell", 1)) ** 2
 
 
-def continuous_revision(model: str, section: ContinuousSection) -> str:
-    """Of every file a continuous model's images depend on."""
-    told = section.captions and [
-        section.captions.model_dump(exclude={"shards", "jobs", "repeats"}),
-        digests.of_file(Path(section.captions.file)),
-    ]
-    if not isinstance(section.weights, str):
-        return digest([model, section.weights.sha256, section.weights.network, told])
-    known = sums(continuous_folder(section))
-    files = [known.get(f"{name}.safetensors") for name in ("kl", model, f"{model}-draft")]
-    words = known.get(f"{model}-tokenizer.json")
-    return digest([*files, *([words] if words else []), *([told] if told else [])])
-
-
-def check_captions(model: str, section: ContinuousSection) -> None:
+def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
     """ConfigError for a published model that reads captions and is given none, or one that reads none."""
-    reads = section.weights != "" and constant("models/continuous", model, "PROMPT") is not None
-    if reads and section.captions is None:
+    embedded = spec.source == "embedded"
+    reads = not embedded and constant("models/continuous", spec.family, "PROMPT") is not None
+    if reads and captions is None:
         raise ConfigError(f"continuous.captions: {model} reads captions; needed: {{file: captions, one a line}}")
-    if section.captions is not None and not reads:
-        what = "reads no captions of yours" if section.weights == "" else "reads no captions"
-        raise ConfigError(f"continuous.captions.file = {section.captions.file!r}: {model} {what}; allowed: no captions")
+    if captions is not None and not reads:
+        problem = "reads no captions of yours" if embedded else "reads no captions"
+        raise ConfigError(f"continuous.captions.file = {captions.file!r}: {model} {problem}; allowed: no captions")
 
 
-def check_published(model: str, draft: bool, section: ContinuousSection) -> None:
-    """ConfigError for published files that are not there, or lack what the methods need."""
-    spec = section.weights
-    assert not isinstance(spec, str)
-    where = "continuous.weights.files"
-    if "released" not in family("continuous", model, "continuous.models"):
-        raise ConfigError(f"continuous.models: {model} has no published files; allowed: weights ''")
-    if len(section.models) > 1:
-        raise ConfigError(f"continuous.models = {section.models}: allowed with published files: the one that they are")
+def check_published_pair(model: str, draft: bool, spec: ModelSpec) -> None:
+    """ConfigError for published files that lack what the methods need, or sizes that no network has."""
+    where = f"models.{model}"
+    if "released" not in declared(spec.family):
+        raise ConfigError(f"{where}.source = {spec.source!r}: {spec.family} has no published files; allowed: embedded")
     if draft and "draft" not in spec.files:
-        raise ConfigError(f"{where} = {sorted(spec.files)}: needs draft, for a method that drafts")
-    for part, file in spec.files.items():
-        if spec.source == "files" and not file.startswith(HUB) and not Path(file).exists():
-            raise ConfigError(f"{where}.{part} = {file!r}: no such file")
-    said = sizes(model, section)
-    if said["grid"] % said.get("cell", 1):
-        raise ConfigError(f"continuous.weights.network = {said}: grid; allowed: a multiple of cell")
+        raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs draft, for a method that drafts")
+    for key, value in spec.network.items():
+        if key not in ("grid", "cell") or not isinstance(value, int) or not 1 <= value <= 256:
+            raise ConfigError(f"{where}.network.{key} = {value}: allowed: grid and cell, 1 to 256")
+    known = sizes(spec)
+    if known["grid"] % known.get("cell", 1):
+        raise ConfigError(f"{where}.network = {known}: grid; allowed: a multiple of cell")
 
 
-def check_pair(model: str, draft: bool, section: ContinuousSection) -> None:
+def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
     """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes."""
-    check_captions(model, section)
-    if not isinstance(section.weights, str):
-        return check_published(model, draft, section)
-    weights = continuous_folder(section)
-    files = [weights / f"{model}.safetensors", *([weights / f"{model}-draft.safetensors"] if draft else [])]
+    if spec.source != "embedded" and not spec.folder:
+        return check_published_pair(model, draft, spec)
+    folder, where = pair_folder(spec), f"models.{model}"
+    if spec.folder and not (folder / "SHA256SUMS").exists():
+        raise ConfigError(
+            f"{where}.folder = {spec.folder!r}: no SHA256SUMS in it; allowed: a folder that `convert` wrote"
+        )
+    files = [folder / f"{spec.family}.safetensors", *([folder / f"{spec.family}-draft.safetensors"] if draft else [])]
     for file in files:
         if not file.exists():
-            ours = weights == ROOT / "continuous"
-            made = "make it with `snakemake train_continuous`" if ours else f"allowed: what {weights} holds"
-            raise ConfigError(f"continuous.models: {file.name} is missing; {made}")
+            made = f"allowed: what {folder} holds" if spec.folder else "make it with `snakemake train_continuous`"
+            raise ConfigError(f"{where}: {file.name} is missing; {made}")
         if "grid" not in header(file):
             raise ConfigError(
-                f"continuous.models: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote"
+                f"{where}: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote"
             )
-    said = [header(f) for f in files]
-    for key, what in (
+    headers = [header(f) for f in files]
+    for key, noun in (
         ("grid", "tokens a side"),
         ("dim", "numbers a token"),
         ("classes", "classes"),
         ("latents", "latents"),
     ):
-        values = [h.get(key) for h in said]
+        values = [h.get(key) for h in headers]
         if len(set(map(str, values))) > 1:
             raise ConfigError(
-                f"continuous.models.{model}: draft and target differ in {what}: {values[1]} and {values[0]};"
-                " allowed: the same"
+                f"{where}: draft and target differ in {noun}: {values[1]} and {values[0]}; allowed: the same"
             )

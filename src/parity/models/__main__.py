@@ -15,6 +15,7 @@ from pathlib import Path
 
 from parity.base.command import arguments, one_line
 from parity.base.files import write_json
+from parity.experiment.options import KINDS
 
 
 def fetched() -> None:
@@ -22,7 +23,7 @@ def fetched() -> None:
     from parity.models import fetch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", choices=list(fetch.BY_KIND), required=True)
+    parser.add_argument("--kind", choices=[*KINDS, "networks"], required=True)
     parser.add_argument("--name", required=True, help="of the model in the configuration: what messages call it")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of it")
     arguments(parser, "out")
@@ -82,14 +83,14 @@ def pinned() -> None:
 
 def planned() -> None:
     """What an experiment will need: downloads, memory, images, hours. A batch that does not fit is an error."""
-    from parity.experiment import checks
+    from parity.experiment import checks, weights
     from parity.models import pin, plan
 
     parser = argparse.ArgumentParser(prog="python -m parity.models plan", description=planned.__doc__)
     parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
     a = parser.parse_args(sys.argv[2:])
     config = checks.load(a.config)
-    models = config.image.models.items() if config.image else ()
+    models = weights.models(config, "discrete").items() if config.image else ()
     told = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
     found = plan.needs(config, plan.cells_of(config), {n: size for n, size in told.items() if size is not None})
     free = plan.free_bytes()

@@ -105,7 +105,7 @@ def whole_folder(config: Path) -> tuple[str, Any] | None:
 
 def family_of(name: str) -> dict[str, Any]:
     """What a family of image models declares."""
-    return weights.family("discrete", name, "family")
+    return weights.declared(name)
 
 
 def pinned(repo: str, revision: str | None) -> tuple[str, list[str]]:
@@ -213,7 +213,7 @@ def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None
     """An experiment on a model, checked as a run would: plain decoding, and the decoders that need no companion."""
     classes = said["network"].get("classes", 0)
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
-    image: dict[str, Any] = {"models": {name: said}, "methods": methods}
+    image: dict[str, Any] = {"methods": methods}
     prompts = out.with_suffix(".classes.txt")
     family = family_of(said["family"])
     law: dict[str, Any]  # its authors'
@@ -226,13 +226,26 @@ def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None
         image |= {"prompts": {"max_words": 119}, "sampling": law}
     if "top_k" in law:
         law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
-    experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "image": image}
+    files = {prompts: "".join(f"{i * classes // 64}\n" for i in range(64))} if classes else {}
+    write_experiment(name, said, {"image": image}, out, files, tell)
+
+
+def write_experiment(
+    name: str,
+    model: dict[str, Any],
+    section: dict[str, Any],
+    out: Path,
+    files: Mapping[Path, str] | None = None,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """An experiment on one model, checked as a run would; `files` are written beside it."""
+    experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "models": {name: model}, **section}
     checks.load(json.loads(json.dumps(experiment)))
     if out.exists():
         raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")
-    if classes:
-        publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
+    for file, text in (files or {}).items():
+        publish(file, text.encode())
     text = yaml.safe_dump(experiment, sort_keys=False, width=120)
     publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
-    tell(yaml.safe_dump({"models": {name: said}}, sort_keys=False, width=120))
+    tell(yaml.safe_dump({"models": {name: model}}, sort_keys=False, width=120))
     tell(f"written: {out}")

@@ -6,19 +6,14 @@ read from them, sampled as their authors do. `parity.models add` asks here first
 """
 
 import importlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from parity.base.errors import ParityError
-from parity.base.files import publish
 from parity.base.weights import sha256
-from parity.experiment import checks
 from parity.models import add
 from parity.models.continuous.published import RELEASED, check_loads, tokenizer_file
 from parity.models.download import download
@@ -99,7 +94,7 @@ def joined(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, dict[s
 def entry(
     named: Mapping[str, Path], said: Mapping[str, Any], grid: int | None, tokenizer: Path | None
 ) -> dict[str, Any] | None:
-    """What the section `continuous` says of a pair among these files; None if they are of no such family."""
+    """The model that these files are, and the sampling of its authors; None if they are of no continuous family."""
     files, held = joined(named)
     family, parts = recognised(held)
     if not family:
@@ -116,34 +111,27 @@ def entry(
     given = (paths["target"], paths.get("draft"), paths.get("kl"), paths.get("tokenizer"))
     check_loads(family, *given, network["grid"] if hasattr(module(family), "resized") else 0)
     digests = {part: sha256(path) for part, path in paths.items()}
-    weights = {**said, "files": parts, "sha256": digests, "network": network}
+    model = {"family": family, **said, "files": parts, "sha256": digests, "network": network}
     sampled = module(family).FAMILY["sampled"]
-    return {"models": [family], "weights": weights, "sampling": dict(sampled.get(width, next(iter(sampled.values()))))}
+    return {"model": model, "sampling": dict(sampled.get(width, next(iter(sampled.values()))))}
 
 
 def write(
-    name: str, said: dict[str, Any], captions: Path | None, out: Path, tell: Callable[[str], None] = print
+    name: str, found: dict[str, Any], captions: Path | None, out: Path, tell: Callable[[str], None] = print
 ) -> None:
     """An experiment on a pair, checked as a run would: one token at a time, 64 iterations, drafts if there is a
     draft."""
-    if hasattr(module(said["models"][0]), "PROMPT"):
+    model, section = found["model"], {"sampling": found["sampling"], "images": 32, "batch": [8]}
+    if hasattr(module(model["family"]), "PROMPT"):
         if captions is None:
-            raise ParityError(f"{said['models'][0]} reads captions; give --captions, a file with one a line")
-        said = {**said, "captions": {"file": str(captions)}}
-    causal = module(said["models"][0]).FAMILY["causal"]
+            raise ParityError(f"{model['family']} reads captions; give --captions, a file with one a line")
+        section["captions"] = {"file": str(captions)}
+    causal = module(model["family"]).FAMILY["causal"]
     methods: dict[str, Any] = {"mar": [{}] if causal else [{}, {"iterations": 64}]}
-    if "draft" in said["weights"]["files"]:
+    if "draft" in model["files"]:
         methods["cspd"] = [{"gamma": 2 if causal else 8}]
-    least = said["weights"]["network"]["grid"] // said["weights"]["network"].get("cell", 1)
+    least = model["network"]["grid"] // model["network"].get("cell", 1)
     for variants in methods.values():
         for variant in variants:
             variant |= {key: min(value, least**2) for key, value in variant.items()}
-    section = {**said, "images": 32, "batch": [8], "methods": methods}
-    experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), "continuous": section}
-    checks.load(json.loads(json.dumps(experiment)))
-    if out.exists():
-        raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")
-    text = yaml.safe_dump(experiment, sort_keys=False, width=120)
-    publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
-    tell(yaml.safe_dump({"continuous": said}, sort_keys=False, width=120))
-    tell(f"written: {out}")
+    add.write_experiment(name, model, {"continuous": {**section, "methods": methods}}, out, tell=tell)

@@ -124,7 +124,7 @@ def needs(config: Config, cells: list[C.Cell], listed: Mapping[str, int]) -> lis
     if section is None:
         return []
     images = section.prompts.limit * section.prompts.repeats
-    for name, spec in section.models.items():
+    for name, spec in weights.models(config, "discrete").items():
         own = [cell for cell in cells if cell.kind == "discrete" and cell.spec["model"] == name]
         files = list(spec.files.values())
         if spec.source == "embedded":

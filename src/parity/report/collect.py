@@ -79,8 +79,7 @@ class Files:
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Text tasks by key."""
-        text = self.settings.text if "anysubset" in self.only else None
-        return {t["key"]: t for t in text_tasks(text)} if text is not None else {}
+        return {t["key"]: t for t in text_tasks(self.settings)} if "anysubset" in self.only else {}
 
     def json(self, path: str) -> Any:
         return read_json(self.root / path)
@@ -290,8 +289,9 @@ def gather(
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     tests, null = self_tests(files)
-    every, accuracy, image = published.read_published(papers), files.accuracy(), settings.image
-    vocab = {name: weights.largest(model)["group"] for name, model in image.models.items()} if image is not None else {}
+    every, accuracy = published.read_published(papers), files.accuracy()
+    models = weights.models(settings, "discrete") if settings.image is not None else {}
+    vocab = {name: weights.largest(model)["group"] for name, model in models.items()}
     table = pd.DataFrame(summary)
     beside = published.beside(every, table, vocab, published.answers(accuracy), networks(settings))
     return Gathered(
@@ -304,11 +304,10 @@ def gather(
 def networks(settings: Config) -> dict[str, str]:
     """Our models that are a paper's own network, by name: published files of the sizes that it names. Embedded models
     are nobody's, and of a folder of weights nothing is known."""
-    given = settings.image.models if settings.image is not None else {}
-    said = {name: weights.family("discrete", m.family, "family").get("papers", {}) for name, m in given.items()}
+    models = weights.models(settings, "discrete") if settings.image is not None else {}
     return {
-        name: network for name, m in given.items() if m.source == "hub"
-        for network, sizes in said[name].items() if sizes == m.network
+        name: network for name, m in models.items() if m.source == "hub"
+        for network, sizes in weights.declared(m.family).get("papers", {}).items() if sizes == m.network
     }  # fmt: skip
 
 

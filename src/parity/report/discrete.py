@@ -165,7 +165,7 @@ def acceptance(g: Gathered, rows: pd.DataFrame) -> list[Any]:
 def width(g: Gathered, cell: Cell) -> int:
     """Tokens in a row of a cell's pictures."""
     assert g.settings.image is not None
-    return weights.places_of(g.settings.image.models[cell.spec["model"]]).width
+    return weights.places_of(weights.models(g.settings, "discrete")[cell.spec["model"]]).width
 
 
 def certainty(g: Gathered, look: maps.Look) -> list[Plot | Words]:

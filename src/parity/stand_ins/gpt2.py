@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from parity.embedded import stories
 from parity.models.anysubset import causal
@@ -26,8 +25,3 @@ def write(folder: Path) -> dict[str, str]:
     net.load_state_dict(drawn(net, 9, 0.2))
     net.save_pretrained(folder / "gpt2-large")
     return {"judge": "gpt2-large"}
-
-
-def entry(folder: Path) -> dict[str, Any]:
-    """What `text.model` says of it."""
-    return {part: str(folder / path) for part, path in write(folder).items()}

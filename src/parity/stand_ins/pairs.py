@@ -12,4 +12,4 @@ def entry(model: str, files: Mapping[str, str], folder: Path) -> dict[str, Any]:
     target, draft, kl, tokenizer = (paths.get(part) for part in ("target", "draft", "kl", "tokenizer"))
     assert target is not None
     convert(model, target, draft, kl, folder / "weights", tokenizer)
-    return {"weights": str(folder / "weights")}
+    return {"folder": str(folder / "weights")}

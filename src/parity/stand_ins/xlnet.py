@@ -2,7 +2,6 @@
 unigram pieces with XLNet's own marks (tokenizer.json)."""
 
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -39,8 +38,3 @@ def write(folder: Path) -> dict[str, str]:
     net.load_state_dict(drawn(net, 8, 0.2))
     net.save_pretrained(folder / "ASARM")
     return {"xlnet": "ASARM", "tokenizer": "xlnet-base-cased"}
-
-
-def entry(folder: Path) -> dict[str, Any]:
-    """What `text.model` says of it."""
-    return {part: str(folder / path) for part, path in write(folder).items()}

@@ -128,7 +128,7 @@ def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, relea
     """From files to pictures by the user's path; greedily, drafts change what a pass gives and never a token."""
     said = said_of(tmp_path, released)
     methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
-    checks.load(json.loads(json.dumps({"image": {"models": {"m": said}, "methods": methods}})))
+    checks.load(json.loads(json.dumps({"models": {"m": said}, "image": {"methods": methods}})))
     manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
     assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle is read once
     inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS[:2]).items()}
@@ -151,7 +151,7 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path, released):
         said_of(tmp_path, other)
     said = said_of(tmp_path, released)
     said["files"]["drafter"], said["sha256"]["drafter"] = str(other), sha256(other)
-    raw = {"image": {"models": {"m": said}, "methods": {"ar": [{}], "eagle": [{}]}}}
+    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
     with pytest.raises(ConfigError, match=wrong):
         checks.load(json.loads(json.dumps(raw)))
     with pytest.raises(ConfigError, match=wrong):

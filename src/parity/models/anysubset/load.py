@@ -38,7 +38,7 @@ class Loaded:
         if part not in self.files:
             self.files[part] = Path(self.manifest["files"][part])
             if self.manifest["source"] == "embedded":
-                check(self.files[part], self.manifest["sha256"][part], f"text.model.{part}")
+                check(self.files[part], self.manifest["sha256"][part], f"{part}")
         return self.files[part]
 
     def vocabulary(self, part: str) -> Words | Pieces:
@@ -103,7 +103,7 @@ class Loaded:
         missing, unexpected = net.load_state_dict(given, strict=False)
         if bad := [k for k in [*missing, *unexpected] if not k.endswith(TIED)]:
             raise ParityError(
-                f"text.model: {self.file(part)} lacks or has too much: {', '.join(bad[:3])};"
+                f"text model: {self.file(part)} lacks or has too much: {', '.join(bad[:3])};"
                 " allowed: the weights its configuration names"
             )
         net.tie_weights()
@@ -120,5 +120,5 @@ def load(
     """The models of a manifest; ParityError if it lacks the part that is needed. Nothing here is compiled, `fast` or
     not: what is computed anew changes from pass to pass."""
     if needs and needs not in manifest["files"]:
-        raise ParityError(f"text.model: has no {needs}; allowed: {', '.join(manifest['files'])}")
+        raise ParityError(f"text model: has no {needs}; allowed: {', '.join(manifest['files'])}")
     return Loaded(manifest, torch.device(device), dtype)

@@ -3,7 +3,10 @@
 A *family* of models is one module here that declares FAMILY, and has `build(config)`, transformers' network of a saved
 configuration, `plain(net, mask)` and `cached(weights, config, mask)`, which are `AnySubsetModel`s:
 
-    FAMILY = {"files": parts of a model: the network, and the judge that scores texts}
+    FAMILY = {
+        "files": parts of a model: the network, and the judge that scores texts,
+        "also": parts that it may have: the network's tokenizer, where it lies in a folder of its own
+    }
 """
 
 from typing import NamedTuple, Protocol

@@ -89,8 +89,8 @@ def read_pieces(folder: Path) -> Pieces:
     except Exception as error:  # whatever its kind of tokenizer raises: OSError, ValueError, ImportError, TypeError ...
         cause = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ParityError(
-            f"text.model: {folder}: no tokenizer that can be read ({cause[:120]});"
-            " allowed: a folder with tokenizer.json, or text.model.tokenizer"
+            f"text model: {folder}: no tokenizer that can be read ({cause[:120]});"
+            " allowed: a folder with tokenizer.json, or files.tokenizer"
         ) from None
 
 
@@ -105,13 +105,11 @@ def check_words(files: Mapping[str, str]) -> None:
         try:
             known = int(foreign_json(Path(files[part], "config.json"))["vocab_size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ParityError(
-                f"text.model.{part} = {files[part]!r}: config.json says no vocab_size ({error!r:.80})"
-            ) from None
+            raise ParityError(f"{part} = {files[part]!r}: config.json says no vocab_size ({error!r:.80})") from None
         if pieces.vocab > known:
             raise ParityError(
-                f"text.model.{part}: its tokenizer {folder} has {pieces.vocab} pieces, the network {known};"
+                f"{part}: its tokenizer {folder} has {pieces.vocab} pieces, the network {known};"
                 " allowed: the tokenizer it was trained with"
             )
         if part == "xlnet" and pieces.mask is None:
-            raise ParityError(f"text.model.xlnet: its tokenizer {folder} has no mask; allowed: XLNet's")
+            raise ParityError(f"xlnet: its tokenizer {folder} has no mask; allowed: XLNet's")

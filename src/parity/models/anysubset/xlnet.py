@@ -21,7 +21,7 @@ from parity.models.anysubset.protocol import ranked
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
 
-FAMILY = {"files": ("xlnet", "judge")}  # see models.anysubset.protocol
+FAMILY = {"files": ("xlnet", "judge"), "also": ("tokenizer",)}  # see models.anysubset.protocol
 
 
 def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":

@@ -63,7 +63,7 @@ class Loaded:
         if part not in self.manifest["files"]:
             raise ParityError(f"{self.manifest['family']}: has no {part}; allowed: {', '.join(self.manifest['files'])}")
         file = Path(self.manifest["files"][part])
-        check(file, self.manifest["sha256"][part], f"continuous.weights: {part}")
+        check(file, self.manifest["sha256"][part], f"{self.manifest['family']}: {part}")
         return file
 
     @cached_property

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import configured
 from parity.base.weights import check_fit, loaded, tensors, unfilled
-from parity.experiment.remote_parts import WORDS, released
 from parity.experiment.schema import ModelSpec
+from parity.experiment.weights import WORDS, released
 from parity.models.discrete import codes, folders, prompts, vqgan
 from parity.models.discrete.cached import Cached
 from parity.models.discrete.eagle import EagleDrafter, Seen
