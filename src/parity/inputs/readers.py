@@ -47,7 +47,8 @@ def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> N
             raise ConfigError(f"{where}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
         if embedded and (unknown := next((w for w in words_read(row) if w not in KNOWN), None)) is not None:
             raise ConfigError(
-                f"{where}: the embedded model does not know {unknown[:40]!r}; allowed: its words, or a model of your own in `models`"
+                f"{where}: the embedded model does not know {unknown[:40]!r};"
+                " allowed: its words, or a model of your own in `models`"
             )
 
 
