@@ -16,8 +16,8 @@ from docs_figures import keep_benchmark
 
 from parity.base.noise import batch_noise
 from parity.decode import loop
-from parity.decode.clock import clocked
 from parity.decode.discrete import networks, record
+from parity.decode.loop import clocked
 from parity.experiment.options import methods, needs
 
 

@@ -10,11 +10,10 @@ import torch
 from parity.base.errors import ParityError
 from parity.base.noise import Noise, counted_noise
 from parity.decode.anysubset import record
-from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
 from parity.experiment import options
-from parity.models.anysubset.protocol import Infilling, write
+from parity.models.anysubset.protocol import Infilling, ranks, write
 from tests.tables import Variant, decoder, keeps_to, prompts, row, shortest, texts, variants
 
 

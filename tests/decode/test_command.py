@@ -167,7 +167,7 @@ def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
 HOLD = """
 import sys
 from pathlib import Path
-from parity.decode.store import lock_shard
+from parity.decode.shard_io import lock_shard
 with lock_shard(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

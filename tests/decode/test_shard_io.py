@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays
-from parity.decode.shard_io import Shard, is_whole, join, read_rows, read_shard, read_shards, rows_of, write_shard
-from parity.decode.store import link, shard_file
+from parity.decode.shard_io import (
+    Shard,
+    is_whole,
+    join,
+    link,
+    read_rows,
+    read_shard,
+    read_shards,
+    rows_of,
+    shard_file,
+    write_shard,
+)
 
 
 def columns(n=3, L=4, passes=4, first=0):

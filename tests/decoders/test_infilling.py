@@ -14,8 +14,7 @@ from parity.decoders.anysubset.diffusion import diffusion
 from parity.decoders.anysubset.gpt2 import gpt2
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
-from parity.decoders.ranks import ranks
-from parity.models.anysubset.protocol import Infilling, infilling, lattice, write
+from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks, write
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
 from tests.tables import p_value, prompts, row, texts
 

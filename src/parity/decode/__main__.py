@@ -16,12 +16,11 @@ from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.decode import loop
 from parity.decode.loop import Rows
-from parity.decode.shard_io import is_whole, read_rows, read_shards, write_shard
-from parity.decode.store import link, lock_shard, shard_file
+from parity.decode.shard_io import is_whole, link, lock_shard, read_rows, read_shards, shard_file, write_shard
 from parity.experiment.options import KINDS
 
 
-def parts(rows: Rows, count: int) -> list[Rows]:
+def split_rows(rows: Rows, count: int) -> list[Rows]:
     """The rows in contiguous shards whose sizes differ by one at most; none of them empty."""
     n = len(rows["ids"])
     bounds = [n * k // count for k in range(count + 1)]
@@ -48,7 +47,7 @@ def main() -> None:
         raise ParityError(f"--inputs: none; needed for {a.kind} models, whose images are not numbered")
     numbered = np.array([str(i) for i in range(a.spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
-    shards = [(part, shard_file(a.store, a.kind, a.spec, a.code, part)) for part in parts(rows, a.shards)]
+    shards = [(part, shard_file(a.store, a.kind, a.spec, a.code, part)) for part in split_rows(rows, a.shards)]
     open_shards = [(part, kept) for part, kept in shards if not is_whole(kept)]
     if len(open_shards) < len(shards):
         print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.clock import Call
 from parity.decode.output_buffer import Canvas
 from parity.decoders.steps import Fill
 from parity.experiment.options import declaration
@@ -73,7 +72,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Any) -> list[Call]:
+def networks(model: Any) -> list[tuple[Any, str]]:
     """Passes of the one network that fills in."""
     return [(model, "laws")]
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.clock import Call
 from parity.decode.output_buffer import Canvas, now
 from parity.decoders.steps import Draw
 from parity.experiment.options import needs
@@ -89,7 +88,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Pair) -> list[Call]:
+def networks(model: Pair) -> list[tuple[Any, str]]:
     """None to be timed from outside: see `Clocked`."""
     return []
 

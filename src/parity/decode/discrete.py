@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decode.clock import Call
 from parity.decode.output_buffer import Canvas
 from parity.decode.queue import Queue
-from parity.decoders.line import end_of
+from parity.decoders.sequence_buffer import end_of
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
@@ -86,7 +85,7 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
     return begin
 
 
-def networks(model: Any) -> list[Call]:
+def networks(model: Any) -> list[tuple[Any, str]]:
     """Passes of the target, under its guidance and filters, and of the drafting network."""
     target = model.model if isinstance(model, Sampled) else model
     drafting = [getattr(target, name, None) for name in ("drafter", "draft")]

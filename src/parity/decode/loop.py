@@ -11,7 +11,9 @@ What is particular to a kind is in `parity.decode.<kind>`, imported by name: an 
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,6 @@ from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
-from parity.decode.clock import clocked
 from parity.decode.queue import Queue
 from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, needs, plain_method, plain_options
@@ -32,6 +33,52 @@ from parity.experiment.options import plain as is_plain
 Rows = dict[str, np.ndarray]
 UNTIMED = dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), float("nan"))
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
+
+
+class Clock:
+    """The calls that were timed. On a GPU a call's ends are events of its stream, so nothing waits for them."""
+
+    def __init__(self, device: torch.device):
+        self.events = device.type == "cuda"
+        self.spans: list[tuple[Any, Any]] = []  # the ends of each call
+        self.inside = False  # a call may make another
+
+    def stamp(self) -> Any:
+        if not self.events:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            if self.inside:
+                return call(*inputs)
+            begin, self.inside = self.stamp(), True
+            out = call(*inputs)
+            self.inside = False
+            self.spans.append((begin, self.stamp()))
+            return out
+
+        return run
+
+    def seconds(self) -> float:
+        """Of all calls so far; on a GPU it must have been waited for."""
+        return sum(a.elapsed_time(b) / 1000 if self.events else b - a for a, b in self.spans)
+
+
+@contextmanager
+def clocked(calls: Iterable[tuple[Any, str]], device: torch.device) -> Iterator[Clock]:
+    """A clock of the calls (a network, and the method by which it is asked) that are made meanwhile: seconds that
+    decoding waits for networks, taken from outside, so no decoder and no network knows of it."""
+    clock, watched = Clock(device), list(calls)
+    for network, name in watched:
+        setattr(network, name, clock.timed(getattr(network, name)))
+    try:
+        yield clock
+    finally:
+        for network, name in watched:
+            delattr(network, name)  # the class's own again
 
 
 def leaf(kind: str) -> Any:

@@ -2,8 +2,8 @@
 scheduling, Yu et al. 2022, Orca, sec. 3; "continuous batching").
 
 A decoder that can begin a row in the midst of others says so by REFILLS = True: what it keeps of a row between passes
-is `parity.decoders.line`'s or `window`'s, which forget it, or it looks at the row's `age`. Noise is keyed by a row's
-id and its own passes, so its tokens are those it has in any other batch.
+is `parity.decoders.sequence_buffer`'s or `window`'s, which forget it, or it looks at the row's `age`. Noise is keyed by
+a row's id and its own passes, so its tokens are those it has in any other batch.
 """
 
 from collections.abc import Callable

@@ -16,10 +16,20 @@ Of every kind of model
     passes        [n] passes of the target over that batch, one after another
     provenance    device, versions, specification, code
 and what `columns` of `parity.decode.<kind>` adds.
+
+The store (`results/store`) holds whole shards: what was decoded once is not decoded again. A shard is the unit of
+recovery. It is stored under a digest of all that its bytes depend on (specification, sources, inputs), the time they
+took aside, and a job looks there first: a killed run loses the shards in flight alone, an option changed and changed
+back decodes nothing twice, and a damaged shard is decoded again.
 """
 
+import contextlib
+import fcntl
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,3 +108,37 @@ def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
         first = f"first: {rows['ids'][0]} against {shard.ids[0]}"
         raise ParityError(f"inputs: their ids are not the samples' ({first}); run the cell again")
     return rows
+
+
+def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: dict[str, np.ndarray]) -> Path:
+    """Where the store keeps the shard of these rows."""
+    whole = hashlib.sha256(canonical([kind, spec, code]).encode())
+    for name, column in sorted(rows.items()):
+        whole.update(f"{name} {column.dtype} {column.shape}\n".encode())
+        whole.update(np.ascontiguousarray(column).tobytes())
+    return store / f"{whole.hexdigest()[:24]}.npz"
+
+
+@contextlib.contextmanager
+def lock_shard(kept: Path) -> Iterator[None]:
+    """Hold a shard's place while it is decoded: whoever wants the same one waits, and finds it. So jobs that a killed
+    run left at work are not joined by others at the same. A byte of one file is the lock, the process's end ends it;
+    where a file system has no locks, a shard may be decoded twice, and is the same."""
+    lock = kept.parent.with_name(f".{kept.parent.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("ab") as file:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, int(kept.stem[:15], 16))
+        yield
+
+
+def link(source: Path, out: Path) -> None:
+    """Put a stored file in its place, whole: a hard link where the file system has them (a copy would do as well)."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        part = Path(folder) / out.name
+        try:
+            os.link(source, part)
+        except OSError:
+            part.write_bytes(source.read_bytes())
+        part.replace(out)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.trees import Candidates
 from parity.models.discrete.protocol import Drafter
 
@@ -61,7 +61,7 @@ def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: in
 
 def drafted(
     drafter: Drafter,
-    line: Line,
+    line: SequenceBuffer,
     size: tuple[int, int, int],
     most: int,
     begin: Tensor,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
 from parity.models.discrete.trees import ancestors
 
@@ -28,7 +28,7 @@ class Tree:
     follows  [B, S] parents, S where a node is missing
     """
 
-    def __init__(self, line: Line, behind: Tensor, parents: Tensor, offset: Tensor):
+    def __init__(self, line: SequenceBuffer, behind: Tensor, parents: Tensor, offset: Tensor):
         """behind [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
         pass where others have made some; parents [B, S], -1 for node 0; offset [B, S] or [S]."""
         self.line, self.parents, self.follows = line, parents, parents
@@ -67,7 +67,7 @@ class Tree:
         return self.line.advance(tokens, (nodes >= 0).sum(1), self.evaluated() if evaluated is None else evaluated)
 
 
-def below(line: Line, candidates: Candidates | None) -> Tree:
+def below(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
     """Candidates below the last final token; None: that token alone."""
     root = torch.zeros_like(line.last())
     if candidates is None:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.by_position import races
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer, races
 from parity.decoders.steps import Step
 from parity.decoders.verification import race, slide
 from parity.models.discrete.protocol import TokenModel
@@ -60,7 +59,7 @@ class Window:
         self.model, self.noise, self.size, self.init = model, noise, size, init
         self.refine, self.warm, self.shared = refine, warm, shared
         self.shrink = shrink and not getattr(model, "static", False)
-        self.line = Line(model, start, size)
+        self.line = SequenceBuffer(model, start, size)
         self.by_position = races(self.line, noise)
         self.rows = torch.arange(len(start), device=start.device)[:, None]
         self.slot = torch.arange(size, device=start.device)

@@ -15,7 +15,6 @@ import io
 import logging
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +88,18 @@ def tokenizer_of(folder: Path | str) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def fix_order(tokenizer: Any) -> None:
-    """Let a tokenizer give its vocabulary in the same order in every process, highest number first. By itself it gives
-    another order in each. Universal assisted decoding records its drafts' laws in that order, and the fault would not
-    show in one that agrees with the numbers."""
-    tokenizer.get_vocab = partial(descending_vocab, tokenizer)
+def with_fixed_order(tokenizer: Any) -> Any:
+    """A copy of a tokenizer that gives its vocabulary in the same order in every process, highest number first. The
+    original gives another order in each. Universal assisted decoding records its drafts' laws in that order, and the
+    fault would not show in one that agrees with the numbers."""
 
+    class Descending(type(tokenizer)):  # type: ignore[misc]
+        def get_vocab(self) -> dict[str, int]:
+            return dict(sorted(super().get_vocab().items(), key=lambda item: -item[1]))
 
-def descending_vocab(tokenizer: Any) -> dict[str, int]:
-    vocab = type(tokenizer).get_vocab(tokenizer)
-    return dict(sorted(vocab.items(), key=lambda item: -item[1]))
+    fixed = copy.copy(tokenizer)
+    fixed.__class__ = Descending
+    return fixed
 
 
 def quiet() -> None:
@@ -240,7 +241,7 @@ class Generate:
         self.model, self.length, self.end = model, length, end
         self.options = dict(options or {})
         if self.options.get("assistant_tokenizer") is not None:
-            fix_order(self.options["assistant_tokenizer"])
+            self.options["assistant_tokenizer"] = with_fixed_order(self.options["assistant_tokenizer"])
         self.other: Callable[[Any], Any] | None = self.options.pop("candidate_generator", None)
         assistant = self.options.get("assistant_model")
         if assistant is not None:

@@ -9,10 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import none, race, verify
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
 
 CLAIM = "lossless"
 SLOTS = True  # whether a rank is reached is decided by those before it, so tests may stratify by slot

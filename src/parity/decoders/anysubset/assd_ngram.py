@@ -8,10 +8,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.ranks import Ranks, ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, ranks, write
 
 CLAIM = "lossless"
 SLOTS = True

@@ -7,10 +7,9 @@ import torch
 from pydantic import Field
 
 from parity.base.noise import Noise
-from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, ranks, write
 
 CLAIM = "lossy"
 SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this network for Guo & Ermon 2025, Table 11"

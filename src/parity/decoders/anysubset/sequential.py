@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from parity.base.noise import Noise
-from parity.decoders.ranks import ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
 
 CLAIM = "lossless"
 PLAIN: dict = {}  # this is plain decoding, whatever its options

@@ -9,10 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.ranks import Ranks, ranks
 from parity.decoders.steps import Fill
 from parity.decoders.verification import probability, race, run
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling, lattice, write
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, lattice, ranks, write
 
 CLAIM = "lossless"
 SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I, which says why it is not lossless)"

@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.by_position import races
 from parity.decoders.candidates import Raced, drafted
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer, races
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import race
@@ -44,7 +43,7 @@ def eagle(
     rank   what the likeliest candidates are: those of the drafter's law, or, as every race is known before it is run,
            those likeliest to win it; sharp: how far the drafter is trusted then, as a temperature
     """
-    line, rows = Line(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
+    line, rows = SequenceBuffer(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
     size, exponential = (total, depth, top_k), races(line, noise)
     while line.left():
         e = exponential.ahead(depth + 1)

@@ -8,9 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from parity.base.noise import Noise
-from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import drafted
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
 from parity.decoders.steps import Step
 from parity.decoders.trees import below
 from parity.decoders.verification import descend, look_alikes
@@ -45,7 +44,7 @@ def lantern(
     reject  what a rejected candidate takes with it: the look-alikes that "counted", or, as released, "all" k
     """
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    line, size = Line(model, start, depth + 1), (total, depth, top_k)
+    line, size = SequenceBuffer(model, start, depth + 1), (total, depth, top_k)
     # A position is decided in one pass alone, so its number is all that its random numbers need.
     exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
     while line.left():

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from parity.base.noise import Noise
-from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import Drawn, drawn, harmonic, levels, read_on
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
 from parity.decoders.verification import look_alikes, none, verify_siblings
@@ -78,7 +77,7 @@ def lantern_pp(
     k      look-alikes of a token, as in `lantern`; space: as there
     relax  lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
-    V, line, shape = model.vocab, Line(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
+    V, line, shape = model.vocab, SequenceBuffer(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
 from parity.decoders.verification import finish, probability, race
 from parity.models.discrete.protocol import TokenModel
@@ -21,7 +21,7 @@ SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.
 
 
 def propose(
-    model: TokenModel, line: Line, where: Tensor, noise: Noise, index: Tensor
+    model: TokenModel, line: SequenceBuffer, where: Tensor, noise: Noise, index: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Drafts [B] for all positions `where` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
@@ -82,7 +82,7 @@ def spec(
     draft_model = getattr(model, "draft", None)
     if draft_model is None:
         raise ParityError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
-    V, line = model.vocab, Line(model, start, gamma + 1)
+    V, line = model.vocab, SequenceBuffer(model, start, gamma + 1)
     static = getattr(model, "static", False)
     while W := min(gamma + 1, line.left() * (gamma + 1 if static else 1)):  # it shrinks at the end of the image
         where, index = line.ahead(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)

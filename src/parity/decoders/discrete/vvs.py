@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from parity.base.noise import Noise
-from parity.decoders.by_position import races, trials
 from parity.decoders.candidates import drafted
-from parity.decoders.line import Line
+from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
 from parity.decoders.steps import Step
 from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
 from parity.decoders.verification import Descent, descend, look_alikes, none, race
@@ -54,20 +53,20 @@ def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
     return path_to(tree, likeliest(tree) if select == "confidence" else drawn, depth)
 
 
-def due(line: Line, schedule: str, interval: int) -> bool:
+def due(line: SequenceBuffer, schedule: str, interval: int) -> bool:
     """Whether a row may skip in this pass, as far as the host knows without asking: rows of a batch that is refilled
     have made different numbers of passes."""
     by_turns = line.queue is None and schedule == "uniform"
     return schedule != "off" and not (by_turns and line.step % (interval - 1))
 
 
-def staleness(line: Line, s1: int, s2: int, blend: bool) -> Tensor:
+def staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
     """[B, 1] how many positions older features are than those of the tokens read: by s1, or by turns, see `vvs`."""
     one, two = ((line.at - line.before)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2))
     return torch.where(line.age % 2 == 0, two, one) if blend else one
 
 
-def take(line: Line, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
+def take(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
     """Write a sequence, nodes `path` [B, depth], unverified, in some `rows` [B] bool: how many of its tokens, [B]. To
     `truncate` is to take no more than the sequences' mean length (eq. 1); the image's last token is always left to be
     verified."""
@@ -81,7 +80,7 @@ def take(line: Line, tree: Candidates, path: Tensor, rows: Tensor, truncate: boo
     return g
 
 
-def joined(line: Line, g: Tensor, G: int, candidates: Candidates) -> Tree:
+def joined(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -> Tree:
     """The last final token, the g [B] tokens behind it that were taken unverified (room for G of them), and the
     candidates behind these."""
     chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
@@ -152,7 +151,7 @@ def vvs(
     blend    s1 and s2 take turns by pass, whatever was verified (the paper's table 6)
     replace  r, share of verified steps whose accepted tokens give way to as many of the likeliest path (table 4)
     """
-    line, near = Line(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
+    line, near = SequenceBuffer(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
     exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
     G = 0 if schedule == "off" else depth  # most tokens that are taken unverified

@@ -1,10 +1,16 @@
-"""What a decoder has written so far: rows of one batch stand at different positions."""
+"""What a decoder has written so far, and the random numbers of what it writes next; rows of one batch stand at
+different positions. A token is decided by the same numbers in whichever pass its position is looked at."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
+
+AHEAD = 32  # positions that are drawn beyond those asked for, as the next passes will ask for most of them again
 
 
 def end_of(forced: Tensor) -> int:
@@ -12,7 +18,7 @@ def end_of(forced: Tensor) -> int:
     return 1 + int((forced < 0).nonzero().max())
 
 
-class Line:
+class SequenceBuffer:
     """The tokens of every row, final ones and drafts, and how far each row has come.
 
     tokens  [B, L + 1 + spare]: the token at position i is tokens[:, i + 1], the prompt's last (position -1) comes
@@ -78,3 +84,45 @@ class Line:
         self.before, self.at = self.at, self.at + kept
         self.step, self.newest, self.age = self.step + 1, self.newest + 1, self.age + 1
         return Step(tokens, kept, self.before, nodes)
+
+
+class ByPosition:
+    """Random numbers of the open positions of a line. A CPU keeps what it drew; a GPU, where drawing costs little and
+    asking how far rows have come is a wait, draws them each time."""
+
+    def __init__(self, line: SequenceBuffer, draw: Callable[[Tensor], Tensor]):
+        """draw(positions [B, n]) -> [B, n, ...]."""
+        self.line, self.draw = line, draw
+        self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
+
+    def ahead(self, n: int) -> Tensor:
+        """[B, n, ...] of the first n open positions."""
+        line = self.line
+        if line.at.device.type != "cpu":
+            return self._drawn(n)
+        if self.held is not None and line.newest:  # else a row has begun, whose noise is another's
+            first, drawn = self.held
+            gone = (line.at - first).numpy()
+            low, high = int(gone.min()), int(gone.max())
+            if high + n <= drawn.shape[1]:
+                if low == high:
+                    return drawn[:, low : low + n]
+                slots = (line.at - first)[:, None] + torch.arange(n)
+                return drawn[torch.arange(len(first))[:, None], slots]
+        left = line.model.length - int(line.at.min())
+        self.held = line.at, self._drawn(max(n, min(n + AHEAD, left)))
+        return self.held[1][:, :n]
+
+    def _drawn(self, n: int) -> Tensor:
+        return self.draw(self.line.at[:, None] + torch.arange(n, device=self.line.at.device))
+
+
+def races(line: SequenceBuffer, noise: Noise) -> ByPosition:
+    """Unit exponentials [B, n, V] that tokens are drawn by."""
+    return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
+
+
+def trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
+    """Uniforms [B, n, siblings] that candidates are accepted by, one a sibling."""
+    each = torch.arange(siblings, device=line.at.device)
+    return ByPosition(line, lambda positions: noise.uniform("accept", positions[..., None] * siblings + each))
