@@ -11,7 +11,7 @@ from parity.base.noise import batch_noise, counted_noise
 from parity.decode.continuous import Clocked, record
 from parity.decoders.continuous.cspd import cspd, residual
 from parity.decoders.continuous.mar import known_after, mar
-from parity.equality.mixtures import continuous_rows
+from parity.equality.targets.continuous import continuous_rows
 from parity.models.continuous.diffusion import (
     TRAINED,
     HeadSampling,

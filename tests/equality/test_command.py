@@ -51,7 +51,7 @@ def test_an_unknown_method_is_one_line(tmp_path, monkeypatch):
 
 def test_what_needs_no_torch_starts_without_it():
     """The paired layer and the verdict cost less than importing torch."""
-    names = [f"parity.equality.{name}" for name in ("__main__", "cell", "paired", "layers.discrete.paired")]
+    names = [f"parity.equality.{name}" for name in ("__main__", "layers", "paired", "layers.discrete.paired")]
     names += ["parity_certify.verdict", "parity_certify.result_rows"]
     program = f"import sys, importlib\nfor n in {names}: importlib.import_module(n)\n"
     program += "print('torch' in sys.modules)"

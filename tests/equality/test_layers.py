@@ -1,6 +1,5 @@
 """Layers that look at a cell: each is one file, and on small cells of the embedded models says what it must."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,7 @@ from parity.base.errors import ConfigError, ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
 from parity.decode.shard_io import write_shard
-from parity.equality import __main__ as command
-from parity.equality.cell import CellFiles
-from parity.equality.layers import discrete
+from parity.equality.layers import CellFiles, discrete, run_layer
 from parity.experiment import module_metadata
 from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import options
@@ -21,7 +18,7 @@ from parity.models import fetch
 from tests.elsewhere import DEVICE, loading
 
 MODELS = {
-    "discrete": {"grid": 8},
+    "discrete": {"family": "llamagen", "grid": 8},
     "anysubset": {"family": "xlnet"},
     "continuous": {"family": "gmm"},
 }
@@ -67,15 +64,17 @@ class Workplace:
         return folder
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
-        """The layer's JSON file, made by the command from the files that it reads, and its laws."""
+        """The layer's entries, of the files that it declares to read, and its laws."""
         said = require(f"equality/layers/{self.kind}", layer.replace("-", "_"), ("READS", "WRITES"))
         paths = {"shards": folder / "shards/0-of-1.npz", "inputs": self.folder / "inputs.npz"}
         paths |= {"checkpoint": self.folder / "manifest.json", "baseline": baseline, "laws": folder / "laws.npz"}
-        given = [x for name in (*said["READS"], *said["WRITES"]) for x in (f"--{name}", str(paths[name]))]
-        place = ["layer", layer, "--kind", self.kind, "--cell", str(folder), "--settings", json.dumps(settings or {})]
-        a = command.parser().parse_args([*place, *given, "--device", str(device), "--out", str(folder / "rows.json")])
-        write_json(a.out, a.run(a))
-        return read_json(a.out), read_arrays(a.laws) if a.laws else {}
+        shards, inputs, checkpoint, reference, laws = (
+            paths[name] if name in (*said["READS"], *said["WRITES"]) else None
+            for name in ("shards", "inputs", "checkpoint", "baseline", "laws")
+        )
+        files = ([shards] if shards else [], [inputs] if inputs else [], checkpoint, reference, None, laws)
+        cell = CellFiles(self.kind, folder, settings or {}, *files, str(device))
+        return run_layer(layer.replace("-", "_"), cell), read_arrays(laws) if laws else {}
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +135,9 @@ def test_a_layer_is_one_file(tmp_path, monkeypatch):
     write_arrays(folder / "features.npz", ids=np.array(["0/0", "1/0"]))
     (tmp_path / "toy_layer.py").write_text(TOY)
     monkeypatch.setattr(discrete, "__path__", [*discrete.__path__, str(tmp_path)])
-    arguments = ["layer", "toy-layer", "--kind", "discrete", "--cell", str(folder), "--settings", '{"margin": 0.5}']
-    monkeypatch.setattr("sys.argv", ["equality", *arguments, "--out", str(tmp_path / "rows.json")])
-    command.main()
-    found = read_json(tmp_path / "rows.json")
+    found = run_layer("toy_layer", CellFiles("discrete", folder, {"margin": 0.5}))
     row = {"layer": "toy", "model": "scenes", "method": "sjd", "key": "01234567", "effect": 0.5}
-    assert found["rows"] == [row] and found["looked"] == 2 and found["seconds"] >= 0
+    assert found["rows"] == [row] and found["looked"] == 2
 
 
 @pytest.mark.parametrize(("cut", "lacks"), [("def rows", "rows"), ("READS", "READS"), ("SETTINGS", "SETTINGS")])
@@ -152,13 +148,6 @@ def test_a_layer_that_lacks_something_is_one_line(tmp_path, monkeypatch, cut, la
     module_metadata.outline.cache_clear()
     with pytest.raises(ConfigError, match=rf"layers/discrete/toy.py: declares no {lacks}"):
         require("equality/layers/discrete", "toy", ("READS", "SETTINGS"), ("rows",))
-
-
-def test_an_unknown_layer_is_one_line(tmp_path):
-    arguments = ["layer", "nothing", "--kind", "discrete", "--cell", str(tmp_path), "--out", str(tmp_path / "x.json")]
-    with pytest.raises(ParityError, match=r"parity.equality.layers.discrete.nothing: no such module"):
-        a = command.parser().parse_args(arguments)
-        a.run(a)
 
 
 # --- discrete
@@ -214,7 +203,7 @@ def test_paired_reads_features_and_finds_a_shift(tmp_path):
         columns["cosine"] += 0.01 * np.random.default_rng(4).standard_normal(40)
         write_arrays(folder / "features.npz", **columns)
         cell = CellFiles("discrete", folder, settings, baseline_folder=baseline, reference_file=real)
-        rows = command.leaf("parity.equality.layers.discrete.paired").rows(cell)
+        rows = run_layer("paired", cell)["rows"]
         assert len(rows) == 8 and {r["seed"] for r in rows} == {11} and {r["key"] for r in rows} == {name[-8:]}
         t = {r["test"]: r["verdict"] for r in rows}
         assert (t["log p: paired t"] == "rejected") == (t["CLIP: paired t"] == "rejected") == (shift > 0)

@@ -7,7 +7,7 @@ import torch
 from parity.base.noise import counted_noise
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
-from parity.equality import one_token
+from parity.equality.layers.continuous import one_token
 from parity.models.continuous.protocol import Pair
 from parity.models.continuous.tabular import TabularMixture, random_mixture
 
@@ -30,7 +30,9 @@ def as_drafted(models, start, *, noise):
     ("decoder", "options", "wrong"), [(mar, {}, False), (cspd, ONE, False), (as_drafted, {}, True)]
 )
 def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
-    found = one_token.rows(conditions, decoder, options, 256, (11, 13), model="tabular", method="m", key="k", seed=0)
+    found = one_token.compare_conditions(
+        conditions, decoder, options, 256, (11, 13), model="tabular", method="m", key="k", seed=0
+    )
     tests = [r for r in found if r["decides"]]
     assert any(r["verdict"] == "rejected" for r in tests) == wrong
     assert {r["repeat"] for r in tests} == ({0, 1} if wrong else {0}) and len(tests) == 4 * (1 + wrong)

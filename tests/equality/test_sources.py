@@ -23,8 +23,5 @@ def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
 
 def test_statistics_are_sources_of_what_they_decide():
     assert "parity_certify.joint_tests" in closure("parity.equality.targets.discrete")
-    assert {"parity.equality.mixtures", "parity_certify.joint_tests"} <= set(
-        closure("parity.equality.targets.continuous")
-    )
     assert "parity.decoders.discrete.ar" in closure("parity.equality.pathwise")
     assert "parity_certify.verdict" not in closure("parity.equality.__main__", "parity.equality.exact")

@@ -10,7 +10,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from parity.base.errors import ParityError
 from parity.equality import calibration, paired
-from parity.equality.mixtures import continuous_rows, energy_p
+from parity.equality.targets.continuous import continuous_rows, energy_p
 from parity.equality.targets.discrete import targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 

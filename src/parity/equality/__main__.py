@@ -5,18 +5,16 @@ Of a decoder of your own: `parity certify decoder`.
     tests --kind K --method NAME --spec JSON --out rows.json         the next two, as the workflow asks for them
     exact --kind K --method NAME ... --out rows.json                 a decoder of ours on targets whose law is known
     long --kind K --method NAME ... --out rows.json                  the same at its own options, on long models
-    layer NAME --kind K --cell FOLDER ... --out rows.json            a layer that looks at a cell
     faults --kind K --n N --out rows.json                            planted faults: the tests must find them
     calibration --replicates N --out rows.json                       correct samplers: the tests must have their size
 
---out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}, a layer what it has beside
-its rows. See parity_certify.result_rows for a row. What a command needs of a kind, method or layer is imported by name,
-so that a job depends on the sources of its own alone.
+--out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}. See
+parity_certify.result_rows for a row. What a command needs of a kind or method is imported by name, so that a job
+depends on the sources of its own alone. Layers that look at a cell are run by `python -m parity.measure`.
 """
 
 import argparse
 import json
-import sys
 import time
 from typing import Any
 
@@ -59,20 +57,6 @@ def tests(a: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def layer(a: argparse.Namespace) -> dict[str, Any]:
-    rows = leaf(f"parity.equality.layers.{a.kind}.{a.layer.replace('-', '_')}").rows
-    if "torch" in sys.modules:  # a layer that reads figures alone starts without it
-        pin_threads(a.threads)
-    if a.checkpoint and a.device != "cpu":
-        from parity.base.devices import take_device
-
-        a.device = take_device(a.device)
-    given = {"shard_files": a.shards, "input_files": a.inputs, "checkpoint": a.checkpoint, "laws_file": a.laws}
-    given |= {"baseline_folder": a.baseline, "reference_file": a.reference, "device": a.device}
-    cell = leaf("parity.equality.cell").CellFiles(a.kind, a.cell, a.settings, **given)
-    return {"rows": rows(cell), **cell.beside}
-
-
 def faults(a: argparse.Namespace) -> dict[str, Any]:
     trials = leaf(f"parity.equality.faults.{a.kind}").trials(a.n, a.seeds, a.draws or 1999, a.threads)
     return {"rows": leaf("parity.equality.faults").planted(trials, a.seeds)}
@@ -107,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
             c.add_argument("--models", choices=("full", "small"), default="full")
         return c
 
-    c = command(exact, "layer 1 for a decoder of parity.decoders", "out", n=1_000_000)
+    c = command(exact, "the exact layer for a decoder of parity.decoders", "out", n=1_000_000)
     c.add_argument(
         "--pathwise", action="store_true", help="for decoders coupled to plain decoding: token for token too"
     )
@@ -115,24 +99,17 @@ def parser() -> argparse.ArgumentParser:
     c = command(tests, "both for a decoder of parity.decoders", "out")
     c.add_argument("--method", required=True)
     c.add_argument("--spec", type=json.loads, required=True, help="JSON: the settings of exact and long, by name")
-    paths = ("cell", "shards*", "inputs*", "checkpoint?", "baseline?", "reference?", "laws?", "out", "device")
-    c = command(layer, "a layer that looks at a cell", *paths)
-    c.add_argument("layer", help="a module of parity.equality.layers.KIND")
-    c.add_argument("--settings", type=json.loads, default={}, help="JSON object: what the layer's SETTINGS name")
-    command(faults, "layer 2: decoders with a planted fault", "out", n=10_000)
-    c = command(calibration, "layer 7: sizes of the tests", "out", kind=False)
+    command(faults, "decoders with a planted fault", "out", n=10_000)
+    c = command(calibration, "sizes of the tests", "out", kind=False)
     c.add_argument("--replicates", type=int, default=1000)
     return main
 
 
 def main() -> None:
     a = parser().parse_args()
-    if a.run is not layer:
-        pin_threads(1)  # tensors are small: chunks run side by side instead
+    pin_threads(1)  # tensors are small: chunks run side by side instead
     begin = time.perf_counter()
-    result = a.run(a)
-    if result is not None:
-        write_json(a.out, {**result, "seconds": round(time.perf_counter() - begin, 1)})
+    write_json(a.out, {**a.run(a), "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":

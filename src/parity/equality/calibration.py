@@ -26,7 +26,7 @@ from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.equality import paired
-from parity.equality.mixtures import energy_p
+from parity.equality.targets.continuous import energy_p
 from parity.equality.targets.discrete import Target, targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table

@@ -21,13 +21,11 @@ import argparse
 import importlib
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import take_device
 from parity.base.files import write_json
-from parity.equality.cell import CellFiles
+from parity.equality.layers import CellFiles, run_layer
 from parity.experiment.module_metadata import modules
 from parity.metrics import measure
 from parity.metrics.render import render
@@ -45,15 +43,6 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def look(a: argparse.Namespace, name: str, laws: Path) -> dict[str, Any]:
-    """The rows of one layer, and what it has beside them."""
-    layer = importlib.import_module(f"parity.equality.layers.{a.kind}.{name}")
-    cell = CellFiles(
-        a.kind, a.cell, a.layers[name], a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, a.device
-    )
-    return {"rows": layer.rows(cell), **cell.beside}
-
-
 def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
@@ -61,15 +50,16 @@ def main() -> None:
     write_json(a.cell / "spec.json", a.spec)
     a.pictures = render(a.kind, a.shards, a.checkpoint, a.device, a.cell / "pictures")
     laws, found = a.cell / "laws.npz", {}
+    paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, a.device)
     first = [n for n in a.layers if importlib.import_module(f"parity.equality.layers.{a.kind}.{n}").WRITES]
     for name in first:
-        found[name] = look(a, name, laws)
+        found[name] = run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths))
     a.laws = laws if first else None
     a.out, a.features, a.records = (a.cell / n for n in ("metrics.json", "features.npz", "records.parquet"))
     measure.run(a)
     for name in a.layers:
         if name not in first:
-            found[name] = look(a, name, laws)
+            found[name] = run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths))
     write_json(a.cell / "equality.json", {"layers": found, "seconds": round(time.perf_counter() - begin, 1)})
 
 

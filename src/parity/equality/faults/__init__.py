@@ -6,11 +6,14 @@ A suite that lets one of them pass proves nothing by passing your decoder. A mod
 """
 
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from parity_certify.result_rows import Row
+
+from parity.base.noise import Noise
+from parity.equality.targets import Decoder
 
 
 class Trial(NamedTuple):
@@ -58,3 +61,30 @@ def altered(module: str, **names: Any) -> ModuleType:
         getattr(copy, name)
         setattr(copy, name, value)
     return copy
+
+
+def with_model(decoder: Decoder, make: Callable[[Any], Any]) -> Decoder:
+    """The decoder on another model."""
+
+    def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+        return decoder(make(model), start, noise=noise, **options)
+
+    return faulty
+
+
+def with_noise(decoder: Decoder, make: Callable[[Noise], Noise]) -> Decoder:
+    """The decoder with other noise."""
+
+    def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+        return decoder(model, start, noise=make(noise), **options)
+
+    return faulty
+
+
+def in_small(decoder: Decoder, wrong: Decoder, most: int) -> Decoder:
+    """Wrong in batches of `most` rows or fewer."""
+
+    def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+        return (wrong if len(noise.keys) <= most else decoder)(model, start, noise=noise, **options)
+
+    return faulty

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from parity_certify.result_rows import Row
 from torch import Tensor, where, zeros_like
@@ -13,13 +12,12 @@ from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
-from parity.decoders.steps import Fill
 from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
-from parity.equality.faults import Trial, altered
+from parity.equality.faults import Trial, altered, with_model, with_noise
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, targets
-from parity.models.anysubset.protocol import AnySubsetModel, Infilling
+from parity.models.anysubset.protocol import AnySubsetModel
 
 ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
 NEEDED = 10_000  # sequences with which every fault is found
@@ -63,14 +61,7 @@ def with_verify(faulty: Callable[..., Verified]) -> Decoder:
     return altered("parity.decoders.anysubset.assd", verify=faulty).assd
 
 
-def with_noise(model: AnySubsetModel, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-    return assd(model, start, noise=SharedUniform(noise.keys, noise.dtype), **options)
-
-
-def with_sight(model: AnySubsetModel, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-    return assd(SeesAll(model), start, noise=noise, **options)
-
-
+SHARED = with_noise(assd, lambda noise: SharedUniform(noise.keys, noise.dtype))
 VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "sequential": (sequential, "none"),
     "assd": (partial(assd, k=3), "none"),
@@ -78,8 +69,8 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "assd: all accepted": (partial(diffusion, steps=1), "parallel"),
     "assd: residual p": (partial(with_verify(residual_p), k=3), "residual p"),
     "assd: no resampling": (partial(with_verify(no_resampling), k=3), "no resampling"),
-    "assd: shared uniform": (partial(with_noise, k=3), "shared uniform"),
-    "assd: draft kept as condition": (partial(with_sight, k=3), "draft kept as condition"),
+    "assd: shared uniform": (partial(SHARED, k=3), "shared uniform"),
+    "assd: draft kept as condition": (partial(with_model(assd, SeesAll), k=3), "draft kept as condition"),
     "sigma_gpt": (sigma_gpt, "no resampling, any order"),
 }
 

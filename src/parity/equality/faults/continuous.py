@@ -18,9 +18,9 @@ from parity.decoders.continuous import coupled, spec_head
 from parity.decoders.coupling import Coupled, Gaussian, log_ratio
 from parity.decoders.verification import run
 from parity.equality.faults import Trial, altered
-from parity.equality.mixtures import continuous_rows
 from parity.equality.targets import Decoder
 from parity.equality.targets import continuous as walked
+from parity.equality.targets.continuous import continuous_rows
 from parity.models.continuous.tabular import Mixture, exact_sampler, random_mixture
 
 Fault = Literal[

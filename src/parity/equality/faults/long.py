@@ -19,7 +19,7 @@ from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.steps import Step
 from parity.decoders.verification import race
-from parity.equality.faults import Trial, altered
+from parity.equality.faults import Trial, altered, in_small, with_model, with_noise
 from parity.equality.long.discrete import targets
 from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
@@ -33,14 +33,14 @@ FAR = 128  # the place from which a residual is wrong
 
 
 class Numbered(Noise):
-    """Noise whose numbers are taken by another index, or of other rows."""
+    """Noise whose numbers are taken by another index, those of one use alone or all, or of other rows."""
 
-    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], keys: Tensor | None = None):
+    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], keys: Tensor | None = None, only: str = ""):
         super().__init__(noise.keys if keys is None else keys, noise.dtype)
-        self.other, self.noise = index, noise if keys is None else Noise(keys, noise.dtype)
+        self.other, self.noise, self.only = index, noise if keys is None else Noise(keys, noise.dtype), only
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        return self.noise._uniform(use, self.other(index), n)
+        return self.noise._uniform(use, self.other(index) if self.only in ("", use) else index, n)
 
 
 class Told:
@@ -82,21 +82,14 @@ verify_of_sjd = altered("parity.decoders.discrete.sjd").verify
 BORDER = altered("parity.decoders.discrete.sjd", verify=unverified).sjd
 
 
-def with_noise(decoder: Decoder, make: Callable[[Noise], Noise]) -> Decoder:
-    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-        return decoder(model, start, noise=make(noise), **options)
-
-    return faulty
-
-
 def with_laws(decoder: Decoder, change: Callable[[Tensor, Tensor], Tensor], last: bool = False) -> Decoder:
     """last: `change` is told places from the end, the last token's being 0."""
 
-    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    def changed(model: TokenModel) -> Told:
         off = model.length - 1 if last else 0
-        return decoder(Told(model, lambda x, at: change(x, at - off)), start, noise=noise, **options)
+        return Told(model, lambda x, at: change(x, at - off))
 
-    return faulty
+    return with_model(decoder, changed)
 
 
 def at_rows(logits: Tensor, places: Tensor, width: int = 16) -> Tensor:
@@ -131,42 +124,14 @@ class Rolled:
         return torch.where(deep[:, None, None], flatter(logits, 0.3), logits)
 
 
-def rolled_back(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-    return sjd(Rolled(model, 2), start, noise=noise, **options)
-
-
-def in_small(decoder: Decoder, most: int) -> Decoder:
-    """Wrong in batches of `most` rows or fewer."""
-    wrong = with_laws(decoder, partial(from_place, first=0, share=0.3))
-
-    def faulty(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-        return (wrong if len(start) <= most else decoder)(model, start, noise=noise, **options)
-
-    return faulty
-
-
-def less_guided(model: Any, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-    return sjd(Sampled(model.model, replace(model.sampling, guidance=1.6)), start, noise=noise, **options)
-
-
-def more_kept(model: Any, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
-    return sjd(Sampled(model.model, replace(model.sampling, top_k=6)), start, noise=noise, **options)
+def resampled(model: Any, **settings: Any) -> Sampled:
+    """A guided model with other sampling settings."""
+    return Sampled(model.model, replace(model.sampling, **settings))
 
 
 def twins_between(noise: Noise) -> Noise:
     """`twins` in batches of 9 to 64 rows, which hold a run's own."""
     return twins(noise) if 9 <= len(noise.keys) <= 64 else noise
-
-
-class Accepted(Noise):
-    """Noise whose acceptance numbers are taken by another index."""
-
-    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor]):
-        super().__init__(noise.keys, noise.dtype)
-        self.noise, self.other = noise, index
-
-    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
-        return self.noise._uniform(use, self.other(index) if use == "accept" else index, n)
 
 
 class Watched(Told):
@@ -202,6 +167,7 @@ def twins(noise: Noise) -> Noise:
 
 
 W, G, EVERY = {"window": WINDOW}, {"gamma": GAMMA}, ("chain", "order 2", "hidden", "counter", "far", "hash", "guided")
+EVERYWHERE = partial(from_place, first=0, share=0.3)
 FLATTER = "law flatter by a tenth beyond token 5"
 # The decoder, its options, its fault, and the models on which it is looked for: of a correct one all.
 VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
@@ -227,18 +193,25 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         with_noise(ar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
     ),
     "sjd: accept reuse": (
-        with_noise(sjd, lambda noise: Accepted(noise, reused)), W, f"acceptance uniforms again from pass {LATE} on",
+        with_noise(sjd, lambda noise: Numbered(noise, reused, only="accept")), W,
+        f"acceptance uniforms again from pass {LATE} on",
         ("chain",),
     ),
     "sjd: late residual": (late_residual, W, f"residual p from token {FAR} on", ("far",)),
     "sjd: row border": (with_laws(sjd, at_rows), W, "first law of every row flatter", ("order 2",)),
     "sjd: ahead": (with_laws(sjd, if_ahead), W, "laws flatter where rows differ in place", ("chain",)),
-    "sjd: alone": (in_small(sjd, 1), W, "laws flatter when alone in the batch", ("chain",)),
-    "spec: small batch": (in_small(spec, 3), G, "laws flatter in batches of three or fewer", ("chain",)),
-    "sjd: rollback": (rolled_back, W, "laws flatter after a rollback of 14 or more", ("chain",)),
+    "sjd: alone": (in_small(sjd, with_laws(sjd, EVERYWHERE), 1), W, "laws flatter when alone in the batch", ("chain",)),
+    "spec: small batch": (
+        in_small(spec, with_laws(spec, EVERYWHERE), 3), G, "laws flatter in batches of three or fewer",
+        ("chain",),
+    ),
+    "sjd: rollback": (
+        with_model(sjd, lambda model: Rolled(model, 2)), W, "laws flatter after a rollback of 14 or more",
+        ("chain",),
+    ),
     "sjd: one in 1000": (with_laws(sjd, anything), W, "a token in 1,000 is any", ("hash",)),
-    "sjd: guidance": (less_guided, W, "guidance 1.6 for 2", ("guided",)),
-    "sjd: top-k": (more_kept, W, "top-k 6 for 5", ("guided",)),
+    "sjd: guidance": (with_model(sjd, partial(resampled, guidance=1.6)), W, "guidance 1.6 for 2", ("guided",)),
+    "sjd: top-k": (with_model(sjd, partial(resampled, top_k=6)), W, "top-k 6 for 5", ("guided",)),
 }  # fmt: skip
 
 

@@ -12,15 +12,16 @@ from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.assd_ngram import assd_ngram
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.steps import Fill
-from parity.equality.faults import Trial
+from parity.equality.faults import Trial, in_small, with_model, with_noise
 from parity.equality.faults.anysubset import no_resampling, with_verify
-from parity.equality.faults.long import FAR, Accepted, Numbered, over, twins, twins_between
+from parity.equality.faults.long import FAR, Numbered, over, twins, twins_between
 from parity.equality.long.anysubset import targets
 from parity.equality.targets import Decoder
 from parity.models.anysubset.hidden import LongSubset
 from parity.models.anysubset.protocol import Infilling, ranked
 
 Change = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+LENGTH = 64  # words of a chain at K
 AGAIN = 20  # the rank from which acceptance uniforms are used again
 LATE, SIGHT = 32, 8  # the rank from which noise is used again; places that a short-sighted decoder sees
 
@@ -82,52 +83,22 @@ def everywhere(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Te
     return flatter(laws, 0.3)
 
 
-def with_model(decoder: Decoder, make: Callable[[LongSubset], Any]) -> Decoder:
-    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-        return decoder(make(model), start, noise=noise, **options)
-
-    return faulty
-
-
 def with_laws(decoder: Decoder, change: Change) -> Decoder:
     return with_model(decoder, lambda model: Told(model, change))
 
 
-def in_small(decoder: Decoder, most: int) -> Decoder:
-    wrong = with_laws(decoder, everywhere)
-
-    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-        return (wrong if len(start.tokens) <= most else decoder)(model, start, noise=noise, **options)
-
-    return faulty
+def late(index: Tensor, rank: int) -> Tensor:
+    """A loop that begins at a rank or behind has the numbers of one that begins there."""
+    begin, slot = index // LENGTH, index % LENGTH - index // LENGTH
+    return torch.where((begin >= rank) & (slot >= 0), rank * LENGTH + rank + slot, index)
 
 
-def with_noise(decoder: Decoder, make: Callable[[Noise, int], Noise]) -> Decoder:
-    def faulty(model: LongSubset, start: Infilling, *, noise: Noise, **options: Any) -> Iterator[Fill]:
-        return decoder(model, start, noise=make(noise, start.tokens.shape[1]), **options)
-
-    return faulty
+def reused(noise: Noise) -> Noise:
+    return Numbered(noise, partial(late, rank=LATE))
 
 
-def reused(noise: Noise, length: int) -> Noise:
-    """A loop that begins at rank LATE or behind has the numbers of one that begins there."""
-    late = LATE * length + LATE
-
-    def other(index: Tensor) -> Tensor:
-        begin, slot = index // length, index % length - index // length
-        return torch.where((begin >= LATE) & (slot >= 0), late + slot, index)
-
-    return Numbered(noise, other)
-
-
-def accept_reused(noise: Noise, length: int) -> Noise:
-    """Acceptance uniforms of a loop that begins at rank AGAIN or behind are those of one that begins there."""
-
-    def other(index: Tensor) -> Tensor:
-        begin, slot = index // length, index % length - index // length
-        return torch.where((begin >= AGAIN) & (slot >= 0), AGAIN * length + AGAIN + slot, index)
-
-    return Accepted(noise, other)
+def accept_reused(noise: Noise) -> Noise:
+    return Numbered(noise, partial(late, rank=AGAIN), only="accept")
 
 
 def backwards(model: LongSubset, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
@@ -150,14 +121,20 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
     ),
     "assd: beyond 128": (with_laws(assd, far), K, f"laws flatter from rank {FAR} on", ("far",)),
     "sequential: twins of 9 to 64": (
-        with_noise(sequential, lambda noise, length: twins_between(noise)), {},
+        with_noise(sequential, twins_between), {},
         "rows share their noise in batches of 9 to 64", ("chain",),
     ),
     "assd: last": (with_laws(assd, last), K, "last word's law flatter", ("copy",)),
     "assd: beyond 32": (with_laws(assd, beyond), K, f"laws flatter from rank {LATE} on", ("hidden",)),
     "assd: other prompts": (with_laws(assd, other_prompts), K, "laws flatter where prompts differ", ("hidden",)),
-    "assd: alone": (in_small(assd, 1), K, "laws flatter when alone in the batch", ("chain",)),
-    "assd_ngram: small batch": (in_small(assd_ngram, 3), K, "laws flatter in batches of three or fewer", ("chain",)),
+    "assd: alone": (
+        in_small(assd, with_laws(assd, everywhere), 1), K, "laws flatter when alone in the batch",
+        ("chain",),
+    ),
+    "assd_ngram: small batch": (
+        in_small(assd_ngram, with_laws(assd_ngram, everywhere), 3), K, "laws flatter in batches of three or fewer",
+        ("chain",),
+    ),
     "assd: short-sighted": (
         with_model(assd, partial(ShortSighted, right=True)), K, f"words beyond {SIGHT} places unseen", ("copy",)
     ),
@@ -167,7 +144,7 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
     "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
     "sequential: backwards": (backwards, {}, "order from right to left", ("sharpened",)),
     "sequential: twins": (
-        with_noise(sequential, lambda noise, length: twins(noise)), {}, "rows share their noise", ("hidden",)
+        with_noise(sequential, twins), {}, "rows share their noise", ("hidden",)
     ),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from parity.base.noise import Noise
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.decoders.steps import Draw
-from parity.equality.faults import Trial, altered
+from parity.equality.faults import Trial, altered, in_small, with_model, with_noise
 from parity.equality.faults.long import FAR, Numbered, over, twins, twins_between
 from parity.equality.long.continuous import targets
 from parity.equality.targets import Decoder
@@ -64,27 +64,7 @@ def everywhere(law: MixtureLaw, places: Tensor) -> MixtureLaw:
 
 
 def with_laws(decoder: Decoder, change: Change) -> Decoder:
-    def faulty(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
-        told: Any = Told(models.target, change)
-        return decoder(models._replace(target=told), start, noise=noise, **options)
-
-    return faulty
-
-
-def in_small(decoder: Decoder, most: int) -> Decoder:
-    wrong = with_laws(decoder, everywhere)
-
-    def faulty(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
-        return (wrong if len(start.order) <= most else decoder)(models, start, noise=noise, **options)
-
-    return faulty
-
-
-def with_noise(decoder: Decoder, make: Callable[[Noise], Noise]) -> Decoder:
-    def faulty(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
-        return decoder(models, start, noise=make(noise), **options)
-
-    return faulty
+    return with_model(decoder, lambda pair: pair._replace(target=Told(pair.target, change)))
 
 
 def reused(noise: Noise) -> Noise:
@@ -127,8 +107,18 @@ VARIANTS: dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]] = {
         ("regimes",),
     ),
     "cspd: ahead": (with_laws(cspd, ahead), G, "laws wider where rows differ in place", ("turning",)),
-    "cspd: alone": (in_small(cspd, 1), G, "laws wider when alone in the batch", ("regimes",)),
-    "mar: small batch": (in_small(mar, 3), {}, "laws wider in batches of three or fewer", ("regimes",)),
+    "cspd: alone": (
+        in_small(cspd, with_laws(cspd, everywhere), 1),
+        G,
+        "laws wider when alone in the batch",
+        ("regimes",),
+    ),
+    "mar: small batch": (
+        in_small(mar, with_laws(mar, everywhere), 3),
+        {},
+        "laws wider in batches of three or fewer",
+        ("regimes",),
+    ),
     "cspd: short-sighted": (with_laws(cspd, short_sighted), G, f"tokens beyond {SIGHT} places unseen", ("copy",)),
     "cspd: redrawn": (altered(CSPD, residual=fresh).cspd, G, "residual a fresh draw", ("turning",)),
     "mar: lost": (lost, {}, "a token in 1,000 five off", ("regimes",)),

@@ -13,3 +13,85 @@ A module declares literals, which the rules read without importing it (`parity.e
 
 and has `rows(cell) -> list of rows`. The module's name with "-" for "_" is the layer's name in paths.
 """
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from parity_certify.import_by_name import leaf
+
+from parity.base.files import read_arrays, read_json, write_arrays
+from parity.decode.shard_io import Shard, join, read_rows, read_shards, rows_of
+
+
+@dataclass
+class CellFiles:
+    """The files of a cell that layers read, each when it is first asked for, and where to write."""
+
+    kind: str
+    folder: Path  # results/cells/<kind>/<model>/<method>-<key>
+    settings: dict[str, Any] = field(default_factory=dict)
+    shard_files: list[Path] = field(default_factory=list)
+    input_files: list[Path] = field(default_factory=list)
+    checkpoint: Path | None = None
+    baseline_folder: Path | None = None  # of the reference cell
+    reference_file: Path | None = None
+    laws_file: Path | None = None
+    device: str = "cpu"
+    beside: dict[str, Any] = field(default_factory=dict)  # further entries of the layer's JSON file
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        return read_json(self.folder / "spec.json")
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Columns of every row: model, method and key of the cell."""
+        key = self.folder.name.rsplit("-", 1)[1]
+        return {"model": self.spec["model"], "method": self.spec["method"], "key": key}
+
+    @cached_property
+    def shards(self) -> Shard:
+        """The cell's shards, joined."""
+        return read_shards(self.shard_files)
+
+    @cached_property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """What the cell was decoded from, joined; ParityError unless its rows are the shards', if given."""
+        if self.shard_files:
+            return rows_of(self.input_files, self.shards)
+        return join([read_rows(file) for file in self.input_files])
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        assert self.checkpoint is not None, "--checkpoint"
+        return read_json(self.checkpoint)
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray]:
+        return read_arrays(self.folder / "features.npz")
+
+    @cached_property
+    def baseline(self) -> "CellFiles":
+        """The reference cell: its features and, if it was decoded in one piece, its shards."""
+        assert self.baseline_folder is not None, "--baseline"
+        return CellFiles(self.kind, self.baseline_folder, shard_files=[self.baseline_folder / "shards/0-of-1.npz"])
+
+    @cached_property
+    def reference(self) -> dict[str, np.ndarray]:
+        """Features of the pictures that quality is compared with."""
+        assert self.reference_file is not None, "--reference"
+        return read_arrays(self.reference_file)
+
+    def write_laws(self, **arrays: np.ndarray) -> None:
+        """What the target gave the cell's tokens."""
+        assert self.laws_file is not None, "--laws"
+        write_arrays(self.laws_file, **arrays)
+
+
+def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
+    """The rows of a layer, and what it has beside them."""
+    rows = leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell)
+    return {"rows": rows, **cell.beside}

@@ -5,6 +5,172 @@ A module of this folder says of its kind
     targets(options, size, which="")  its targets, long enough for the options; `size` tokens are drawn on each.
                                       `which` is the decoder's TARGETS (see `parity.experiment.options`)
 
-and its targets are like those of the exact layer (`parity.equality.targets.Target`); how many
+and its targets are `LongTarget`s, which are like those of the exact layer (`parity.equality.targets.Target`); how many
 sequences are drawn is theirs. The harness is the exact layer's (`parity.equality.exact`); all tests are one family.
+
+Small batches. A row's numbers are its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
+batch; then the tests of the large batch speak of small ones too. Where a token differs in a batch of 1, of 3 or of 32,
+more rows are decoded in batches of that size, and their law is tested: only that decides. The sizes are constants, not
+the run's own `batch`: a test here is shared by all experiments that use the decoder with these options. The run's own
+batches are looked at on its own model (`parity.equality.alike`).
 """
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from parity_certify import result_rows as R
+from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
+from torch import Tensor
+
+from parity.base.errors import ParityError
+from parity.base.noise import Noise, counted_noise
+from parity.equality.long.reuse import Recorder, reuse_row
+from parity.equality.martingale_tests import by_agreement
+from parity.equality.targets import Decoder
+
+OWN = 32  # rows of a batch, as in the default run
+SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
+MORE = 96  # rows, where one differs
+
+
+class Apart(NamedTuple):
+    compared: int  # tokens
+    size: int  # of the batches in which a token differed; 0 if none did
+    rows: np.ndarray  # [m] decoded again, in batches of that size: in such a batch alone their law is tested
+    share: float  # of the compared tokens that differ
+
+
+class Drawn(NamedTuple):
+    """Sequences as tests of tokens read them; of vectors, each number's part of its law's range is a token."""
+
+    tokens: np.ndarray  # [n, L]
+    laws: np.ndarray  # [n, L, V] of each token given those before it
+    known: np.ndarray  # [n, L] bool: what the prompt says, and places behind a row's end
+    slot: np.ndarray  # [n, L] place of each token in the run of its pass
+    ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
+    pit: np.ndarray | None = None  # [n, L] of numbers: each at its law's distribution function
+    scores: tuple[np.ndarray, np.ndarray] | None = None  # of numbers: log p less its mean, and its variance, [n, L]
+    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+    recorder: Recorder | None = None  # the numbers of a batch of a run's size
+
+
+class LongTarget:
+    """How every kind of long target is drawn from and tested. Those of a kind have its fields and methods."""
+
+    name: str
+    length: int
+    n: int  # sequences that are drawn
+    alone: bool  # whether small batches are looked at
+
+    def start(self, seed: int) -> Any:
+        """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""
+        raise NotImplementedError
+
+    def record(self, decoder: Decoder, start: Any, options: dict[str, Any]) -> Any:
+        """Decoded rows: an object with their tokens and step."""
+        raise NotImplementedError
+
+    def recorder(self) -> Recorder:
+        """For the numbers of a batch of OWN rows."""
+        return Recorder(OWN)
+
+    def is_ordered(self, options: dict[str, Any]) -> bool:
+        """Whether a lossless decoder's slots are known before their tokens are drawn."""
+        return True
+
+    def to_drawn(self, start: Any, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+        raise NotImplementedError
+
+    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
+        """Rows of the tests; of those of two places and of slots only where it is the `whole` sample."""
+        raise NotImplementedError
+
+    def draw(
+        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
+    ) -> Drawn:
+        """The target's own n sequences, all in one batch: rows are at very different positions in it. ParityError for
+        a token of probability zero, if `strict`."""
+        key, start = row_key(seed, self.name), self.start(seed)
+
+        def start_of(rows: np.ndarray) -> Any:
+            return start[rows] if isinstance(start, Tensor) else type(start)(*(x[rows] for x in start))
+
+        def decoded(rows: np.ndarray, recorder: Recorder | None = None) -> Any:
+            noise: Noise = counted_noise(key, range(self.n)).take(torch.from_numpy(rows))
+            decode = decoder
+            if recorder is not None:
+                noise, decode = recorder.noise(noise), recorder.follow(decoder)
+            try:
+                return self.record(decode, start_of(rows), {"noise": noise, **options})
+            except ParityError as error:
+                raise ParityError(f"model {self.name}, {error}") from error
+
+        done = decoded(np.arange(self.n))
+        drawn = self.to_drawn(start, done.tokens, done.step, strict and self.is_ordered(options))
+        zero = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.known
+        if strict and zero.any():
+            row, i = np.argwhere(zero)[0]
+            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
+            raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
+        if not self.alone:
+            return drawn
+        recorder = self.recorder()
+        decoded(np.arange(OWN), recorder)
+        apart, again = compare_batches(lambda rows: decoded(rows).tokens.numpy(), done.tokens.numpy())
+        small = None
+        if again is not None:
+            tokens = torch.from_numpy(again)
+            small = self.to_drawn(start_of(apart.rows), tokens, torch.zeros(tokens.shape[:2], dtype=torch.int64), False)
+        return drawn._replace(recorder=recorder, small=(apart, small))
+
+    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+        place: dict[str, Any] = {"model": self.name, "seed": seed}
+        rows = self.scored(drawn, layer, True, **place)
+        if drawn.recorder is not None:
+            rows.append(reuse_row(layer, drawn.recorder, **place))
+            tokens, laws, known = (x[:MORE] for x in (drawn.tokens, drawn.laws, drawn.known))
+            rows.append(by_agreement(layer, tokens, laws, known, OWN, **place))
+        if drawn.small is not None:
+            apart, again = drawn.small
+            tested = self.scored(again, layer, False, **place) if again else []
+            if again is not None and apart.size > 1:
+                tested.append(by_agreement(layer, again.tokens, again.laws, again.known, apart.size, **place))
+            rows.append(batch_row(layer, apart, tested, **place))
+        return rows
+
+
+def compare_batches(decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray) -> tuple[Apart, np.ndarray | None]:
+    """decode(rows [b]) -> their tokens [b, L, ...] in a batch of their own; `whole` [n, L, ...] in the large one. With
+    a difference, the tokens of rows decoded in small batches too."""
+    first, compared, differ = 0, 0, 0
+    for size, count in SIZES:
+        for _ in range(count):
+            rows = np.arange(first, first + size)
+            first += size
+            off = np.abs(decode(rows) - whole[rows]) > 1e-6
+            compared += off.size
+            differ += int(off.sum())
+        if differ:
+            rows = np.arange(min(MORE, len(whole)) // size * size)
+            again = [decode(some) for some in np.split(rows, len(rows) // size)]
+            return Apart(compared, size, rows, differ / compared), np.concatenate(again)
+    return Apart(compared, 0, np.arange(0), 0.0), None
+
+
+def batch_row(layer: str, found: Apart, tested: Sequence[Row], **place: object) -> Row:
+    """The row of the test: of the small batches' own tests, where there had to be some, the smallest p times their
+    number. The effect is the share of tokens that differ."""
+    least = 1 - (1 - R.POWER) ** (1 / max(found.compared, 1))
+    values = {"effect": found.share, "minimum_detectable_effect": least, **place}
+    sizes = ", ".join(str(size) for size, _ in SIZES)
+    if not found.size:
+        note = f"the same tokens in batches of {sizes}"
+        return R.row(layer, "batches", found.compared, p_value=1.0, note=note, **values)
+    run = [r for r in tested if r["p_value"] is not None]
+    best = min(run, key=lambda r: r["p_value"])
+    note = f"in batches of {found.size}: {best['test']}" + (f", {best['note']}" if best["note"] else "")
+    p = min(1.0, len(run) * best["p_value"])
+    return R.row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +21,9 @@ from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from torch import Tensor
 
-from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
-from parity.decode.anysubset import record
-from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
-from parity.equality.long.reuse import Recorder, reuse_row
-from parity.equality.martingale_tests import by_agreement, detectable_z, normal, score_rows
+from parity.decode.anysubset import Filled, record
+from parity.equality.long import OWN, Drawn, LongTarget, Recorder
+from parity.equality.martingale_tests import detectable_z, normal, score_rows
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.anysubset.hidden import (
@@ -47,18 +44,8 @@ KNOWN = 1 / 8  # share of words that a prompt holds
 SHORTER = 5  # words by which rows differ in length, where they do
 
 
-class Drawn(NamedTuple):
-    tokens: np.ndarray  # [n, N]
-    laws: np.ndarray  # [n, N, V] of each word given those before it in the order of the lattice
-    known: np.ndarray  # [n, N] words of the prompt, and places behind a row's end
-    slot: np.ndarray  # [n, N] place of each word in its loop
-    ordered: bool  # whether that is known before the word is drawn
-    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
-    recorder: Recorder | None = None  # the numbers of a batch of a run's size
-
-
 @dataclass(frozen=True)
-class Target:
+class Target(LongTarget):
     """A rule, and how many texts of which length are filled in."""
 
     name: str
@@ -84,7 +71,7 @@ class Target:
         return None if self.joint else self.length - SHORTER * (torch.arange(self.n) % 3)
 
     def start(self, seed: int) -> Infilling:
-        """Prompts of all rows: words of the law, at places that hang on the seed alone."""
+        """Prompts of all rows: words of the law, at places that depend on the seed alone."""
         generator = torch.Generator().manual_seed(row_key(seed, f"prompts of {self.name}") % 2**63)
         chance = torch.rand(2, self.n, self.length, generator=generator, dtype=torch.float64)
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
@@ -98,72 +85,29 @@ class Target:
         p = self.model.laws(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
         return p.gather(1, ranked(start.order)[..., None].expand_as(p))
 
-    def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
-        """The target's own n texts, all in one batch."""
-        key, every = row_key(seed, self.name), self.start(seed)
+    def record(self, decoder: Decoder, start: Infilling, options: dict[str, Any]) -> Filled:
+        return record(self.model, start, decoder(self.model, start, **options))
 
-        def of(which: np.ndarray, recorder: Recorder | None = None) -> Drawn:
-            start = Infilling(*(x[which] for x in every))
-            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
-            decode = decoder
-            if recorder is not None:
-                noise, decode = recorder.noise(noise), recorder.follow(decoder)
-            try:
-                done = record(self.model, start, decode(self.model, start, noise=noise, **options))
-            except ParityError as error:
-                raise ParityError(f"model {self.name}, {error}") from error
-            return self.to_drawn(start, done.tokens, done.step, strict and "k" in options)
+    def recorder(self) -> Recorder:
+        return Recorder(OWN, padded=True)
 
-        drawn = of(np.arange(self.n))
-        if strict:
-            self.refuse(drawn)
-        if not self.alone:
-            return drawn
-        recorder = Recorder(OWN, padded=True)
-        of(np.arange(OWN), recorder)
-        drawn = drawn._replace(recorder=recorder)
-        found, again = compare_batches(lambda rows: of(rows).tokens, drawn.tokens)
-        small = None if again is None else self.to_drawn(
-            Infilling(*(x[found.rows] for x in every)), torch.from_numpy(again), None, False
-        )  # fmt: skip
-        return drawn._replace(small=(found, small))
+    def is_ordered(self, options: dict[str, Any]) -> bool:
+        return "k" in options
 
-    def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor | None, ordered: bool) -> Drawn:
+    def to_drawn(self, start: Infilling, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
         rank = ranked(start.order)
-        given = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
+        known = (rank < start.begin[:, None]) | (rank >= start.end[:, None])
         laws = self.laws(start, tokens)
         tokens = torch.where(rank < start.end[:, None], tokens, 0)
-        slot = np.zeros(tokens.shape, int)
-        if step is not None:
-            slot = np.take_along_axis(slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
-        return Drawn(tokens.numpy(), laws.numpy(), given.numpy(), slot, ordered)
+        slot = np.take_along_axis(slots(step.gather(1, start.order).numpy().astype(int)), rank.numpy(), 1)
+        return Drawn(tokens.numpy(), laws.numpy(), known.numpy(), slot, ordered)
 
-    def refuse(self, drawn: Drawn) -> None:
-        """ParityError for a word of probability zero."""
-        zero = (np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0) & ~drawn.known
-        if zero.any():
-            row, i = np.argwhere(zero)[0]
-            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
-            raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
-
-    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        place: dict[str, Any] = {"model": self.name, "seed": seed}
-        slot = drawn.slot if drawn.ordered else None
-        rows = score_rows(layer, drawn.tokens, drawn.laws, self.law, slot, drawn.known, far=self.far, **place)
-        if self.ends is not None:
+    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
+        slot, two = drawn.slot if drawn.ordered else None, self.law if whole else None
+        far = self.far and whole
+        rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, drawn.known, far=far, **place)
+        if whole and self.ends is not None:
             rows.append(order_row(layer, self.rule, drawn, self.ends, **place))
-        if drawn.recorder is not None:
-            rows.append(reuse_row(layer, drawn.recorder, **place))
-            some = (drawn.tokens[:MORE], drawn.laws[:MORE], drawn.known[:MORE])
-            rows.append(by_agreement(layer, *some, OWN, **place))
-        if drawn.small is not None:
-            found, own = drawn.small
-            tested = score_rows(layer, own.tokens, own.laws, None, None, own.known, **place) if own else []
-            if own is not None and found.size > 1:
-                tested.append(by_agreement(layer, own.tokens, own.laws, own.known, found.size, **place))
-            rows.append(batch_row(layer, found, tested, **place))
         return rows
 
 

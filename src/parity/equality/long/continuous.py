@@ -13,23 +13,20 @@ by quadrature. Methods that look at the steps of a walk draw the same laws in se
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from scipy import stats
 from torch import Tensor
 
-from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
+from parity.decode.continuous import Drawn as Decoded
 from parity.decode.continuous import record
-from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
-from parity.equality.long.reuse import Recorder, reuse_row
-from parity.equality.martingale_tests import by_agreement, score_rows
+from parity.equality.long import OWN, Drawn, LongTarget, Recorder
+from parity.equality.martingale_tests import score_rows
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
@@ -40,17 +37,6 @@ LONGEST = 256
 PARTS = 8  # of a PIT's range
 NODES = 40  # of the quadrature: means of log p right to 1e-4 nats
 CHUNK = 4096  # tokens whose log p is averaged together
-
-
-class Drawn(NamedTuple):
-    numbers: np.ndarray  # [n, L, D]
-    pit: np.ndarray  # [n, L D]
-    score: np.ndarray  # [n, L D] log p less its mean
-    variance: np.ndarray  # [n, L D] of log p
-    slot: np.ndarray  # [n, L D] place of each token in the run of its step
-    ordered: bool  # whether that is known before the token is drawn
-    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
-    recorder: Recorder | None = None  # the numbers of a batch of a run's size
 
 
 def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -76,7 +62,7 @@ def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(LongTarget):
     """A rule, the draft model's, and how many sequences of which length are drawn of it."""
 
     name: str
@@ -96,82 +82,41 @@ class Target:
         two[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
         return two
 
-    def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
-        """The target's own n sequences, all in one batch."""
-        key = row_key(seed, self.name)
+    def start(self, seed: int) -> Start:
+        return Start(torch.arange(self.length).expand(self.n, -1))
+
+    def record(self, decoder: Decoder, start: Start, options: dict[str, Any]) -> Decoded:
         pair = Pair(LongMixture(self.rule, self.length, self.steps), LongMixture(self.draft, self.length, self.steps))
+        return record(pair, start, decoder(pair, start, **options))
 
-        def of(which: np.ndarray, recorder: Recorder | None = None) -> tuple[np.ndarray, np.ndarray]:
-            start = Start(torch.arange(self.length).expand(len(which), -1))
-            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
-            decode = decoder
-            if recorder is not None:
-                noise, decode = recorder.noise(noise), recorder.follow(decoder)
-            try:
-                done = record(pair, start, decode(pair, start, noise=noise, **options))
-            except ParityError as error:
-                raise ParityError(f"model {self.name}, {error}") from error
-            return done.tokens.numpy(), done.step.numpy().astype(int)
+    def recorder(self) -> Recorder:
+        return Recorder(OWN, columns=False)
 
-        numbers, step = of(np.arange(self.n))
-        # a run of drafts ends in a correction: whether it reaches a place is known before that is drawn
-        ordered = strict and "gamma" in options and bool(options.get("truncate", True))
-        drawn = self.to_drawn(numbers, step, ordered)
-        if not self.alone:
-            return drawn
-        recorder = Recorder(OWN, columns=False)
-        of(np.arange(OWN), recorder)
-        drawn = drawn._replace(recorder=recorder)
-        found, again = compare_batches(lambda rows: of(rows)[0], numbers)
-        return drawn._replace(small=(found, None if again is None else self.to_drawn(again, None, False)))
+    def is_ordered(self, options: dict[str, Any]) -> bool:
+        """A run of drafts ends in a correction: whether it reaches a place is known before that is drawn."""
+        return "gamma" in options and bool(options.get("truncate", True))
 
-    def to_drawn(self, numbers: np.ndarray, step: np.ndarray | None, ordered: bool) -> Drawn:
-        x, (n, L, D) = torch.from_numpy(numbers).double(), numbers.shape
+    def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+        x, (n, L, D) = tokens.double(), tokens.shape
         places = torch.arange(L).expand(n, -1)
         law, flat = self.rule.after(x, places, places), x.flatten(0, 1)
-        each = torch.cat(
-            [
-                number_scores(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
-                for a in range(0, n * L, CHUNK)
-            ],
-            1,
-        )
-        pit, score, variance = each.reshape(3, n, L * D).numpy()
-        slot = np.zeros((n, L), int) if step is None else slots(step)
-        return Drawn(numbers, pit, score, variance, slot.repeat(D, 1), ordered)
+        chunks = [
+            number_scores(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
+            for a in range(0, n * L, CHUNK)
+        ]
+        pit, score, variance = torch.cat(chunks, 1).reshape(3, n, L * D).numpy()
+        part, even = np.clip((pit * PARTS).astype(int), 0, PARTS - 1), np.full((*pit.shape, PARTS), 1 / PARTS)
+        slot = slots(step.numpy().astype(int)).repeat(D, 1)
+        return Drawn(part, even, np.zeros(pit.shape, bool), slot, ordered, pit, (score, variance))
 
-    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        place: dict[str, Any] = {"model": self.name, "seed": seed}
-        rows = self.scored(drawn, layer, None if self.far else self.law, **place)
-        if drawn.recorder is not None:
-            rows.append(reuse_row(layer, drawn.recorder, **place))
-            rows.append(by_agreement(layer, *in_parts(drawn.pit[:MORE]), OWN, **place))
-        if drawn.small is not None:
-            found, own = drawn.small
-            tested = self.scored(own, layer, None, **place) if own else []
-            if own is not None and found.size > 1:
-                tested.append(by_agreement(layer, *in_parts(own.pit), found.size, **place))
-            rows.append(batch_row(layer, found, tested, **place))
-        return rows
-
-    def scored(self, drawn: Drawn, layer: str, two: np.ndarray | None, **place: Any) -> list[Row]:
-        (tokens, even, _), slot = in_parts(drawn.pit), drawn.slot if drawn.ordered else None
-        rows = score_rows(layer, tokens, even, two, slot, None, (drawn.score, drawn.variance), self.far, **place)
+    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
+        assert drawn.pit is not None
+        two, slot = self.law if whole and not self.far else None, drawn.slot if drawn.ordered else None
+        rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, None, drawn.scores, self.far, **place)
         pooled = drawn.pit.ravel()
-        found, reach = (
-            stats.kstest(pooled, "uniform", method="asymp"),
-            stats.kstwobign.isf(R.ALPHA) / len(pooled) ** 0.5,
-        )
-        values = {"statistic": found.statistic, "effect": found.statistic, "minimum_detectable_effect": float(reach)}
-        return [*rows, R.row(layer, "PIT", len(pooled), p_value=float(found.pvalue), **values, **place)]
-
-
-def in_parts(pit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """PITs [n, M] as tokens, their laws, and those that are known: none."""
-    tokens = np.clip((pit * PARTS).astype(int), 0, PARTS - 1)
-    return tokens, np.full((*tokens.shape, PARTS), 1 / PARTS), np.zeros(tokens.shape, bool)
+        ks, reach = stats.kstest(pooled, "uniform", method="asymp"), stats.kstwobign.isf(R.ALPHA) / len(pooled) ** 0.5
+        values = {"statistic": ks.statistic, "effect": ks.statistic, "minimum_detectable_effect": float(reach)}
+        return [*rows, R.row(layer, "PIT", len(pooled), p_value=float(ks.pvalue), **values, **place)]
 
 
 def regimes(far: int) -> tuple[Rule, Rule]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +23,9 @@ from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from torch import Tensor
 
-from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
-from parity.decode.discrete import record
-from parity.equality.long.batches import MORE, OWN, Apart, batch_row, compare_batches
-from parity.equality.long.reuse import Recorder, reuse_row
-from parity.equality.martingale_tests import by_agreement, log_scores, score_rows, support_row
+from parity.decode.discrete import Decoded, record
+from parity.equality.long import Drawn, LongTarget
+from parity.equality.martingale_tests import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
 from parity.models.discrete.hashed import Guided, HashedTable
@@ -36,21 +33,11 @@ from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 
-
-class Drawn(NamedTuple):
-    tokens: np.ndarray  # [n, L]
-    laws: np.ndarray  # [n, L, V] of each token given those before it
-    slot: np.ndarray  # [n, L] place of each token in the run of its pass
-    ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
-    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
-    recorder: Recorder | None = None  # the numbers of a batch of a run's size
-
-
 Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, forced
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(LongTarget):
     """A law of any length, and how many sequences of which length are drawn of it."""
 
     name: str
@@ -92,78 +79,30 @@ class Target:
         inputs = torch.cat([torch.zeros(len(tokens), 1, dtype=torch.int64), tokens[:, :-1]], 1)
         return self.model(len(tokens)).logits(inputs, torch.arange(-1, self.length - 1).expand_as(tokens)).softmax(-1)
 
-    def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
-        """The target's own n decoded sequences, all in one batch: rows are at very different positions in it."""
-        key = row_key(seed, self.name)
+    def start(self, seed: int) -> Tensor:
+        return torch.zeros(self.n, dtype=torch.int64)
 
-        def of(which: np.ndarray, recorder: Recorder | None = None) -> tuple[Tensor, Tensor]:
-            model, start = self.model(len(which)), torch.zeros(len(which), dtype=torch.int64)
-            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(which))
-            decode = decoder
-            if recorder is not None:
-                noise, decode = recorder.noise(noise), recorder.follow(decoder)
-            try:
-                done = record(model, start, decode(model, start, noise=noise, **options))
-            except ParityError as error:
-                raise ParityError(f"model {self.name}, {error}") from error
-            return done.tokens, done.step
+    def record(self, decoder: Decoder, start: Tensor, options: dict[str, Any]) -> Decoded:
+        model = self.model(len(start))
+        return record(model, start, decoder(model, start, **options))
 
-        tokens, step = of(np.arange(self.n))
-        drawn = self.to_drawn(tokens, step, strict)
-        zero = np.argwhere(np.take_along_axis(drawn.laws, drawn.tokens[..., None], 2)[..., 0] == 0)
-        if strict and len(zero):
-            row, i = zero[0]
-            what = f"token {drawn.tokens[row, i]} of probability zero was sampled"
-            raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
-        if not self.alone:
-            return drawn
-        recorder = Recorder(OWN)
-        of(np.arange(OWN), recorder)
-        drawn = drawn._replace(recorder=recorder)
-        found, again = compare_batches(lambda rows: of(rows)[0].numpy(), drawn.tokens)
-        if again is None:
-            return drawn._replace(small=(found, None))
-        none = torch.zeros(again.shape, dtype=torch.int64)
-        return drawn._replace(small=(found, self.to_drawn(torch.from_numpy(again), none, False)))
+    def to_drawn(self, start: Tensor, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+        known = np.zeros(tokens.shape, bool)
+        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), known, slots(step.numpy().astype(int)), ordered)
 
-    def to_drawn(self, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
-        return Drawn(tokens.numpy(), self.laws(tokens).numpy(), slots(step.numpy().astype(int)), ordered)
-
-    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
-        place: dict[str, Any] = {"model": self.name, "seed": seed}
-        slot = drawn.slot if drawn.ordered else None
-        rows = scored(drawn, layer, self.law, slot, self.far, **place)
-        if drawn.recorder is not None:
-            rows.append(reuse_row(layer, drawn.recorder, **place))
-            some, laws = drawn.tokens[:MORE], drawn.laws[:MORE]
-            rows.append(by_agreement(layer, some, laws, np.zeros(some.shape, bool), OWN, **place))
-        if drawn.small is not None:
-            found, own = drawn.small
-            tested = scored(own, layer, None, None, **place) if own else []
-            if own is not None and found.size > 1:
-                none = np.zeros(own.tokens.shape, bool)
-                tested.append(by_agreement(layer, own.tokens, own.laws, none, found.size, **place))
-            rows.append(batch_row(layer, found, tested, **place))
-        return rows
-
-
-def scored(
-    drawn: Drawn, layer: str, two: np.ndarray | None, slot: np.ndarray | None, far: bool = False, **place: Any
-) -> list[Row]:
-    """Rows of the tests; tokens of a large vocabulary are told apart by the eighth of their law alone."""
-    tokens, p = drawn.tokens, drawn.laws
-    if p.shape[2] <= MANY:
-        return score_rows(layer, tokens, p, two, slot, far=far, **place)
-    forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
-    scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
-    part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
-    eighths = np.stack([np.where(part == k, p, 0).sum(2) for k in range(PARTS)], 2)
-    own = np.take_along_axis(part, tokens[..., None], 2)[..., 0].astype(int)
-    rows = score_rows(layer, own, eighths, None, slot, forced, scores, **place)
-    impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
-    return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
+    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
+        """Tokens of a large vocabulary are told apart by the eighth of their law alone."""
+        tokens, p, slot = drawn.tokens, drawn.laws, drawn.slot if drawn.ordered else None
+        if p.shape[2] <= MANY:
+            return score_rows(layer, tokens, p, self.law if whole else None, slot, far=self.far and whole, **place)
+        forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
+        scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
+        part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
+        eighths = np.stack([np.where(part == k, p, 0).sum(2) for k in range(PARTS)], 2)
+        own = np.take_along_axis(part, tokens[..., None], 2)[..., 0].astype(int)
+        rows = score_rows(layer, own, eighths, None, slot, forced, scores, **place)
+        impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
+        return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
 
 
 def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:

@@ -1,19 +1,33 @@
-"""Gaussian mixtures over three tokens of one and of two numbers, a draft beside each: every conditional is known."""
+"""Gaussian mixtures over three tokens of one and of two numbers, a draft beside each: every conditional is known.
+
+Samples of continuous tokens against a law that is known, and against each other.
+
+    continuous_rows(samples, model, rng=..., model_name=..., method=...) -> rows      samples [n, L, D] of any decoder
+
+The law is a Gaussian mixture over L tokens of D numbers (parity.models.continuous.tabular): every conditional has a
+known density and CDF. Its Rosenblatt transform u_j = F(x_j | x_<j) maps it to the uniform law on the cube of L D
+sides. So, besides Kolmogorov-Smirnov on each u_j and an energy test against fresh exact samples, the cube is cut into
+`bins` equal parts a side, which makes a sample a sequence of L D tokens whose exact joint is uniform: the statistics
+of sequences and the TV certificate apply as they stand (the certificate is that of the binned law, a lower
+resolution).
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from parity_certify import result_rows as R
+from parity_certify.joint_tests import joint_rows
 from parity_certify.result_rows import Row
+from scipy import spatial, stats
 
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.continuous import Drawn, record
-from parity.equality.mixtures import continuous_rows
 from parity.equality.targets import Decoder
 from parity.models.continuous.protocol import Pair, Start
-from parity.models.continuous.tabular import Mixture, TabularMixture, random_mixture
+from parity.models.continuous.tabular import Mixture, TabularMixture, exact_sampler, random_mixture
 
 DRAWS = 4999
 FAMILY = "all"
@@ -65,3 +79,57 @@ def targets(which: str = "full") -> list[Target]:
         name = f"mixture 3 x {D}-D" + (f", {steps} steps" if steps > 1 else "")
         result.append(Target(name, target, draft, bins, steps))
     return result
+
+
+def energy_p(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, permutations: int = 199) -> tuple[float, float]:
+    """Energy statistic of two unpaired samples [m, d] of one size, and its permutation p-value (rows are independent
+    here: free permutation is right). A permutation is m signs + and m signs -, a quadratic form in one distance
+    matrix."""
+    m = len(x)
+    distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
+    s = np.tile(np.repeat([1.0, -1.0], m), (1 + permutations, 1))
+    s[1:] = rng.permuted(s[1:], axis=1)
+    energies = -((s @ distance) * s).sum(1) / m**2
+    return float(energies[0]), R.monte_carlo_p(energies[0], energies[1:])
+
+
+def continuous_rows(
+    samples: np.ndarray,
+    model: Mixture,
+    *,
+    rng: np.random.Generator,
+    model_name: str = "mixture",
+    bins: int = 3,
+    energy_n: int = 500,
+    draws: int = 1999,
+    layer: str = "continuous",
+    **place: Any,
+) -> list[Row]:
+    """KS per coordinate of the Rosenblatt transform (Holm within, one row: the smallest), energy against fresh exact
+    samples, and the statistics of the binned transform. Holm over the three that decide. ParityError for a sample
+    that is not finite."""
+    n, L, D = samples.shape
+    if not np.isfinite(samples).all():
+        row, position = np.argwhere(~np.isfinite(samples))[0][:2]
+        raise ParityError(f"model {model_name}, position {position}, row {row}: sample is not finite")
+    place["model"] = model_name
+    if n < 1000:
+        return [R.not_run(layer, t, n, "n >= 1000", **place) for t in ("KS of PIT", "energy", "all four")]
+    u = model.rosenblatt(samples)
+    # n >= 1000: the exact law of the statistic is slow and the same
+    ks = [stats.kstest(u[:, j], "uniform", method="asymp") for j in range(L * D)]
+    first = int(np.argmin([k.pvalue for k in ks]))
+    reach = float(stats.kstwobign.isf(R.ALPHA / (L * D)) / n**0.5)  # is rejected; one somewhat larger has power .8
+    values = {"statistic": ks[first].statistic, "effect": ks[first].statistic, "minimum_detectable_effect": reach}
+    rows = [R.row(layer, "KS of PIT", n, p_value=R.holm([k.pvalue for k in ks]).min(), **values, **place)]
+    m = min(energy_n, n)
+    fresh = exact_sampler(model, m, rng)
+    statistic, p = energy_p(samples[:m].reshape(m, -1), fresh.reshape(m, -1), rng)
+    values = {"statistic": statistic, "effect": max(statistic, 0.0) ** 0.5}
+    rows.append(R.row(layer, "energy", m, p_value=p, **values, **place))
+    cells = np.minimum((u * bins).astype(int), bins - 1) @ bins ** np.arange(L * D - 1, -1, -1)
+    counts = np.bincount(cells, minlength=bins ** (L * D))
+    uniform = np.full(len(counts), 1 / len(counts))
+    rows += joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
+    R.family(r for r in rows if r["decides"])
+    return rows

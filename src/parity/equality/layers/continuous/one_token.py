@@ -1,18 +1,30 @@
-"""The law of one token, of a few images of plain decoding cut at random places: see parity.equality.one_token."""
+"""The law of one token under a decoder, against the target's: all before the token is fixed, so draws are independent.
+
+For each of a few images of plain decoding, cut at a random place, the decoder under test draws that place's token many
+times, and so does the target. On a diffusion head neither law has a density that could be written down; what is
+compared are samples. `single_path` says how far the two last-step laws, p(x_0 | x_1) of target and draft, stand from
+each other: the ratio that accepts drafts is made of them.
+"""
 
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
+from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
+from scipy import stats
+from torch import Tensor
 
-from parity.base.noise import counted_noise
-from parity.equality import one_token
-from parity.equality.cell import CellFiles
+from parity.base.noise import Noise, counted_noise
+from parity.decode.continuous import Drawn, record
+from parity.decoders.continuous.mar import mar
+from parity.equality.layers import CellFiles
+from parity.equality.targets.continuous import energy_p
 from parity.experiment.options import needs
+from parity.models.continuous import diffusion
 from parity.models.continuous.load import load
-from parity.models.continuous.protocol import Pair
+from parity.models.continuous.protocol import Chain, ContinuousModel, Law, Pair, PathNoise, Start, path_noise
 
 ROLES = ("control", "method")
 WHEN = "drafted"
@@ -20,6 +32,8 @@ READS = ("baseline", "checkpoint")
 WRITES = ()
 SETTINGS = ("forced", "conditions")  # draws a condition, and conditions
 ONE = {"gamma": 1, "prefill": 0.0}  # options that count places, where there is one
+
+Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
 
 
 def rows(cell: CellFiles) -> list[Row]:
@@ -34,7 +48,7 @@ def rows(cell: CellFiles) -> list[Row]:
         place = int(rng.integers(1, shard.order.shape[1]))
         conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (image[0], image[1], place)))
     seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
-    result = one_token.rows(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
+    result = compare_conditions(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
     cell.beside["ratios"] = {}
     if drafted:
         single = loaded.family.FAMILY["single_path"]
@@ -43,7 +57,7 @@ def rows(cell: CellFiles) -> list[Row]:
 
 
 def ratios(
-    conditions: list[tuple[Pair, one_token.Place]],
+    conditions: list[tuple[Pair, Place]],
     decoder: Any,
     options: dict[str, Any],
     n: int,
@@ -55,11 +69,121 @@ def ratios(
     drawn: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     for c, (pair, image) in enumerate(conditions):
         noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, image[0].device)
-        done = one_token.draw(pair, decoder, options, image, noise)
+        done = draw(pair, decoder, options, image, noise)
         drawn["two_paths"] += done.log_ratio[:, 0].tolist()
         drawn["distance"] += done.distance[:, 0].tolist()
         drawn["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
         if single:
-            drawn["single_path"] += one_token.single_path(pair, image, noise).tolist()
+            drawn["single_path"] += single_path(pair, image, noise).tolist()
     known = {name: (np.mean(v), np.median(v), len(v)) for name, v in drawn.items() if v}
     return {name: {"mean": float(m), "median": float(middle), "n": k} for name, (m, middle, k) in known.items()}
+
+
+class OnePlace:
+    """A model that draws one place of one image (tokens [1, L, D], order [1, L]), what comes before it given, in `rows`
+    rows: a `ContinuousModel` of one token."""
+
+    def __init__(self, model: ContinuousModel, tokens: Tensor, order: Tensor, place: int, rows: int):
+        self.model, self.tokens, self.order, self.place, self.rows = model, tokens, order, place, rows
+        self.length, self.dim, self.steps, self.raster = 1, model.dim, model.steps, model.raster
+
+    def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
+        """All rows know the same: one evaluation serves them, where its result can be repeated."""
+        n, at = places.numel(), torch.full((1, 1), self.place, device=order.device)
+        one = self.model.conditions(self.tokens, self.order, at, at)
+        if isinstance(one, diffusion.Steps):
+            return one.repeat(n)
+        if isinstance(one, Tensor):
+            return one.expand(n, -1)
+        model = self.model.take(torch.zeros(n, dtype=torch.int64, device=order.device))
+        at = at.expand(n, 1)
+        return model.conditions(self.tokens.expand(n, -1, -1), self.order.expand(n, -1), at, at)
+
+    def law(self, condition: Any, path: PathNoise) -> Law:
+        return self.model.law(condition, path)
+
+    def chain(self, condition: Any) -> Chain:
+        return self.model.chain(condition)
+
+    def take(self, rows: Tensor) -> "OnePlace":
+        return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))
+
+
+def placed(pair: Pair, image: Place, rows: int) -> Pair:
+    """A pair that draws one place of an image in `rows` rows."""
+    tokens, order, place = image
+
+    def one(model: ContinuousModel) -> OnePlace:
+        return OnePlace(model, tokens[None], order[None], place, rows)
+
+    return Pair(one(pair.target), None if pair.draft is None else one(pair.draft))
+
+
+def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Drawn:
+    """Draws of one place of an image under a decoder, one a row of the noise."""
+    one = placed(pair, image, len(noise.keys))
+    start = Start(torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device))
+    return record(one, start, decoder(one, start, noise=noise, **options))
+
+
+def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
+    """log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
+    tokens, here = image[0], torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device)
+    both = (model for model in placed(pair, image, len(here)) if model is not None)
+    target, draft = (model.conditions(tokens, here, here, here) for model in both)
+    path = path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
+    return diffusion.single_path_log_ratio(target, draft, path)
+
+
+def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:
+    """Energy and KS of draws x [n, D] of the decoder and y of the target."""
+    n, spread = len(x), y.std(0) + 1e-9
+    statistic, p = energy_p(x / spread, y / spread, rng, 1999)
+    values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
+    rows = [R.row("teacher-forced", "energy", n, **values, **place)]
+    each = [stats.ks_2samp(x[:, d], y[:, d], method="asymp") for d in range(x.shape[1])]
+    largest, p = each[int(np.argmin([k.pvalue for k in each]))].statistic, float(R.holm([k.pvalue for k in each]).min())
+    return [*rows, R.row("teacher-forced", "KS", n, statistic=largest, p_value=p, effect=largest, **place)]
+
+
+def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
+    """How far the mean moved, and how the spread did, in the target's deviations."""
+    spread = y.std(0) + 1e-9
+    moved = float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean()))
+    ratio = float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean()))
+    said = place | {"decides": False, "verdict": "measured"}
+    effects = (("mean shift", moved), ("spread ratio", ratio))
+    return [R.row("teacher-forced", test, len(x), effect=effect, **said) for test, effect in effects]
+
+
+def compare_conditions(
+    conditions: list[tuple[Pair, Place]],
+    decoder: Any,
+    options: dict[str, Any],
+    n: int,
+    seeds: tuple[int, int],
+    **place: Any,
+) -> list[Row]:
+    """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it
+    rejects, all of it is repeated on fresh draws (repeat 1).
+
+    energy  two-sample energy test of the token, numbers divided by the target's deviations
+    KS      of each number, Holm within
+    shift   of mean and spread: diagnostics, no tests
+    """
+    result: list[Row] = []
+    for repeat in range(2):
+        family: list[Row] = []
+        for c, (pair, image) in enumerate(conditions):
+            here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
+            fresh, how = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), (image[0].dtype, image[0].device)
+            mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, *how))
+            theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, *how))
+            x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
+            family += family_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
+            result += shifts(x, y, **here) if repeat == 0 else []
+        R.family(family)
+        result += family
+        if not any(r["verdict"] == "rejected" for r in family):
+            break
+    return result

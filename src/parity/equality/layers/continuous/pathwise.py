@@ -5,7 +5,7 @@ import numpy as np
 from parity_certify.result_rows import Row
 
 from parity.decode import continuous, loop  # noqa: F401  (the loop imports the first by name: a source of this layer)
-from parity.equality.cell import CellFiles
+from parity.equality.layers import CellFiles
 from parity.equality.pathwise import distance_row
 from parity.experiment.options import plain_method, plain_options
 

@@ -3,7 +3,7 @@
 import numpy as np
 from parity_certify.result_rows import Row
 
-from parity.equality.cell import CellFiles
+from parity.equality.layers import CellFiles
 from parity.equality.paired import fid_row, matched, mmd_row, scalar_rows
 
 ROLES = ("control", "method", "again")

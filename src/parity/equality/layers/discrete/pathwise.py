@@ -3,7 +3,7 @@
 from parity_certify.result_rows import Row
 
 from parity.decode import discrete, loop  # noqa: F401  (the loop imports the first by name: a source of this layer too)
-from parity.equality.cell import CellFiles
+from parity.equality.layers import CellFiles
 from parity.equality.pathwise import token_row
 from parity.experiment.options import plain_method, plain_options
 

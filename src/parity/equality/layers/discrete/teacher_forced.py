@@ -8,7 +8,7 @@ from parity_certify.result_rows import Row, family
 from parity_certify.teacher_forced import battery, slots
 
 from parity.equality.alike import Alike
-from parity.equality.cell import CellFiles
+from parity.equality.layers import CellFiles
 from parity.experiment.options import claim
 from parity.metrics.likelihood import log_probabilities, teacher_forced_logits, top_probabilities
 from parity.models.discrete.load import load
