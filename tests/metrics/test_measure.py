@@ -27,7 +27,7 @@ from tests.elsewhere import DEVICE, loading
 
 N = 12  # rows of a cell
 MODELS = {
-    "discrete": ("scenes", {"source": "embedded"}),
+    "discrete": ("scenes", {"family": "llamagen"}),
     "anysubset": ("xlnet", {"family": "xlnet"}),
     "continuous": ("mar", {"family": "mar"}),
 }

@@ -193,8 +193,10 @@ def folders(tmp_path_factory):
     return {name: str(folder / name) for name in ("xlnet", "judge")}
 
 
-def loaded(spec, folder):
-    return load.load(fetch.manifest("anysubset", "xlnet", spec, folder))
+def loaded(files, folder):
+    return load.load(
+        fetch.manifest("anysubset", "xlnet", {"family": "xlnet", "source": "files", "files": files}, folder)
+    )
 
 
 def test_published_folders_are_read_and_both_forwards_agree(folders, tmp_path, start):
@@ -220,7 +222,7 @@ def test_a_folder_that_lacks_something_is_one_line(folders, tmp_path):
     with pytest.raises(ParityError, match=r"lacks or has too much: transformer.layer.1.rel_attn.q"):
         loaded(lacking, tmp_path).subset(False)
     (tmp_path / "judge" / "config.json").unlink()
-    with pytest.raises(ParityError, match=r"text\.model\.judge = .*needs config\.json"):
+    with pytest.raises(ParityError, match=r"judge = .*needs config\.json"):
         loaded(lacking, tmp_path)
 
 
@@ -232,7 +234,7 @@ def test_a_word_the_models_do_not_know_is_named():
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    return loaded({"family": "xlnet"}, tmp_path_factory.mktemp("manifest"))
+    return load.load(fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest")))
 
 
 def held_out(words, rows, length, masked):
@@ -271,7 +273,7 @@ def test_a_damaged_embedded_file_is_one_line(embedded, tmp_path):
     file = tmp_path / "judge.safetensors"
     file.write_bytes(embedded.file("judge").read_bytes()[:-1] + b"x")
     spoiled = embedded.manifest | {"files": embedded.manifest["files"] | {"judge": str(file)}}
-    with pytest.raises(ParityError, match=r"text\.model\.judge = .*SHA-256"):
+    with pytest.raises(ParityError, match=r"judge = .*SHA-256"):
         assert load.load(spoiled).judge_words
     with pytest.raises(ParityError, match="has no draft; allowed: xlnet, judge"):
         load.load(spoiled, needs="draft")

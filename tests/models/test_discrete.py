@@ -25,7 +25,7 @@ SMALL = {"vocab": 64, "dim": 32, "layers": 1, "heads": 2, "grid": 4, "prefix": 8
 
 @pytest.mark.parametrize("grid", [16, 8])
 def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, tmp_path, grid):
-    manifest = fetch.manifest("discrete", "m", {"grid": grid}, tmp_path)
+    manifest = fetch.manifest("discrete", "m", {"family": "llamagen", "grid": grid}, tmp_path)
     companions = {"drafter", "draft"} if grid == 16 else set()
     assert set(manifest["files"]) == {"vq", "text", "transformer", "clip"} | companions == set(manifest["sha256"])
     assert all(sha256(Path(f)) == manifest["sha256"][part] for part, f in manifest["files"].items())
@@ -43,7 +43,7 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
 
 
 def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
-    manifest = fetch.manifest("discrete", "m", {"grid": 8}, tmp_path)
+    manifest = fetch.manifest("discrete", "m", {"family": "llamagen", "grid": 8}, tmp_path)
     inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest, dtype=torch.float64)
     start, at = torch.zeros(2, 1, dtype=torch.int64), torch.full((2, 1), -1)
@@ -58,12 +58,12 @@ def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
 
 
 def test_groups_part_the_codes_in_halves(all_weights, tmp_path):
-    groups = models.load(fetch.manifest("discrete", "m", {}, tmp_path)).groups()
+    groups = models.load(fetch.manifest("discrete", "m", {"family": "llamagen"}, tmp_path)).groups()
     assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
 
 
 def test_a_caption_that_does_not_fit_is_one_line(all_weights, tmp_path):
-    encode = models.encoder(fetch.manifest("discrete", "m", {}, tmp_path))
+    encode = models.encoder(fetch.manifest("discrete", "m", {"family": "llamagen"}, tmp_path))
     with pytest.raises(ParityError, match="is 31 tokens long; allowed: at most 24"):
         encode(["a red circle", "red " * 30])
 
@@ -75,7 +75,7 @@ def published(tmp_path, **more):
     torch.save({"model": net.state_dict(), "steps": 3}, tmp_path / "t2i.pt")
     files = {"transformer": str(tmp_path / "t2i.pt"), **more}
     digests = {part: hashlib.sha256(Path(f).read_bytes()).hexdigest() for part, f in files.items()}
-    return net, {"source": "files", "files": files, "sha256": digests, "network": SMALL}
+    return net, {"family": "llamagen", "source": "files", "files": files, "sha256": digests, "network": SMALL}
 
 
 def test_published_files_are_verified_and_converted(tmp_path):
@@ -85,34 +85,15 @@ def test_published_files_are_verified_and_converted(tmp_path):
     load_weights(again, Path(manifest["files"]["transformer"]))
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
     assert manifest["network"] == SMALL
-    with pytest.raises(ParityError, match=r"image\.models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
+    with pytest.raises(ParityError, match=r"models\.m\.files\.transformer = .*SHA-256 is .* expected 0000"):
         fetch.manifest("discrete", "m", spec | {"sha256": {"transformer": "0" * 64}}, tmp_path / "out")
     with pytest.raises(ParityError, match="no such file"):
         fetch.manifest("discrete", "m", spec | {"files": {"transformer": "nowhere.pt"}}, tmp_path / "out")
 
 
 def test_a_specification_that_is_none_is_one_line(tmp_path):
-    with pytest.raises(ParityError, match=r"image\.models\.m\.grid = 12: allowed: 8 or 16"):
-        fetch.manifest("discrete", "m", {"grid": 12}, tmp_path)
-
-
-@pytest.mark.parametrize(("error", "tries"), [("GatedRepoError", 1), ("HfHubHTTPError", 3)])
-def test_a_download_that_fails_is_tried_again_unless_it_is_refused(monkeypatch, capsys, error, tries):
-    import huggingface_hub as hub
-
-    asked = []
-
-    def fails(repo, file, revision, dry_run=False):
-        asked.append((repo, file, revision))
-        kind = getattr(hub.errors, error)
-        raise kind.__new__(kind, "no")  # made without the answer of a server
-
-    monkeypatch.setattr(hub, "hf_hub_download", fails)
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
-    with pytest.raises(ParityError, match=f"a/b/c.pt at 0123abcd cannot be had: {error}") as told:
-        download.download("a/b", "0123abcd" * 5, "c.pt", attempts=3)
-    assert asked == [("a/b", "c.pt", "0123abcd" * 5)] * tries and "\n" not in str(told.value)
-    assert capsys.readouterr().err.count("failed") == (tries if tries > 1 else 0)
+    with pytest.raises(ParityError, match=r"models\.m\.grid = 12: allowed: 8 or 16"):
+        fetch.manifest("discrete", "m", {"family": "llamagen", "grid": 12}, tmp_path)
 
 
 def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
