@@ -13,7 +13,7 @@ from parity.base.noise import batch_noise
 from parity.base.weights import load_weights, sha256
 from parity.decode.discrete import record
 from parity.decoders.discrete.sjd import sjd
-from parity.models import download, fetch
+from parity.models import fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
 from parity.models.discrete.transformer import LlamaGenConfig, Transformer
