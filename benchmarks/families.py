@@ -29,8 +29,7 @@ from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, in_chunks
 from parity.equality.targets.discrete import check_support, law_of
 from parity.models import fetch
-from parity.models.discrete.cached import Cached
-from parity.models.discrete.eagle import EagleDrafter
+from parity.models.discrete.cached import Cached, EagleDrafter
 from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter

@@ -22,9 +22,9 @@ from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.models.compiling import compiled
-from parity.models.discrete.cached import LlamaGen, a_pass
+from parity.models.discrete.cached import a_pass
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 
 SIZE = LlamaGenConfig(vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=24, caption_dim=128, multiple_of=64)
 GUIDANCE = 1.8

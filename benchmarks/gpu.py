@@ -7,7 +7,7 @@ on the embedded model; a forward of random networks of published sizes over batc
 them for some passes. On a CPU the same runs small networks, and the page says that nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
-shapes alone. Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.transformer` has not.
+shapes alone. Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.llamagen` has not.
 """
 
 import argparse
@@ -35,10 +35,9 @@ from parity.models import fetch
 from parity.models.compiling import compiled
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import LlamaGen, a_pass
-from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.cached import EagleDrafter, a_pass
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}

@@ -44,7 +44,7 @@ def all_weights(tmp_path, monkeypatch):
     a folder, and its digests without these two and the drafter."""
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
-    from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+    from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
     from parity.training.llamagen import CONFIGS
     from parity.training.loop import publish
 

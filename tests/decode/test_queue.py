@@ -14,12 +14,12 @@ from parity.decode.shard_io import TIMES
 from parity.decoders.window import Window
 from parity.experiment import options
 from parity.models import add, fetch
-from parity.models.discrete import cached, eagle
-from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete import cached, llamagen
+from parity.models.discrete.cached import EagleDrafter
+from parity.models.discrete.llamagen import FeatureDrafter, Transformer
 from parity.models.discrete.load import encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
-from parity.models.discrete.transformer import Transformer
 from parity.stand_ins import anole, anole_drafter
 from tests.decoders.test_elsewhere import LLAMAGEN, random
 from tests.tables import decoder, table, variants
@@ -98,11 +98,11 @@ class LlamaGenOf:
 
     def model(self, rows: dict[str, np.ndarray], sampling: dict[str, Any]) -> Sampled:
         condition, valid = (torch.from_numpy(rows[k]) for k in ("embeddings", "valid"))
-        model = cached.LlamaGen(self.net, condition, valid, True)
+        model = llamagen.LlamaGen(self.net, condition, valid, True)
         codes = torch.randn(16, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         model.raw_codebook, model.codebook = codes, torch.nn.functional.normalize(codes)
         model.drafter = EagleDrafter(self.drafter, model)
-        model.draft = cached.LlamaGen(self.small, condition, valid, True, returns=True)
+        model.draft = llamagen.LlamaGen(self.small, condition, valid, True, returns=True)
         return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
 
 
@@ -148,7 +148,7 @@ def test_rows_that_begin_compile_nothing_and_leave_the_cache_where_it_is():
 
     def model(rows: slice) -> Sampled:
         condition, valid = (torch.from_numpy(CAPTIONS[k][rows]) for k in ("embeddings", "valid"))
-        return Sampled(cached.LlamaGen(NETS.net, condition, valid, True, read=read), TokenSampling(guidance=1.8))
+        return Sampled(llamagen.LlamaGen(NETS.net, condition, valid, True, read=read), TokenSampling(guidance=1.8))
 
     noise, keys = counted_noise(2, range(4)), counted_noise(2, range(11)).keys
     batch, start = model(slice(4)), torch.zeros(4, dtype=torch.int64)
@@ -179,19 +179,19 @@ def test_a_longer_prompt_takes_the_place_of_a_shorter_one(method, words):
     same(*(loop.decode("discrete", loaded, spec, rows, 3, refill=refill) for refill in (False, True)))
 
 
-@pytest.mark.parametrize("of", [cached, eagle], ids=["target", "drafter"])
+@pytest.mark.parametrize("of", [cached.Cached, EagleDrafter], ids=["target", "drafter"])
 def test_a_prompt_that_is_kept_from_the_row_before_is_seen(of, words, monkeypatch):
     """What must fail, and does: keys and values of the row that was done, in either network."""
     loaded, rows = words
     spec = cell("lantern_pp") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     own = loop.decode("discrete", loaded, spec, rows, 3)
-    rejoin = of.begin_again
+    rejoin = cached.begin_again
 
     def kept(mine: Any, fresh: Any, which: Any, prefixes: Any, cache: Any, theirs: Any) -> None:
         at, gap = which.nonzero()[:, 0], max(prefixes[0] - prefixes[1], 0)
-        olds = [x[at, gap:].clone() for x in cache]
+        olds = [x[at, gap:].clone() for x in cache] if isinstance(mine, of) else theirs
         rejoin(mine, fresh, which, prefixes, cache, olds)
 
-    monkeypatch.setattr(of, "begin_again", kept)
+    monkeypatch.setattr(cached, "begin_again", kept)
     other = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
     assert not np.array_equal(own.tokens, other.tokens) or not np.array_equal(own.nfe, other.nfe)

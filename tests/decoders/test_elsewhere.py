@@ -20,11 +20,10 @@ from parity.models.anysubset.xlnet import CachedXLNet
 from parity.models.continuous import gmm, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.protocol import Pair, Start, draw_order
-from parity.models.discrete.cached import LlamaGen
-from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.cached import EagleDrafter
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from tests.elsewhere import DEVICE, back, elsewhere
 from tests.tables import decoder, mixtures, prompts, table, texts
 

@@ -21,8 +21,8 @@ from parity.experiment.prompts import read_prompts
 from parity.models import add, fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import t5_encoder
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from parity.models.discrete.vq import VQ, VQConfig
 from parity.stand_ins import chameleon, janus
 

@@ -13,8 +13,7 @@ from parity.base.digests import of_several
 from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.embedded.tokenizer import tokenizer
-from parity.models.discrete.cleaning import clean
-from parity.models.discrete.t5 import read_encoder, t5_encoder
+from parity.models.discrete.t5 import clean, read_encoder, t5_encoder
 from parity.stand_ins import t5
 
 # what the published cleaning makes of them (run beside it on these and on 60,000 random captions: no difference)

@@ -16,7 +16,7 @@ from parity.decoders.discrete.sjd import sjd
 from parity.models import fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 
 CAPTIONS = ["a small red circle on a blue background", "a large black ring on a red background"]
 PLAIN = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}

@@ -18,9 +18,8 @@ from parity.experiment import checks, weights
 from parity.models import add, fetch
 from parity.models.discrete import llamagen
 from parity.models.discrete import load as models
-from parity.models.discrete.cached import LlamaGen
-from parity.models.discrete.eagle import EagleDrafter, released
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer, prefix_mask
+from parity.models.discrete.cached import EagleDrafter
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, prefix_mask, released
 from parity.models.discrete.vq import VQ, VQConfig
 from parity.stand_ins import eagle_drafter, t5
 

@@ -16,11 +16,10 @@ from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.decoders.discrete.zipar import zipar
 from parity.embedded.tokenizer import PREFIX, encode, token_ids
-from parity.models.discrete.cached import LlamaGen
-from parity.models.discrete.eagle import EagleDrafter, FeatureDrafter
+from parity.models.discrete.cached import EagleDrafter
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, RMSNorm, Transformer, rotary_table
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.t5 import left_pad, t5_encoder
-from parity.models.discrete.transformer import LlamaGenConfig, RMSNorm, Transformer, rotary_table
 from parity.models.discrete.vq import VQ, VQConfig
 
 SMALL = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=2, grid=4, prefix=PREFIX, caption_dim=128, multiple_of=16)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
-from parity.models.discrete.trees import ancestors
+from parity.models.discrete.protocol import ancestors
 
 
 class Candidates(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from parity.stand_ins import words as shared
+from parity.stand_ins.kl16 import published
 from parity.stand_ins.words import save, sharpen, write_tokenizer
 
 CODES, SIDE = 64, 6  # codes of the image tokenizer; of a side of its own pictures
@@ -50,8 +51,8 @@ def network(folder: Path, architecture: str, codes: int, side: int) -> Any:
 
 def decoder(net: Any) -> dict[str, torch.Tensor]:
     """Weights of an image decoder that fits a model's encoder, under Meta's names."""
+    from parity.models.discrete.chameleon import VQGAN
     from parity.models.discrete.vq import VQConfig
-    from parity.models.discrete.vqgan import VQGAN
 
     c = net.config.vq_config
     made = VQGAN(
@@ -59,7 +60,7 @@ def decoder(net: Any) -> dict[str, torch.Tensor]:
                  c.latent_channels, 32, False)
     )  # fmt: skip
     sharpen(made, seed=3)
-    return made.state_dict()
+    return {published(name, len(c.channel_multiplier)): value for name, value in made.state_dict().items()}
 
 
 def write(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:

@@ -12,7 +12,7 @@ CODES, GRID, TEXT = 64, 8, 32  # codes; of a picture's side; width of the text e
 
 def pickled(folder: Path, transformer: str, vq: str, codes: int = CODES, grid: int = GRID, **sizes: Any) -> None:
     """The two networks under the published names, each in a dict under "model"."""
-    from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+    from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
     from parity.models.discrete.vq import VQ, VQConfig
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from parity.base.weights import load_weights
 from parity.embedded.tokenizer import PREFIX, token_ids
+from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import left_pad, t5_encoder
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
 from parity.training.data import TOKENS_TESTED, pictures, scene_tokens
 from parity.training.recipe import UNCONDITIONAL, Job, Recipe
 

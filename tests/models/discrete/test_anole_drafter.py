@@ -17,9 +17,9 @@ from parity.decoders.discrete.lantern import lantern
 from parity.decoders.discrete.vvs import vvs
 from parity.experiment import checks
 from parity.models import add, fetch
-from parity.models.discrete import chameleon, prompts
+from parity.models.discrete import chameleon, llama
 from parity.models.discrete import load as models
-from parity.models.discrete.eagle import EagleDrafter
+from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llama import LlamaConfig
 from parity.stand_ins import anole, anole_drafter
 from tests.families import CAPTIONS, whole
@@ -93,7 +93,7 @@ def test_a_released_drafter_computes_what_its_code_does(family, released):
     net.load_state_dict({k: v.double() for k, v in state.items()})
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1))
     target, R = family.model(), 6
-    target.drafter = EagleDrafter(net, target, prompts.closed_up(family.inputs, True)[0])
+    target.drafter = EagleDrafter(net, target, llama.batch_ids(family.inputs, True)[0])
     twice, at = tokens.repeat(2, 1), lambda first, last: torch.arange(first, last).expand(R, -1)
     target.logits(torch.cat([torch.zeros_like(twice[:, :1]), twice[:, :9]], 1), at(-1, 9))
     fed = [(twice[:, a:b], at(a, b), at(a, b) - 1) for a, b in ((0, 1), (1, 5), (5, 9))]

@@ -1,13 +1,16 @@
 """Published families against transformers' own networks of the same files: laws, greedy pictures, every decoder."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from parity.base.weights import tensors
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.jacobi import jacobi
 from parity.decoders.discrete.sjd import sjd
 from parity.experiment import options
-from parity.models.discrete.codes import codes_of
+from parity.models.discrete.llama import codes_of
 from parity.models.discrete.sampling import TokenSampling
 from tests.families import LAYOUTS, decoded, whole
 from tests.tables import decoder
@@ -123,8 +126,8 @@ def test_greedy_pictures_are_transformers_own(family):
 def test_pictures_are_transformers_own(family, pictures):
     """Chameleon's decoder, which transformers lacks, is Janus' without attention between its levels."""
     s, nets = family.loaded.nets["vq"].size, family.loaded.nets
-    ours, theirs = family.loaded.family.pictures(nets, pictures), family.theirs.model
-    codes = codes_of(pictures, s["rows"], s["columns"], s.get("line", 0))
+    ours = family.loaded.family.pictures(nets, pictures)
+    codes = codes_of(pictures, s)
     if family.layout == "janus":
         expected = family.theirs.float().decode_image_tokens(pictures).permute(0, 3, 1, 2)
     elif family.layout == "emu3":
@@ -132,17 +135,16 @@ def test_pictures_are_transformers_own(family, pictures):
             image_tokens=torch.cat([family.ids[pictures], pictures[:, :1]], 1), height=s["rows"], width=s["columns"]
         )
     else:
-        own = theirs.vqmodel.quantize.embedding.weight.float()
-        if family.layout == "chameleon":  # whose folder lacks an image tokenizer
-            file = family.loaded.manifest["files"]["vq"]
-            own = torch.load(file, weights_only=True)["state_dict"]["quantize.embedding.weight"]
-        expected = meta_decoder(nets["vq"])(own[codes])
+        files = family.loaded.manifest["files"]
+        stored = {name.removeprefix("model.vqmodel."): t for name, t in tensors(Path(files.get("vq", files["model"])))}
+        expected = meta_decoder(nets["vq"], stored)(stored["quantize.embedding.weight"][codes])
     family.theirs.double()
     assert ours.shape == (3, 3, *ours.shape[2:]) and (ours - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def meta_decoder(vq):
-    """transformers' JanusVQVAEDecoder as Chameleon's: no attention among its levels, which it counts the other way."""
+def meta_decoder(vq, stored):
+    """transformers' JanusVQVAEDecoder as Chameleon's, of the tensors in its file: no attention among its levels, which
+    it counts the other way."""
     from transformers import JanusVQVAEConfig
     from transformers.models.janus.modeling_janus import JanusVQVAEDecoder
 
@@ -156,8 +158,10 @@ def meta_decoder(vq):
         level.attn = torch.nn.ModuleList()
     last = len(c.ch_mult) - 1
     state = {}
-    for name, tensor in vq.decoder.state_dict().items():
-        part = name.split(".")
+    for name, tensor in stored.items():
+        part = name.removeprefix("decoder.").split(".")
+        if not name.startswith("decoder."):
+            continue
         if part[0] == "up":
             part[1] = str(last - int(part[1]))
         state[".".join(part)] = tensor

@@ -6,7 +6,6 @@ tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 token
 """
 
 import math
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from parity.base.weights import network
 from parity.models.continuous.shapes import numbered
-from parity.models.discrete.vq import Decoder, Encoder, VQConfig, side_of
+from parity.models.discrete.vq import Decoder, Encoder, VQConfig, diffusion_name, side_of
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
 AVERAGE = "average"  # likewise: whether its weights are the moving average of training
@@ -98,16 +97,7 @@ def read_sizes(state: dict[str, Tensor]) -> KLConfig:
 
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
     """The entries of `kl16.ckpt` (key "model") under the names used here, without those of its training loss."""
-    mid = {"block_1": 0, "attn_1": 1, "block_2": 2}
-
-    def rename(key: str) -> str:
-        key = re.sub(r"mid\.(block_1|attn_1|block_2)\.", lambda m: f"mid.{mid[m[1]]}.", key)
-        key = re.sub(r"encoder\.down\.(\d)\.block\.", r"encoder.conv_blocks.\1.res.", key)
-        key = re.sub(r"encoder\.down\.(\d)\.", r"encoder.conv_blocks.\1.", key)
-        key = re.sub(r"decoder\.up\.(\d)\.block\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.res.", key)
-        return re.sub(r"decoder\.up\.(\d)\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.", key)
-
-    return {rename(k): v for k, v in state.items() if not k.startswith("loss.")}
+    return {diffusion_name(k, levels): v for k, v in state.items() if not k.startswith("loss.")}
 
 
 def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:

@@ -6,16 +6,17 @@ remember)`), `norm`, `output`, the rotary `table` by place, and `kept`, the head
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from parity.models.discrete.protocol import Drafter, TokenModel
-from parity.models.discrete.transformer import Transformer
-from parity.models.discrete.trees import ancestors
+from parity.models.discrete.protocol import Drafter, TokenModel, ancestors
+
+# new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Cached:
@@ -74,10 +75,12 @@ class Cached:
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
         self.features: Tensor | None = None
         # [rows, P - 1, dim] hidden states of the prefix but its last position, for drafters that see it
-        self.told = prefix[:, :-1]
+        self.prefix_states = prefix[:, :-1]
         if self.prefix > 1:
             before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            self.told = self._forward(prefix[:, :-1], before, a_pass)  # once: of any number of rows, not to be compiled
+            self.prefix_states = self._forward(
+                prefix[:, :-1], before, a_pass
+            )  # once: of any number of rows, not to be compiled
 
     def hold(self, whole: Tensor | None) -> None:
         """Keys and values are parts of `whole`; None: tensors of their own."""
@@ -207,20 +210,6 @@ class Cached:
             self.features[self.going[row], to - self.prefix + 1] = self.hidden[row, node]
 
 
-def LlamaGen(
-    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, read: "Pass | None" = None
-) -> Cached:
-    """The token model of LlamaGen's conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; the
-    unconditional row keeps the caption's mask. For `returns` and `read` see `Cached`."""
-    dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
-    if guided:
-        condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
-        dropped = torch.cat([dropped, ~dropped])
-    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
-    prefix, embeddings = net.cls_embedding(condition, dropped), net.tok_embeddings.weight
-    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, read=read)
-
-
 Pass = Callable[[Any, Tensor, Tensor, Tensor | None, Tensor, list[tuple[Tensor, Tensor]], int], Tensor]
 
 
@@ -341,3 +330,140 @@ def write(keys: Tensor, values: Tensor, at: tuple[Any, Any], k: Tensor, v: Tenso
     """Put new keys and values in the cache [R, T, H, D]. Beyond a row's position it is stale, and masked."""
     keys[at], values[at] = k, v
     return keys[:, :live], values[:, :live]
+
+
+class Seen(NamedTuple):
+    """What a drafter reads of a batch: the caption first, if it reads that at all, a slot for each of its positions but
+    the last."""
+
+    embeddings: Tensor  # [V, dim] of the picture's tokens
+    words: Tensor  # [R, before, dim] embeddings of the caption's tokens, each beside the feature that predicted it
+    features: Tensor  # [R, before, dim] those features
+    on: Tensor  # [R, before] bool: slots that are attended
+    table: Tensor  # [places, .., 2] the rotary table, from the first slot's place on
+    shift: Tensor | None = None  # [R] how many places a row's slots stand before those of the table
+
+
+class DrafterNet(nn.Module):
+    """EAGLE's network (Li et al. 2024, sec. 4.1): one layer that continues the target's features. A token's embedding
+    and the feature that predicted it to the feature that predicts the next, all [B, S, dim]."""
+
+    fc: nn.Linear
+    layer: nn.Module
+    norm: nn.Module
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None
+    ) -> Tensor:
+        return self.norm(self.layer(self.fc(torch.cat([embeddings, features], -1)), table, mask, remember))
+
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        """What it reads of a batch; ids [R, P] of the prompts, where they are words."""
+        raise NotImplementedError
+
+
+class EagleDrafter:
+    """A `protocol.Drafter` of a batch that is being decoded; it makes the target keep its features by position.
+
+    Ours sees the picture alone: what it knows of the caption is in the features. A released one has `before` slots for
+    the caption before those of the picture.
+    """
+
+    def __init__(self, net: DrafterNet, target: Cached, ids: Tensor | None = None):
+        """ids [R, P]: see `DrafterNet.sees`."""
+        seen, rows, at = net.sees(target, ids), len(target.last), target.last
+        self.net, self.target = net, target
+        self.embeddings, self.table = seen.embeddings, seen.table
+        # its own: rows that are done leave it in place, as they leave the target's
+        self.shift = None if seen.shift is None else seen.shift.clone()
+        self.before = seen.features.shape[1]
+        # at position + 1; the target writes them
+        self.features = target.features = at.new_zeros(rows, target.length + 1, at.shape[-1])
+        shape = (rows, self.before + target.length, *target.net.kept)
+        self.keys, self.values = at.new_zeros(shape), at.new_zeros(shape)
+        self.on = F.pad(seen.on, (0, target.length), value=True)  # [rows, slots] that are attended
+        # rows whose pictures are not done: keys, values, on and shift hold these alone
+        self.going = torch.arange(rows, device=at.device)
+        if self.before:
+            self._read(seen)
+
+    @torch.inference_mode()
+    def _read(self, seen: Seen) -> None:
+        """The caption into the cache."""
+        slots = torch.arange(n := self.before, device=seen.features.device)
+        causal = slots <= slots[:, None]
+        mask = (causal & seen.on[:, None] | (slots == slots[:, None]))[:, None]
+
+        def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys[:, :n], self.values[:, :n] = k, v
+            return k, v
+
+        self.net.forward(seen.words, seen.features, self._turned(slots[None], seen.features.dtype), mask, remember)
+
+    @torch.inference_mode()
+    def join(self, rows: Tensor, fresh: "EagleDrafter") -> None:
+        """See TokenModel; the target forgets their features."""
+        prefixes, more = (self.before, fresh.before), fresh.before - self.before
+        if more > 0:
+            self.keys, self.values = (F.pad(x, (0, 0, 0, 0, more, 0)) for x in (self.keys, self.values))
+        begin_again(self, fresh, rows, prefixes, *([d.keys, d.values] for d in (self, fresh)))
+        self.before = max(prefixes)
+
+    def _turned(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rotary table at slots [G or 1, S]."""
+        places = slots if self.shift is None else (slots - self.shift[:, None]).clamp(min=0)
+        return self.table[places].to(dtype)
+
+    @torch.inference_mode()
+    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
+        """tokens, positions, sources [R, S] -> logits [R, S, V]; see Drafter."""
+        left, B = staying(self.going, positions, self.target.length), len(tokens)
+        if left is not None:
+            held = (self.going, self.keys, self.values, self.on)
+            self.going, self.keys, self.values, self.on = (close_up(x, left) for x in held)
+            self.shift = None if self.shift is None else close_up(self.shift, left)
+        tokens, positions, sources = tokens[self.going], positions[self.going], sources[self.going]
+        self.rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        features = self.features[self.going[:, None], sources.clamp(min=-1) + 1]
+        slots = positions + self.before
+        self.live = self.on.shape[1] if self.target.static else int(slots.max()) + 1  # as in the target
+        key = torch.arange(self.live, device=slots.device)
+        mask = ((key <= slots[..., None]) & self.on[:, None, : self.live])[:, None]
+
+        def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys[self.rows, slots], self.values[self.rows, slots] = k, v
+            return self.keys[:, : self.live], self.values[:, : self.live]
+
+        output = self.net.forward(
+            self.embeddings[tokens], features, self._turned(slots, features.dtype), mask, remember
+        )
+        self.last = slots[:, -1:]
+        self.shown: list[Tensor] = []  # parents of the tree's nodes, call by call
+        self.predicted = output[:, -1:]  # features: of the last token written, then of the tree's nodes
+        return at_rows(self.target.net.output(output), self.going, B)
+
+    @torch.inference_mode()
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """tokens, positions, parents [R, S] -> logits [R, S, V]; see Drafter."""
+        B, S = tokens.shape
+        tokens, parents, positions = (x[self.going] for x in (tokens, parents, positions))
+        at = positions.clamp(max=self.target.length - 1) + self.before
+        self.shown.append(parents)
+        above = ancestors(torch.cat(self.shown, 1))[:, -S:]
+        key = torch.arange(self.live, device=at.device)
+        written = ((key <= self.last) & self.on[:, : self.live])[:, None].expand(-1, S, -1)
+        mask = torch.cat([written, above], -1)[:, None]
+
+        end = self.live + above.shape[2]
+        if end > self.keys.shape[1]:
+            room = (0, 0, 0, 0, 0, self.on.shape[1] + above.shape[2] - self.keys.shape[1])
+            self.keys, self.values = F.pad(self.keys, room), F.pad(self.values, room)
+
+        def remember(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys[:, end - S : end], self.values[:, end - S : end] = k, v  # behind all that was written
+            return self.keys[:, :end], self.values[:, :end]
+
+        features = self.predicted[self.rows, parents + 1]
+        output = self.net.forward(self.embeddings[tokens], features, self._turned(at, features.dtype), mask, remember)
+        self.predicted = torch.cat([self.predicted, output], 1)
+        return at_rows(self.target.net.output(output), self.going, B)

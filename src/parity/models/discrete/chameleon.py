@@ -2,7 +2,8 @@
 
 Words and codes are one vocabulary. Lumina-mGPT begins a picture with its size and ends every row with a line token;
 Anole does neither, and all its pictures have 32 x 32 codes. Source: the released code of both, and Meta's Chameleon;
-their files in transformers' layout, with Meta's image tokenizer.
+their files in transformers' layout, with Meta's image tokenizer (Chameleon 2024, sec. 2.1, after Make-A-Scene, Gafni et
+al. 2022).
 """
 
 from collections.abc import Mapping
@@ -11,23 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured
-from parity.base.weights import check_fit, loaded, tensors, unfilled
+from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
 from parity.experiment.weights import WORDS, released
-from parity.models.discrete import codes, folders, prompts, vqgan
-from parity.models.discrete.cached import Cached
-from parity.models.discrete.eagle import EagleDrafter, Seen
-from parity.models.discrete.llama import Block, Codes, Llama, LlamaConfig
-from parity.models.discrete.t5 import Encoder
-from parity.models.discrete.transformer import Remember
-from parity.models.discrete.vq import truncated
+from parity.models.discrete import llama
+from parity.models.discrete.cached import Cached, DrafterNet, Remember, Seen
+from parity.models.discrete.llama import Block, Llama, LlamaConfig, condition, groups, pictures  # noqa: F401
+from parity.models.discrete.protocol import Encoder
+from parity.models.discrete.vq import Codebook, Decoder, VQConfig, diffusion_name
+from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
@@ -49,29 +48,26 @@ LUMINA = "Generate an image of {width}x{height} according to the following promp
 ANOLE = "{}"  # the instruction as it is given
 STRIDE = 16  # pixels a code
 KIND = ("chameleon", "ChameleonConfig")
-to_pixels = truncated
-sizes = partial(codes.sizes, FAMILY)
-
-
-def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens in a row of a picture, pixels of its longer side."""
-    return codes.shape(sizes(manifest), STRIDE)
+VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of a model's folder, or of the tokenizer's own file
+VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # of an image tokenizer, without its encoder
+sizes = partial(llama.sizes_of, FAMILY)
+shape = partial(llama.shape_of, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """The configuration's `network` from a folder and the pixels of a side, None for 768; what stands in
     FAMILY["sizes"] is left out. A configuration that says it is Lumina-mGPT's has lines."""
-    said = folders.read(folder / "config.json")
-    lines = any("XLLMX" in name for name in said.get("architectures") or ())
-    side = (pixels or 768) // STRIDE if lines else round((image_tokens(said) or 1024) ** 0.5)
-    number = len(numbered(folders.tokenizer(folder).get_vocab(), folder))
-    found = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
-    return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
+    config = llama.read_object(folder / "config.json")
+    lines = any("XLLMX" in name for name in config.get("architectures") or ())
+    side = (pixels or 768) // STRIDE if lines else round((image_tokens(config) or 1024) ** 0.5)
+    number = len(numbered(llama.read_tokenizer(folder).get_vocab(), folder))
+    network = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
+    return {key: value for key, value in network.items() if value != FAMILY["sizes"][key]}
 
 
-def image_tokens(said: Mapping[str, Any]) -> int:
+def image_tokens(config: Mapping[str, Any]) -> int:
     """Codes of a picture of the tokenizer's own resolution, 0 where a configuration does not say."""
-    vq = said.get("vq_config") or {}
+    vq = config.get("vq_config") or {}
     stride = 2 ** (len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1)
     return (vq["resolution"] // stride) ** 2 if "resolution" in vq else 0
 
@@ -79,29 +75,28 @@ def image_tokens(said: Mapping[str, Any]) -> int:
 def numbered(words: Mapping[str, int], where: Path) -> list[int]:
     """Ids of the codes in the image tokenizer's order; ParityError unless the names count them up from 0."""
     letters = {chr(ord("A") + i): str(i) for i in range(10)}
-    found = {}
-    for name, own in words.items():
+    ids = {}
+    for name, id_ in words.items():
         if name.startswith(NAME):
             digits = "".join(letters.get(c, c) for c in name[len(NAME) : -1])
-            found[int(digits) if digits.isdecimal() else -1] = own
-    if not found or sorted(found) != list(range(len(found))):
+            ids[int(digits) if digits.isdecimal() else -1] = id_
+    if not ids or sorted(ids) != list(range(len(ids))):
         raise ParityError(f"{where}: the tokenizer's codes are not {NAME}A to ...; allowed: that of Chameleon")
-    return [found[i] for i in range(len(found))]
+    return [ids[i] for i in range(len(ids))]
 
 
 def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
     """The tokenizer, ids of the codes and then of what is forced, and ids by name of what a prompt needs."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    held = folders.tokenizer(folder)
-    words = held.get_vocab()
+    tokenizer = llama.read_tokenizer(folder)
+    words = tokenizer.get_vocab()
     ids = numbered(words, folder)
     if len(ids) != s["vocab"]:
         raise ParityError(f"{folder}: the tokenizer has {len(ids)} codes; network says vocab {s['vocab']}")
     size = [SIZE.format(8800 + n // 2) for n in (s["rows"], s["columns"])] if s["line"] else []
     forced = [LINE, END] if s["line"] else [END]
-    wanted = ["<s>", BEGIN, TURN, *forced, *size]
-    named = dict(zip(wanted, folders.names(words, wanted, folder), strict=True))
-    return held, ids + [named[name] for name in forced], named
+    named = llama.ids_of(["<s>", BEGIN, TURN, *forced, *size], words, folder)
+    return tokenizer, ids + [named[name] for name in forced], named
 
 
 def repeat_norms(c: LlamaConfig, name: str, tensor: Tensor) -> Tensor:
@@ -112,29 +107,72 @@ def repeat_norms(c: LlamaConfig, name: str, tensor: Tensor) -> Tensor:
     return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
 
 
-def network(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Llama:
-    """The transformer, its output matrix that of the codes alone."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    ids = torch.tensor(vocabulary(manifest)[1])
-    config = folders.config(folder, *KIND)
-    own = folders.sizes(config, folder, normed=True)
-    if int(ids.max()) >= own.vocab:
-        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {own.vocab}")
+def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
+    """One network: "net", "vq" or "drafter"; ParityError for files that do not fit together."""
+    files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
+    folder = files["model"]
+    if part == "vq":
+        return llama.with_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
+    if part == "drafter":
+        return load_drafter(folder, files["drafter"], device, dtype)
 
     def rename(name: str) -> str | None:
-        inner = folders.stripped(name, ("model.",))
+        inner = llama.stripped(name, ("model.",))
         if inner is None:
             return "output.chosen.weight" if name == "lm_head.weight" else name
         return None if inner.startswith("vqmodel.") else inner
 
-    chosen = {"output.chosen.weight": ids[: s["vocab"]]}
-    return folders.fill(
-        lambda: Llama(own, Codes(own.dim, ids, s["vocab"])), folder, rename, device, dtype, chosen,
-        partial(repeat_norms, own),
-    )  # fmt: skip
+    ids = vocabulary(manifest)[1]
+    c = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
+    return llama.load_network(c, folder, ids, s["vocab"], rename, device, dtype, partial(repeat_norms, c))
 
 
-class Drafter(nn.Module):
+class VQGAN(nn.Module):
+    """Meta's image tokenizer without its encoder: codes [n, h, w] to pictures [n, 3, H, W] in [-1, 1]."""
+
+    def __init__(self, c: VQConfig):
+        super().__init__()
+        self.config, self.quantize, self.decoder = c, Codebook(c), Decoder(c)
+        self.post_quant_conv = nn.Conv2d(c.code_dim, c.z_channels, 1)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return self.decoder(self.post_quant_conv(self.quantize.embedding.weight[codes].permute(0, 3, 1, 2)))
+
+
+def read_vq_sizes(state: Mapping[str, Tensor], path: Path) -> VQConfig:
+    """From the shapes of the decoder's tensors, by Meta's names; ParityError if they are none."""
+    try:
+        codebook, code_dim = state["quantize.embedding.weight"].shape
+        z_channels = state["post_quant_conv.weight"].shape[0]
+        levels = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("decoder.up."))
+        widths = [state[f"decoder.up.{i}.block.0.conv1.weight"].shape[0] for i in range(levels)]
+        blocks = sum(name.startswith("decoder.up.0.block.") and name.endswith("conv1.weight") for name in state)
+        if any(width % widths[0] for width in widths):
+            raise ValueError
+    except (KeyError, ValueError, IndexError):
+        raise ParityError(
+            f"{path}: no image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
+        ) from None
+    mult = tuple(width // widths[0] for width in widths)
+    return VQConfig(codebook, code_dim, widths[0], mult, blocks - 1, z_channels, 32, False)
+
+
+def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
+    """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
+
+    def wanted(name: str) -> str | None:
+        inner = llama.stripped(name, VQ_PREFIXES)
+        return inner if inner is not None and inner.startswith(VQ_PARTS) else None
+
+    def rename(name: str) -> str | None:
+        inner = wanted(name)
+        return None if inner is None else diffusion_name(inner, len(config.ch_mult))
+
+    config = read_vq_sizes({own: entry for name, entry in shapes(path).items() if (own := wanted(name))}, path)
+    return llama.fill(lambda: VQGAN(config), path, rename, device, dtype)
+
+
+class Drafter(DrafterNet):
     """What LANTERN (Jang et al. 2024) released for Anole: `fc` with a bias, then one layer of the target's own kind
     with all its norms, and none at the end; its own embeddings of words.
 
@@ -156,20 +194,19 @@ class Drafter(nn.Module):
         """Prompts ids [R, P] whose padding is masked, and the picture."""
         assert ids is not None
         own, before = self.embed_tokens.weight, ids.shape[1] - 1
-        words, pictures = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
-        return Seen(pictures, words, target.told, target.on[:, :before], target.net.table, target.shift)
+        words, embeddings = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
+        return Seen(embeddings, words, target.prefix_states, target.on[:, :before], target.net.table, target.shift)
 
 
-def drafter(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Drafter:
-    """The released drafter, as `published` left it; ParityError for one of another target."""
-    folder, file = (Path(manifest["files"][part]) for part in ("model", "drafter"))
-    target = folders.sizes(folders.config(folder, *KIND), folder, normed=True)
-    own = configured(LlamaConfig, file, ignored=WORDS)
-    for what in ("vocab", "dim", "heads", "kept_heads", "rope_base"):
-        one, wanted = getattr(own, what), getattr(target, what)
-        if one != wanted:
-            raise ParityError(f"{file}: a drafter of another target: {what} {one}; allowed: {wanted}, as the target's")
-    return loaded(lambda: Drafter(own), file, (), device, dtype)
+def load_drafter(folder: Path, file: Path, device: str, dtype: torch.dtype) -> Drafter:
+    """The released drafter, as `published` left it; ParityError for one of another target than the folder's."""
+    target = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
+    c = configured(LlamaConfig, file, ignored=WORDS)
+    for name in ("vocab", "dim", "heads", "kept_heads", "rope_base"):
+        size, wanted = getattr(c, name), getattr(target, name)
+        if size != wanted:
+            raise ParityError(f"{file}: a drafter of another target: {name} {size}; allowed: {wanted}, as the target's")
+    return loaded(lambda: Drafter(c), file, (), device, dtype)
 
 
 def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -178,52 +215,13 @@ def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor]
     if part != "drafter":
         return None
     folder = path if path.is_dir() else path.parent
-    own = folders.sizes(folders.config(folder, *KIND), folder, normed=True)
-    if own.layers != 1:
-        raise ParityError(f"{folder}: a network of {own.layers} layers; allowed: a drafter of one, as LANTERN's")
-    state = {name: repeat_norms(own, name, t) for name, t in tensors(path, dtype=None) if "rotary_emb" not in name}
+    c = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
+    if c.layers != 1:
+        raise ParityError(f"{folder}: a network of {c.layers} layers; allowed: a drafter of one, as LANTERN's")
+    state = {name: repeat_norms(c, name, t) for name, t in tensors(path, dtype=None) if "rotary_emb" not in name}
     with unfilled():
-        check_fit(Drafter(own), state, path)
-    return state, asdict(own) | released(folder)
-
-
-def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net", "vq" or "drafter"; ParityError for files that do not fit together."""
-    files, s = manifest["files"], sizes(manifest)
-    if part == "net":
-        return network(manifest, device, dtype)
-    if part == "drafter":
-        return drafter(manifest, device, dtype)
-    vq = vqgan.load(Path(files.get("vq", files["model"])), device, dtype)
-    if vq.config.codebook != s["vocab"]:
-        raise ParityError(f"models: the image tokenizer has {vq.config.codebook} codes, the model {s['vocab']}")
-    vq.size = s
-    return vq
-
-
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
-    """The token model of a batch of encoded captions; see `prompts`."""
-    vq, s = nets["vq"], nets["vq"].size
-    line = [s["vocab"]] if s["line"] else []
-    forced = codes.grammar(s["rows"], s["columns"], line, [s["vocab"] + len(line)])
-    model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"] + len(line), fast)
-    model.raw_codebook = codes.pad_codes(vq.codes, model.vocab)
-    model.codebook = codes.pad_codes(F.normalize(vq.codes, dim=-1), model.vocab)
-    if "drafter" in nets:
-        model.drafter = EagleDrafter(nets["drafter"], model, prompts.closed_up(inputs, guided)[0])
-    return model
-
-
-def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
-    """tokens [n, L] of whole pictures to [n, 3, H, W] in [-1, 1]."""
-    s = nets["vq"].size
-    return nets["vq"].decode(codes.codes_of(tokens, s["rows"], s["columns"], s["line"]))
-
-
-def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Indicators bool [G, V] of codes that look alike."""
-    s = nets["vq"].size
-    return codes.groups(nets["vq"].codes, s["vocab"] + s["line"] + s["end"])
+        check_fit(Drafter(c), state, path)
+    return state, asdict(c) | released(folder)
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
@@ -238,4 +236,4 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     reserved = frozenset([*ids, *named.values()]) - {named["<s>"]}
     around = ([named["<s>"]], [named[TURN], *begin])
     unconditional = begin if s["line"] else [named["<s>"], *begin]
-    return prompts.encoder(words, reserved, folder, template, around, lambda prompt: unconditional)
+    return llama.prompt_encoder(words, reserved, folder, template, around, lambda prompt: unconditional)

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.models.discrete import codes, folders, prompts
-from parity.models.discrete.cached import Cached
-from parity.models.discrete.llama import Llama
-from parity.models.discrete.t5 import Encoder
-from parity.models.discrete.vq import truncated
+from parity.models.discrete import llama
+from parity.models.discrete.llama import Llama, condition  # noqa: F401
+from parity.models.discrete.protocol import Encoder
+from parity.models.discrete.vq import above_median
+from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("model",),
@@ -40,8 +40,8 @@ PREFIX = {
     "model.generation_aligner.": "output.aligner.", "model.generation_head.": "output.head.",
 }  # fmt: skip
 WANTED = ("decoder.", "post_quant_conv.", "quantize.")
-to_pixels = truncated
-sizes = partial(codes.sizes, FAMILY)
+sizes = partial(llama.sizes_of, FAMILY)
+shape = partial(llama.shape_of, FAMILY, 16)
 
 
 class Generation(nn.Module):
@@ -62,59 +62,42 @@ class Generation(nn.Module):
         return self.aligner(self.embed.weight)
 
 
-def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens in a row of a picture, pixels of its side."""
-    return codes.shape(sizes(manifest), 16)
-
-
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
     """The configuration's `network` from a folder, which says the pixels itself; what stands in FAMILY["sizes"] is left
     out."""
-    c = folders.config(folder, *KIND)
+    c = llama.read_config(folder, *KIND)
     side = c.vision_config.image_size // c.vision_config.patch_size
-    found = {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side}
-    return {key: value for key, value in found.items() if value != FAMILY["sizes"][key]}
+    network = {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side}
+    return {key: value for key, value in network.items() if value != FAMILY["sizes"][key]}
 
 
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
+    """One network: "net" or "vq", which is transformers' without its encoder; ParityError for a folder that does not
+    hold it whole."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    config = folders.config(folder, *KIND)
-    own = (config.vq_config.num_embeddings, config.vq_config.num_patches, config.vq_config.num_patches)
-    if own != (s["vocab"], s["rows"], s["columns"]):
-        raise ParityError(f"{folder}: {own[0]} codes, {own[1]} x {own[2]} a picture; network says others: {s}")
+    config = llama.read_config(folder, *KIND)
+    codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
+    if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
+        raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")
 
     def language(name: str) -> str | None:
         return next((to + name.removeprefix(at) for at, to in PREFIX.items() if name.startswith(at)), None)
 
     def vision(name: str) -> str | None:
-        inner = folders.stripped(name, ("model.vqmodel.",))
+        inner = llama.stripped(name, ("model.vqmodel.",))
         return inner if inner is not None and inner.startswith(WANTED) else None
 
+    def tokenizer() -> Any:
+        from transformers import JanusVQVAE
+
+        net: Any = JanusVQVAE(config.vq_config)
+        del net.encoder, net.quant_conv
+        return net
+
     if part == "net":
-        network = folders.sizes(config.text_config, folder)
-        return folders.fill(lambda: Llama(network, Generation(config.vq_config)), folder, language, device, dtype)
-    vq = folders.fill(lambda: tokenizer(config.vq_config), folder, vision, device, dtype)
-    vq.size = s
-    return vq
-
-
-def tokenizer(config: Any) -> Any:
-    """transformers' picture tokenizer without its encoder."""
-    from transformers import JanusVQVAE
-
-    net: Any = JanusVQVAE(config)
-    del net.encoder, net.quant_conv
-    return net
-
-
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
-    """The token model of a batch of encoded captions; see `prompts`."""
-    s, own = nets["vq"].size, nets["vq"].quantize.embedding.weight
-    forced = codes.grammar(s["rows"], s["columns"], [], [])
-    model = prompts.conditioned(nets["net"], inputs, guided, forced, s["columns"], fast)
-    model.raw_codebook, model.codebook = own, F.normalize(own, dim=-1)
-    return model
+        c = llama.llama_config(config.text_config, folder)
+        return llama.fill(lambda: Llama(c, Generation(config.vq_config)), folder, language, device, dtype)
+    return llama.with_sizes(llama.fill(tokenizer, folder, vision, device, dtype), s)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
@@ -123,19 +106,18 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
-    """Indicators bool [G, V] of codes that look alike."""
-    return codes.groups(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1), nets["vq"].size["vocab"])
+    """Indicators bool [G, V] of codes that look alike, by their direction."""
+    return above_median(F.normalize(nets["vq"].quantize.embedding.weight, dim=-1))
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     """Captions to what `condition` takes of a batch. The unconditional row is the prompt with padding for every word
     between its first token and its last, and attends to it."""
     folder = Path(manifest["files"]["model"])
-    words = folders.tokenizer(folder)
-    start, padding, *image = folders.names(words.get_vocab(), (START, PAD, BEGIN, END, IMAGE), folder)
-    around = ([start], image[:1])
-    encoded = prompts.encoder(
-        words, frozenset([start, *image]), folder, TEMPLATE, around,
+    words = llama.read_tokenizer(folder)
+    start, padding, *image = llama.ids_of((START, PAD, BEGIN, END, IMAGE), words.get_vocab(), folder).values()
+    encoded = llama.prompt_encoder(
+        words, frozenset([start, *image]), folder, TEMPLATE, ([start], image[:1]),
         lambda prompt: [start, *[padding] * (len(prompt) - 2), image[0]],
     )  # fmt: skip
     return lambda captions: encoded([caption.strip() for caption in captions])

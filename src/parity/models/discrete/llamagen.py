@@ -1,28 +1,35 @@
-"""LlamaGen (Sun et al. 2024), the family: how its networks are read, a batch is conditioned, a picture is decoded.
+"""LlamaGen (Sun et al. 2024), the family: a causal transformer over image tokens behind a caption (or class) prefix,
+and its drafters.
 
-Source: the released `t2i_XL_stage{1,2}_*.pt`, `vq_ds16_t2i.pt` and Flan-T5-XL's encoder. The embedded model is the same
-with other sizes, which the headers of its files say.
+Source: the released `t2i_XL_stage{1,2}_*.pt` and `c2i_*.pt`, whose parameter names and shapes these are, `vq_ds16_*.pt`
+and Flan-T5-XL's encoder. The embedded model is the same with other sizes, which the headers of its files say. Facts
+that a re-implementation must get right:
+
+- the 2-D rotary tables are zero (cosine and sine) at prefix positions, so queries and keys there are zero vectors;
+- caption embeddings are left-padded; padded keys are masked, with the diagonal kept on;
+- the unconditional branch replaces the caption before its projection and keeps the caption's mask.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured, foreign_json
-from parity.base.weights import loaded, shapes
+from parity.base.weights import loaded, shapes, tensors
 from parity.experiment.schema import ModelSpec
 from parity.models.compiling import compiled
 from parity.models.discrete import vq
-from parity.models.discrete.cached import Cached, LlamaGen, a_pass
-from parity.models.discrete.eagle import CaptionedDrafter, EagleDrafter, FeatureDrafter, released
-from parity.models.discrete.t5 import Encoder, read_encoder
-from parity.models.discrete.transformer import LlamaGenConfig, Transformer
+from parity.models.discrete.cached import Cached, DrafterNet, EagleDrafter, Pass, Remember, Seen, a_pass
+from parity.models.discrete.protocol import Encoder
+from parity.models.discrete.t5 import read_encoder
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "files": ("transformer", "vq", "text"),
@@ -44,6 +51,242 @@ TENSORS = {  # by which a published file is known for what it is
 }
 COMPUTED = ("freqs_cis",)  # in some files, and computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
+WIDE = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class LlamaGenConfig:
+    vocab: int = 16384
+    dim: int = 1280
+    layers: int = 36
+    heads: int = 20
+    grid: int = 16  # tokens a side
+    prefix: int = 120  # caption positions (1 for a class)
+    caption_dim: int = 2048  # width of the text encoder; 0 for a class-conditional model
+    classes: int = 0
+    multiple_of: int = 256
+    rope_base: float = 10000.0
+    eps: float = 1e-5
+
+    @property
+    def hidden(self) -> int:
+        wanted = int(2 * 4 * self.dim / 3)
+        return -(-wanted // self.multiple_of) * self.multiple_of
+
+
+def rotary_table(c: LlamaGenConfig) -> Tensor:
+    """Cosines and sines [prefix + grid^2, head_dim / 2, 2]: half of the pairs turn with the row, half the column."""
+    half = c.dim // c.heads // 2
+    frequency = c.rope_base ** -(torch.arange(0, half, 2)[: half // 2].float() / half)
+    angle = torch.outer(torch.arange(c.grid).float(), frequency)  # [grid, half / 2]
+    angles = torch.cat([angle[:, None].expand(-1, c.grid, -1), angle[None].expand(c.grid, -1, -1)], -1).flatten(0, 1)
+    image = torch.stack([angles.cos(), angles.sin()], -1)
+    return torch.cat([torch.zeros(c.prefix, *image.shape[1:]), image])
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """x [R, S, H, D] in interleaved pairs, table [R or 1, S, D / 2, 2]."""
+    pairs = x.unflatten(-1, (-1, 2))
+    if x.dtype in WIDE and not torch.compiler.is_compiling():  # the same products, in one op
+        turned = torch.view_as_complex(pairs) * torch.view_as_complex(table)[:, :, None]
+        return torch.view_as_real(turned).flatten(-2)
+    cos, sin = table[:, :, None].unbind(-1)
+    a, b = pairs.unbind(-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        eager = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+        if eager and x.device.type == "cpu" and x.dtype in WIDE:  # torch's sums and products, in half as many ops
+            eps, n = numbers((self.eps, x.shape[-1]), x.dtype)
+            return (x * torch.addcdiv(eps, (x * x).sum(-1, keepdim=True), n).rsqrt_()).mul_(self.weight)
+        return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@lru_cache
+def numbers(values: tuple[float, ...], dtype: torch.dtype) -> list[Tensor]:
+    """Constants of an op on a CPU: to make one costs as much as to use it."""
+    return [torch.tensor(x, dtype=dtype, device="cpu") for x in values]
+
+
+class Attention(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.heads = c.heads
+        self.wqkv, self.wo = nn.Linear(c.dim, 3 * c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
+
+    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
+        h = self.heads
+        made = F.linear(x, self.wqkv.weight).unflatten(-1, (3 * h, -1))
+        turned = rotate(made[:, :, : 2 * h], table)
+        q, k, v = turned[:, :, :h], turned[:, :, h:], made[:, :, 2 * h :]
+        if remember is not None:
+            k, v = remember(k, v)
+        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+        return F.linear(out.transpose(1, 2).flatten(2), self.wo.weight)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.w1, self.w3 = nn.Linear(c.dim, c.hidden, bias=False), nn.Linear(c.dim, c.hidden, bias=False)
+        self.w2 = nn.Linear(c.hidden, c.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.silu(F.linear(x, self.w1.weight)) * F.linear(x, self.w3.weight), self.w2.weight)
+
+
+class Block(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.attention, self.feed_forward = Attention(c), FeedForward(c)
+        self.attention_norm, self.ffn_norm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
+
+    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
+        # `forward` is called by name: a call of a module costs as much as a small product
+        x = x + self.attention.forward(self.attention_norm.forward(x), table, mask, remember)
+        return x + self.feed_forward.forward(self.ffn_norm.forward(x))
+
+
+class CaptionProjection(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(c.caption_dim, c.dim, bias=False), nn.Linear(c.dim, c.dim, bias=False)
+
+    def forward(self, caption: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(caption), approximate="tanh"))
+
+
+class CaptionEmbedder(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.cap_proj = CaptionProjection(c)
+        self.uncond_embedding = nn.Parameter(torch.randn(c.prefix, c.caption_dim) / c.caption_dim**0.5)
+
+    def forward(self, caption: Tensor, dropped: Tensor) -> Tensor:
+        """caption [R, prefix, caption_dim]; rows in `dropped` [R] bool become unconditional."""
+        caption = torch.where(dropped[:, None, None], self.uncond_embedding, caption)
+        return self.cap_proj(caption)
+
+
+class ClassEmbedder(nn.Module):
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.classes, self.embedding_table = c.classes, nn.Embedding(c.classes + 1, c.dim)
+
+    def forward(self, label: Tensor, dropped: Tensor) -> Tensor:
+        """label [R]; rows in `dropped` [R] bool take the last entry, the unconditional class."""
+        return self.embedding_table(torch.where(dropped, self.classes, label))[:, None]
+
+
+class Transformer(nn.Module):
+    """The network. `forward` sees whole sequences (training, tests); `cached.Cached` decodes with a cache."""
+
+    table: Tensor
+
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.config = c
+        self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
+        self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
+        self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
+        self.norm, self.output = RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
+        self.register_buffer("table", rotary_table(c), persistent=False)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Heads and width of the keys and values of a position."""
+        return self.config.heads, self.config.dim // self.config.heads
+
+    def forward(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
+        """Logits [B, n + 1, V] of positions 0..n given tokens [B, n]; condition, valid [B, prefix]: the captions."""
+        return self.output(self.features(condition, valid, dropped, tokens))
+
+    def features(self, condition: Tensor, valid: Tensor, dropped: Tensor, tokens: Tensor) -> Tensor:
+        """The hidden states [B, n + 1, dim] that `forward` multiplies with the output matrix."""
+        x = torch.cat([self.cls_embedding(condition, dropped), self.tok_embeddings(tokens)], 1)
+        mask = prefix_mask(valid, x.shape[1])
+        for layer in self.layers:
+            x = layer(x, self.table[None, : x.shape[1]], mask)
+        return self.norm(x[:, self.config.prefix - 1 :])
+
+
+def prefix_mask(valid: Tensor, length: int) -> Tensor:
+    """Causal mask bool [B, 1, length, length] whose padded prefix keys are off, the diagonal on."""
+    i = torch.arange(length, device=valid.device)
+    on = F.pad(valid.bool(), (0, length - valid.shape[1]), value=True)
+    return ((i[None, :] <= i[:, None]) & on[:, None] | (i[None, :] == i[:, None]))[:, None]
+
+
+class FeatureDrafter(DrafterNet):
+    """Ours: it reads the picture alone, by the target's own embeddings."""
+
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), RMSNorm(c.dim, c.eps)
+
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        none = target.prefix_states[:, :0]
+        return Seen(target.embeddings, none, none, none.any(-1), target.net.table[target.net.config.prefix :])
+
+
+class CaptionedDrafter(DrafterNet):
+    """As released for LlamaGen (LANTERN, Jang et al. 2024, and VVS): its own embeddings of tokens, a bias, no norm
+    before attention and none at the end. It reads the caption first, a place for each of its positions but the last,
+    where token 0 stands for words; the released code masks no padding there."""
+
+    def __init__(self, c: LlamaGenConfig):
+        super().__init__()
+        self.tokens, self.fc, self.layer = nn.Embedding(c.vocab, c.dim), nn.Linear(2 * c.dim, c.dim), Block(c)
+        self.norm = nn.Identity()
+        self.layer.register_module("attention_norm", nn.Identity())
+
+    def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
+        words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
+        on = torch.ones_like(words[..., 0], dtype=torch.bool)
+        table = target.net.table[target.net.config.prefix - words.shape[1] :]
+        return Seen(self.tokens.weight, words, target.prefix_states, on, table)
+
+
+NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
+    "embed_tokens.weight": "tokens.weight",
+    "fc.weight": "fc.weight",
+    "fc.bias": "fc.bias",
+    "layers.0.self_attn.o_proj.weight": "layer.attention.wo.weight",
+    "layers.0.mlp.gate_proj.weight": "layer.feed_forward.w1.weight",
+    "layers.0.mlp.up_proj.weight": "layer.feed_forward.w3.weight",
+    "layers.0.mlp.down_proj.weight": "layer.feed_forward.w2.weight",
+    "layers.0.post_attention_layernorm.weight": "layer.ffn_norm.weight",
+}
+MERGED = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
+
+
+def released(file: Path, said: Mapping[str, Any], target: LlamaGenConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A released drafter's tensors under the names here, and its sizes, for a target; ParityError where they do not
+    fit. said: its config.json."""
+    stored = dict(tensors(file, dtype=None))
+    odd = sorted(name for name in set(stored) ^ {*NAMES, *MERGED} if "rotary_emb" not in name)
+    if odd:
+        problem = "lacks" if odd[0] not in stored else "has"
+        raise ParityError(f"{file}: not a drafter of one layer as released for LlamaGen: {problem} {odd[0]}")
+    dim = stored["fc.weight"].shape[0]
+    c = LlamaGenConfig(**asdict(target) | {"layers": 1, "eps": float(said.get("rms_norm_eps", 1e-6))})
+    sizes = {
+        "width": (dim, target.dim),
+        "codes": (stored["embed_tokens.weight"].shape[0], target.vocab),
+        "heads": (int(said.get("num_attention_heads", target.heads)), target.heads),
+        "hidden width": (stored["layers.0.mlp.gate_proj.weight"].shape[0], c.hidden),
+    }
+    for what, (own, wanted) in sizes.items():
+        if own != wanted:
+            raise ParityError(f"{file}: a drafter of another target: {what} {own}; allowed: {wanted}, as the target's")
+    state = {name: stored[theirs] for theirs, name in NAMES.items()}
+    return state | {"layer.attention.wqkv.weight": torch.cat([stored[name] for name in MERGED])}, asdict(c)
 
 
 def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
@@ -137,7 +380,7 @@ def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:
 
 def groups(nets: dict[str, Any]) -> np.ndarray:
     """Indicators bool [G, V] of codes that look alike."""
-    return nets["vq"].quantize.groups()
+    return vq.above_median(nets["vq"].quantize.codes)
 
 
 def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
@@ -153,3 +396,17 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
     if classes := sizes(manifest).classes:
         return partial(labels, classes=classes)
     return read_encoder(Path(manifest["files"]["text"]), sizes(manifest).prefix, device)
+
+
+def LlamaGen(
+    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, read: Pass | None = None
+) -> Cached:
+    """The token model of LlamaGen's conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; the
+    unconditional row keeps the caption's mask. For `returns` and `read` see `Cached`."""
+    dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
+    if guided:
+        condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
+        dropped = torch.cat([dropped, ~dropped])
+    forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
+    prefix, embeddings = net.cls_embedding(condition, dropped), net.tok_embeddings.weight
+    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, read=read)

@@ -22,9 +22,13 @@ importing it, and says by these functions how its manifest (`parity.models.fetch
     to_pixels(pictures) -> uint8 [n, H, W, 3]                                 if it has a rounding of its own
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model is conditioned on, a row each
 
 
 class TokenModel(Protocol):
@@ -104,3 +108,13 @@ class DraftedModel(TokenModel, Protocol):
 
     @property
     def drafter(self) -> Drafter: ...
+
+
+def ancestors(parents: Tensor) -> Tensor:
+    """parents [B, S], -1 for none, to bool [B, S, S]: whether the second node is the first, or one that it follows."""
+    S = parents.shape[1]
+    reached = torch.eye(S, device=parents.device).repeat(len(parents), 1, 1)
+    reached.scatter_add_(2, parents.clamp(min=0)[..., None], (parents >= 0).float()[..., None])
+    for _ in range((S - 1).bit_length()):  # each squaring doubles the reach
+        reached = (reached @ reached).clamp_(max=1)
+    return reached > 0

@@ -4,6 +4,7 @@ Source: Sun et al. 2024 (LlamaGen), sec. 3.1; the parameter names are those of t
 The embedded tokenizer is the same module with fewer channels and two down-samplings in place of four.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import configured, header
 from parity.base.weights import loaded, shapes
+
+MIDDLE = ("block_1", "attn_1", "block_2")  # of latent diffusion's layout
 
 
 @dataclass(frozen=True)
@@ -151,11 +154,6 @@ class Codebook(nn.Module):
         """The codes as they are used, [V, code_dim]: rows of unit length."""
         return F.normalize(self.embedding.weight, dim=-1)
 
-    def groups(self, dimensions: int = 8) -> np.ndarray:
-        """Indicators bool [G, V], G <= dimensions: whether a code's k-th coordinate is above its median."""
-        first = self.codes.detach().cpu().numpy()[:, :dimensions]
-        return (first > np.median(first, axis=0)).T
-
 
 class VQ(nn.Module):
     """Pictures [B, 3, H, W] in [-1, 1] to tokens [B, h*w] (raster order) and back."""
@@ -181,6 +179,22 @@ class VQ(nn.Module):
 
     def decode_latents(self, codes: Tensor) -> Tensor:
         return self.decoder(self.post_quant_conv(codes.permute(0, 3, 1, 2)))
+
+
+def above_median(codes: Tensor) -> np.ndarray:
+    """Indicators bool [G, V], G <= 8, of codes [V, D] that look alike: whether a code's k-th coordinate is above its
+    median."""
+    first = codes.detach().float().cpu().numpy()[:, :8]
+    return (first > np.median(first, axis=0)).T
+
+
+def diffusion_name(name: str, levels: int) -> str:
+    """A parameter's name here by that in latent diffusion's layout (Meta's, MAR's), where a decoder's levels are
+    numbered from the finest."""
+    name = re.sub(r"mid\.(block_1|attn_1|block_2)\.", lambda m: f"mid.{MIDDLE.index(m[1])}.", name)
+    name = re.sub(r"encoder\.down\.(\d)\.", r"encoder.conv_blocks.\1.", name)
+    name = re.sub(r"decoder\.up\.(\d)\.", lambda m: f"decoder.conv_blocks.{levels - 1 - int(m[1])}.", name)
+    return re.sub(r"(conv_blocks\.\d)\.block\.", r"\1.res.", name)
 
 
 def side_of(tokens: int) -> int:
