@@ -23,7 +23,7 @@ import yaml
 from parity.equality.targets.discrete import targets
 from parity.experiment import cells as C
 from parity.experiment import checks, paths
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from parity.base.errors import ParityError
-from parity.experiment import cells, checks, config_overlay, options, paths, pins, prompts, weights
+from parity.experiment import cells, checks, config_overlay, options, paths, pins, prompt_files, weights
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +110,7 @@ def read(raw: dict[str, Any]) -> int:
     )
     config = config_overlay.scaled(checks.load(ready))
     checks.check_sources(config, sorted((ROOT / "workflow/published").glob("*.csv")))
-    asked = prompts.read_prompts(config.image.prompts, most=checks.most_words(config)) if config.image else []
+    asked = prompt_files.read_prompts(config.image.prompts, most=checks.most_words(config)) if config.image else []
     found = cells.cells(config, asked)
     for task in cells.text_tasks(config):
         embedded = weights.models(config, "anysubset")[task["model"]].source == "embedded"

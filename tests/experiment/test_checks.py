@@ -14,7 +14,7 @@ from parity.experiment import checks, json_schema, weights
 from parity.experiment.cells import cells, text_tasks
 from parity.experiment.json_schema import schema
 from parity.experiment.options import KINDS
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
 
 ROOT = Path(__file__).parents[2]

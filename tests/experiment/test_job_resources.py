@@ -3,7 +3,7 @@
 import yaml
 
 from parity.experiment import cells, checks, job_resources
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import ModelSpec
 from tests.workflow.conftest import EVERY, TINY
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from parity.experiment import cells, checks, config_overlay, pins, stand_in
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_json
 from parity.inputs.__main__ import main
 from parity.inputs.captions import encode
-from parity.inputs.prompts import images, shard
+from parity.inputs.prompt_shards import images, shard
 from parity.models import fetch
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from parity.base.errors import ConfigError, ParityError
 from parity.embedded import tokenizer
-from parity.experiment import prompts
-from parity.experiment.prompt_specs import PromptSpec
+from parity.experiment import prompt_files as prompts
+from parity.experiment.schema import PromptSpec
 
 PARTI = 'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\tsome note\n"a ""red"" cat"\tAnimals\tBasic\t\n'
 COCO = {

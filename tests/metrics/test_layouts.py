@@ -11,8 +11,8 @@ from PIL import Image
 from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays
 from parity.decode.shard_io import NEEDED, write_shard
-from parity.experiment import prompts
-from parity.experiment.prompt_specs import PromptSpec
+from parity.experiment import prompt_files as prompts
+from parity.experiment.schema import PromptSpec
 from parity.metrics import layouts
 from parity.metrics.__main__ import main
 

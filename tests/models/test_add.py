@@ -17,7 +17,7 @@ from parity.base.weights import sha256, tensors
 from parity.decode.discrete import record
 from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.models import add, fetch
 from parity.models.discrete import load as models
 from parity.models.discrete import vq

@@ -15,7 +15,7 @@ from parity.decode.shard_io import write_shard
 from parity.embedded import scenes
 from parity.experiment import checks, layers, paths
 from parity.experiment.cells import Cell, cells, kinds, long_variant, text_tasks, variant
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 
 PROMPTS = [f"a red circle number {i}" for i in range(12)]

@@ -30,7 +30,7 @@ except ModuleNotFoundError as missing:
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
-from parity.experiment import prompts as parity_prompts
+from parity.experiment import prompt_files
 from parity.experiment import (
     checks,
     module_metadata,
@@ -82,12 +82,12 @@ try:
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}
     PROMPTS = (
-        parity_prompts.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT))
+        prompt_files.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT))
         if EXPERIMENT.image
         else []
     )
     if EXPERIMENT.image and checks.most_words(EXPERIMENT):
-        parity_prompts.check_embedded(PROMPTS, EXPERIMENT.image.prompts, drawn=not EXPERIMENT.image.reference)
+        prompt_files.check_embedded(PROMPTS, EXPERIMENT.image.prompts, drawn=not EXPERIMENT.image.reference)
     CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
     TASKS = {t["key"]: t for t in parity_cells.text_tasks(EXPERIMENT)}
     for task in TASKS.values():

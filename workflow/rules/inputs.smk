@@ -13,7 +13,7 @@ if EXPERIMENT.image:
 
     rule shard_prompts:
         input:
-            local(parity_prompts.source(EXPERIMENT.image.prompts)),
+            local(prompt_files.source(EXPERIMENT.image.prompts)),
         output:
             collect(
                 "results/inputs/discrete/{set}/{k}.json", set=PROMPT_SET, k=range(paths.jobs(EXPERIMENT, "discrete"))
@@ -27,7 +27,7 @@ if EXPERIMENT.image:
         params:
             folder=subpath(output[0], parent=True),
             spec=prompt_spec,
-            code=code("parity.base.command", "parity.experiment.validation", "parity.inputs.prompts"),
+            code=code("parity.base.command", "parity.experiment.validation", "parity.inputs.prompt_shards"),
         message:
             "read the prompts"
         shell:

@@ -19,7 +19,7 @@ rule report:
         manifests=list(paths.manifests(EXPERIMENT).values()),
         published=local(PUBLISHED),
         extra=observed,
-        prompts=local(parity_prompts.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),
+        prompts=local(prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),
     output:
         page("report.html", "page", "Report"),
         page("index.html", "page", "Report"),

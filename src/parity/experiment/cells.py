@@ -16,8 +16,7 @@ from parity.base.files import digest, sums
 from parity.experiment import weights
 from parity.experiment.module_metadata import modules
 from parity.experiment.options import KINDS, claim, declaration, needs, on_enumerable, plain, small
-from parity.experiment.prompt_specs import MOST, PromptSpec
-from parity.experiment.schema import Config, TextTasks
+from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
 Condition = tuple[

@@ -14,7 +14,7 @@ from parity.base.files import canonical
 from parity.experiment import study, weights
 from parity.experiment.cells import as_list, cells, kinds
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, TextTasks
 from parity.experiment.validation import brief, validate
 

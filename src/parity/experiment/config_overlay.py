@@ -15,8 +15,7 @@ from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
 from parity.experiment.options import KINDS
-from parity.experiment.prompt_specs import CLASSES
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, PromptSpec, TextSection
+from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # prompts, texts or images that a figure with an error can be made of

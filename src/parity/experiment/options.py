@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from parity.base.errors import ConfigError
-from parity.experiment.config_types import Word
 from parity.experiment.module_metadata import function, modules, outline
+from parity.experiment.schema import Word
 from parity.experiment.validation import validate
 
 KINDS = {

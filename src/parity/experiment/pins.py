@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment.config_types import HUB, OWNER
+from parity.experiment.schema import HUB, OWNER
 
 FILE = Path("pins.yaml")
 HERE = "here:"  # before a path of this machine

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 from parity.base import digests
 from parity.base.errors import ConfigError
 from parity.base.files import digest, foreign_json, header, sums
-from parity.experiment.config_types import HUB, PINNED
 from parity.experiment.module_metadata import PACKAGE, constant, modules
 from parity.experiment.options import KINDS, needs
-from parity.experiment.prompt_specs import NetworkSpec, PromptSpec
-from parity.experiment.schema import Config, ModelSpec
+from parity.experiment.schema import HUB, PINNED, Config, ModelSpec, NetworkSpec, PromptSpec
 
 ROOT = PACKAGE / "embedded/weights"
 EMBEDDED = ROOT / "discrete"

@@ -14,9 +14,9 @@ from parity.base.files import read_json
 
 
 def write_prompts(a: argparse.Namespace) -> None:
-    from parity.experiment.prompt_specs import PromptSpec
+    from parity.experiment.schema import PromptSpec
     from parity.experiment.validation import validate
-    from parity.inputs.prompts import write
+    from parity.inputs.prompt_shards import write
 
     spec = validate(PromptSpec, a.spec, "image.prompts")
     write(spec, a.out)

@@ -19,7 +19,7 @@ from typing import Any
 
 from parity.base.errors import ConfigError
 from parity.embedded import stories
-from parity.experiment.prompt_specs import MOST
+from parity.experiment.schema import MOST
 
 COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a column with one of two names
     "infilling": ("text",),

@@ -8,8 +8,8 @@ import numpy as np
 
 from parity.base.errors import ParityError
 from parity.decode.shard_io import read_rows, read_shard
-from parity.experiment.prompt_specs import PromptSpec
-from parity.experiment.prompts import every
+from parity.experiment.prompt_files import every
+from parity.experiment.schema import PromptSpec
 from parity.experiment.validation import validate
 from parity.metrics.layouts import exported, keep
 

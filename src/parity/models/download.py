@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from parity.base.digests import INDICES, KINDS, parts
 from parity.base.errors import ParityError
-from parity.experiment.config_types import PINNED
+from parity.experiment.schema import PINNED
 
 T = TypeVar("T")
 BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer

@@ -15,9 +15,7 @@ from parity.base.errors import ParityError
 from parity.base.files import header, sums
 from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
 from parity.experiment import checks, weights
-from parity.experiment.config_types import PINNED
-from parity.experiment.prompt_specs import NetworkSpec
-from parity.experiment.schema import ContinuousSection, ModelSpec
+from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec
 from parity.experiment.validation import validate
 from parity.models.download import at_hand, download
 

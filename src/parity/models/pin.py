@@ -19,7 +19,7 @@ from parity.base.digests import KINDS, of_several, sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
-from parity.experiment.config_types import PINNED
+from parity.experiment.schema import PINNED
 from parity.models.download import download, refused
 
 

@@ -35,7 +35,7 @@ from parity.experiment.cells import (
     variant_key,
 )
 from parity.experiment.options import KINDS
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, FigureSpec
 from parity.experiment.study import measures
 from parity.metrics.statistics import compare

@@ -4,8 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from parity.base.files import write_json
-from parity.experiment.prompt_specs import PromptSpec
-from parity.experiment.prompts import read_prompts
+from parity.experiment.prompt_files import read_prompts
+from parity.experiment.schema import PromptSpec
 
 
 def images(prompts: list[str], repeats: int) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ConfigError, ParityError
-from parity.experiment.prompt_specs import CLASSES, PromptSpec
+from parity.experiment.schema import CLASSES, PromptSpec
 
 PLACES = 24  # tokens that the embedded model reads, its end token among them
 EXAMPLE = "a large striped red circle left of a small blue square on a cloudy green background"
