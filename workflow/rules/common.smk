@@ -60,6 +60,8 @@ def workflow_file(name):
     return shipped(name) if not ROOT.is_dir() or os.path.exists(ROOT / name) else name
 
 
+ONLY = str(config.pop("only", None) or "").replace(",", " ").split()  # of the field: no part of the experiment
+
 if not config_overlay.stands_alone(workflow.overwrite_configfiles if MAIN else [], {} if MAIN else config):
 
     configfile: next((name for name in ("config.yaml", "config/config.yaml") if Path(name).exists()), shipped("config.yaml"))
@@ -71,7 +73,7 @@ PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # 
 
 try:
     machine.check_place(ROOT)
-    said = workflow.config_settings.config if MAIN else {}
+    said = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
     given_here = config_overlay.located(config_overlay.overlaid(config, said), workflow_file)
     checks.refuse_old_form(given_here)
     ready = pins.filled(

@@ -1,0 +1,248 @@
+"""The field: public implementations under judgement, a folder each (field/README.md says what stands in one).
+
+    python field/frame.py models --out DIR                  tiny checkpoints and their laws, by this Python (torch)
+    python field/frame.py environment NAME --out FILE       its virtual environment and its clone, made once
+    python field/frame.py judge NAME --environment FILE --models DIR --out FILE      every case, its reproduction
+
+An implementation runs in an environment of its own. What cannot be installed, crashes or hangs is a row that says so.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FIELD = Path(__file__).resolve().parent
+ROOT = FIELD.parent
+KEYS = {
+    "title", "url", "claim", "level", "python", "packages", "repository", "commit", "minutes", "cases", "where", "note",
+    "environment",
+}  # fmt: skip
+LEVELS, CLAIMS = ("sampler", "verifier"), ("lossless", "lossy")
+INSTALLING = 3600  # seconds that an installation may take
+CERTIFIER = ["numpy", "scipy"]  # what parity_certify needs; its code is found by PYTHONPATH
+
+
+class FieldError(Exception):
+    """A folder that is none, in one line."""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """field.yaml with every default filled in; FieldError that names the key."""
+    found = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or (unknown := set(found) - KEYS):
+        raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
+    found = {
+        "title": folder.name,
+        "url": "",
+        "packages": [],
+        "minutes": 5,
+        "cases": {"default": {}},
+        "note": "",
+    } | found
+    found = {"where": "", "repository": "", "commit": "", "environment": {}, "claim": "lossless"} | found
+    found["python"] = str(found.get("python") or f"{sys.version_info.major}.{sys.version_info.minor}")
+    for name, case in found["cases"].items():
+        case = {"level": found.get("level"), "claim": found["claim"], "options": {}} | (case or {})
+        found["cases"][name] = case
+        for key, allowed in {"level": LEVELS, "claim": CLAIMS}.items():
+            if case[key] not in allowed:
+                raise FieldError(f"{folder.name}: {name}: {key} {case[key]!r}; allowed: {', '.join(allowed)}")
+    if bool(found["repository"]) != bool(found["commit"]):
+        raise FieldError(f"{folder.name}: repository and commit: one of them; allowed: both, or neither")
+    return found
+
+
+def key(about: dict[str, Any]) -> str:
+    """Folders with the same Python and packages share an environment."""
+    return hashlib.sha256(json.dumps([about["python"], about["packages"]]).encode()).hexdigest()[:8]
+
+
+def run(command: list[str], log: Path, seconds: float, **more: Any) -> str:
+    """Run a command, its output added to the log: "" or what went wrong, in one line."""
+    with log.open("ab") as stream:
+        stream.write(f"\n$ {' '.join(command)}\n".encode())
+        stream.flush()
+        try:
+            code = subprocess.run(
+                command, stdout=stream, stderr=stream, timeout=seconds, check=False, **more
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"stopped after {seconds / 60:.1f} minutes"
+        except OSError as error:
+            return str(error)
+    return "" if code == 0 else f"exit code {code}: {last_line(log)}"
+
+
+def last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines[-40:] if "error" in line.lower()]
+    return (errors or lines or [""])[-1][:300]
+
+
+def make_environment(about: dict[str, Any], folder: Path, log: Path) -> str:
+    """The virtual environment, made by uv where there is one: "" or why it could not be."""
+    if (folder / "whole").exists():
+        return ""
+    shutil.rmtree(folder, ignore_errors=True)
+    python, wanted = folder / "bin/python", [*about["packages"], *CERTIFIER]
+    uv = shutil.which("uv")
+    if uv:
+        commands = [[uv, "venv", "-q", "--python", about["python"], str(folder)]]
+        commands += [[uv, "pip", "install", "-q", "--no-config", "--python", str(python), *wanted]]
+    else:
+        own = shutil.which(f"python{about['python']}") or sys.executable
+        commands = [[own, "-m", "venv", str(folder)], [str(python), "-m", "pip", "install", "-q", *wanted]]
+    for command in commands:
+        if problem := run(command, log, INSTALLING):
+            return problem
+    (folder / "whole").touch()
+    return ""
+
+
+def clone(about: dict[str, Any], folder: Path, log: Path) -> str:
+    """The repository at its commit: "" or why there is none."""
+    if (folder / ".git/whole").exists():
+        return ""
+    shutil.rmtree(folder, ignore_errors=True)
+    commands = [["git", "clone", "-q", "--no-checkout", about["repository"], str(folder)]]
+    commands += [["git", "-C", str(folder), "checkout", "-q", about["commit"]]]
+    for command in commands:
+        if problem := run(command, log, INSTALLING):
+            return problem
+    (folder / ".git/whole").touch()
+    return ""
+
+
+def prepare(name: str, out: Path) -> dict[str, Any]:
+    """Make the environment and the clone of an implementation; what was made, or the error."""
+    about, begin, log = read(folder_of(name)), time.monotonic(), out.with_suffix(".log")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    found: dict[str, Any] = {"python": sys.executable, "repository": "", "error": "", "log": str(log)}
+    if about["packages"]:
+        folder = out.parent.parent / "environments" / key(about)
+        found["python"] = str((folder / "bin/python").absolute())
+        found["error"] = make_environment(about, folder, log)
+    if about["repository"] and not found["error"]:
+        folder = out.parent.parent / "repositories" / f"{name}-{about['commit'][:8]}"
+        found["repository"] = str(folder.absolute())
+        found["error"] = clone(about, folder, log)
+    return found | {"minutes": (time.monotonic() - begin) / 60}
+
+
+def folder_of(name: str) -> Path:
+    return Path(os.environ.get("PARITY_FIELD", FIELD)) / name
+
+
+def in_environment(environment: dict[str, Any], about: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """How a process of the implementation is started: alone, on few threads, with its own packages."""
+    paths = [str(ROOT / "certify/src"), environment["repository"]]
+    more = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
+    more |= {"REPOSITORY": environment["repository"], "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
+    return {"env": kept | more | {k: str(v) for k, v in about["environment"].items()}, "cwd": folder}
+
+
+def judge_case(
+    name: str, case: str, about: dict[str, Any], environment: dict[str, Any], models: Path, out: Path
+) -> dict:
+    """The row of one case, made by field/case.py in the implementation's environment."""
+    own, begin = about["cases"][case], time.monotonic()
+    plain = re.sub(r"[^\w.-]+", "-", case)
+    log, result = out.with_name(f"{plain}.log"), out.with_name(f"{plain}.json")
+    log.write_bytes(b"")
+    result.unlink(missing_ok=True)
+    row = {"case": case, "level": own["level"], "claim": own["claim"], "options": own["options"], "log": str(log)}
+    error = environment["error"] and f"not installed: {environment['error']}"
+    if not error:
+        command = [environment["python"], str(FIELD / "case.py"), str(folder_of(name).resolve()), json.dumps(own)]
+        command += [str(models.resolve()), str(result.resolve())]
+        work = out.parent.resolve() / "work"
+        work.mkdir(exist_ok=True)
+        error = run(command, log, 60 * own.get("minutes", about["minutes"]), **in_environment(environment, about, work))
+        if not error and not result.exists():
+            error = "no result was written"
+    row |= {"error": error, "minutes": round((time.monotonic() - begin) / 60, 2)}
+    return row | ({} if error else json.loads(result.read_text()))
+
+
+def reproduce(name: str, about: dict[str, Any], environment: dict[str, Any], out: Path) -> dict[str, Any]:
+    """What the stand-alone reproduction prints: exit code 1 where the fault shows, 0 where it does not."""
+    script, log = folder_of(name).resolve() / "reproduce.py", out.with_name("reproduce.log")
+    if not script.exists() or environment["error"]:
+        return {}
+    log.write_bytes(b"")
+    how = in_environment(environment, about, out.parent)
+    how["env"]["PYTHONPATH"] = environment["repository"]  # nothing of ours
+    problem = run([environment["python"], str(script)], log, 60 * about["minutes"], **how)
+    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1][:400]
+    return {"shows": problem.startswith("exit code 1"), "prints": said, "log": str(log)}
+
+
+def judge(name: str, environment: dict[str, Any], models: Path, out: Path) -> dict[str, Any]:
+    about = read(folder_of(name))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = [judge_case(name, case, about, environment, models, out) for case in about["cases"]]
+    found = {k: about[k] for k in ("title", "url", "packages", "repository", "commit", "where", "note")}
+    versions = next((row["versions"] for row in rows if "versions" in row), {})
+    found |= {"name": name, "date": date.today().isoformat(), "versions": versions, "rows": rows}
+    for row in rows:
+        row.pop("versions", None)
+    found["environment"] = {k: environment[k] for k in ("error", "log")}
+    return found | {"reproduction": reproduce(name, about, environment, out)}
+
+
+def write_models(out: Path) -> None:
+    """A tiny Llama, two draft models (one with a tokenizer of its own), and the Llama's law behind short and long
+    prompts."""
+    import numpy as np
+    from parity_certify import models
+    from parity_certify.adapters import transformers
+
+    if not (out / "llama/config.json").is_file():
+        models.write("llama", out / "llama", head_dim=32)
+        models.write_companions(out / "llama", out)
+    model, prompts = transformers.load(out / "llama"), np.random.default_rng(0)
+    for length in (3, 10):
+        own = prompts.integers(4, size=(2, length))
+        law = transformers.law(model, own, 3)
+        np.savez(out / f"law-{length}.npz", prompts=own, tables=law.tables)
+
+
+def write(out: Path, value: Any) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("models", "environment", "judge"))
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--environment", type=Path)
+    parser.add_argument("--models", type=Path, default=Path("results/field/models"))
+    a = parser.parse_args()
+    try:
+        if a.step == "models":
+            write_models(a.out)
+        elif a.step == "environment":
+            write(a.out, prepare(a.name, a.out))
+        else:
+            write(a.out, judge(a.name, json.loads(a.environment.read_text()), a.models, a.out))
+    except FieldError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""The page of the field, and docs/field.md, of the verdicts as they were written; nothing here is typed by hand.
+
+python field/page.py --out FILE.html        rows run here (results/field), the others as they came with the repository
+python field/page.py --keep NAME ...        copy their verdicts into field/ and write docs/field.md anew
+"""
+
+import argparse
+import json
+import os
+import shutil
+from html import escape
+from pathlib import Path
+from typing import Any
+
+FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
+RESULTS = Path("results/field")
+ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
+NOT_SAID = (
+    "*Certified* says: on tiny models of four tokens, on CPU kernels, in float32, behind these prompts, at these "
+    "settings, the total variation between what was drawn and the model's law is below the bound, with 95 % "
+    "confidence. It does not say anything of other settings, lengths, devices, precisions, or of what surrounds a "
+    "verifier that was called alone: an engine can apply a temperature wrongly around a verifier that is right. Faults smaller than the "
+    "bound are not seen; drafts drawn in bfloat16 against laws in float32, for one, differ by less than a thousandth."
+)
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
+table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.4rem .5rem;text-align:left;
+vertical-align:top}th{cursor:pointer}pre{background:#f5f5f5;padding:.75rem;overflow:auto;white-space:pre-wrap}
+.lossy{color:#b71c1c;font-weight:600}.certified{color:#1b5e20;font-weight:600}.note{color:#555}
+dl{display:grid;grid-template-columns:10rem auto;margin:.5rem 0}dd{margin:0}"""
+SCRIPT = """document.querySelectorAll('th').forEach((th,i)=>{const sort=()=>{const body=document.querySelector('tbody');
+const up=th.dataset.up!=='1';th.dataset.up=up?'1':'0';const of=r=>r.cells[i].dataset.sort||r.cells[i].textContent;
+[...body.rows].sort((a,b)=>of(a).localeCompare(of(b),'en',{numeric:true})*(up?1:-1)).forEach(r=>body.append(r))};
+th.onclick=sort;th.onkeydown=e=>{if(e.key==='Enter')sort()}})"""
+
+
+def verdict_files(kept_only: bool) -> list[Path]:
+    """The verdict of each folder: the one made here, else the one that came with the repository."""
+    found = []
+    for folder in sorted(f.parent for f in FIELD.glob("*/field.yaml")):
+        places = (
+            [folder / "verdict.json"]
+            if kept_only
+            else [RESULTS / folder.name / "verdict.json", folder / "verdict.json"]
+        )
+        found += [place for place in places if place.is_file()][:1]
+    return found
+
+
+def read_rows(files: list[Path]) -> list[dict[str, Any]]:
+    """A row a case, with what its folder says of all of them."""
+    rows = []
+    for file in files:
+        one = json.loads(file.read_text(encoding="utf-8"))
+        for row in one["rows"]:
+            kind = "not run" if "verdict" not in row else "inconclusive" if row["error"] else row["verdict"]["kind"]
+            rows.append(row | {"of": one, "kind": kind})
+    return sorted(
+        rows, key=lambda r: (ORDER.index(r["kind"]), r["claim"] != "lossless", r["level"], r["of"]["title"].lower())
+    )
+
+
+def version(one: dict[str, Any]) -> str:
+    if one["repository"]:
+        return one["commit"][:7]
+    name, _, number = (one["packages"] or [""])[0].partition("==")
+    return number or one["versions"].get(name.partition("[")[0], "")
+
+
+def words(row: dict[str, Any]) -> str:
+    """The verdict in a few words."""
+    if row["kind"] == "not run":
+        return "not run"
+    if row["error"]:
+        return "inconclusive"
+    v = row["verdict"]
+    if v["kind"] == "lossy":
+        size = (
+            ""
+            if v["estimate"] is None
+            else f", TV {v['estimate']:.3f} ({v['interval'][0]:.3f} to {v['interval'][1]:.3f})"
+        )
+        return ("lossy by design" if row["claim"] == "lossy" else "lossy") + size
+    return v["words"] + (f", TV ≤ {v['bound']:.3f}" if v["kind"] in ("certified", "consistent") else "")
+
+
+def accepted(row: dict[str, Any]) -> str:
+    if row.get("drafted") is None:
+        return ""
+    return f"{row['accepted']:,} of {row['drafted']:,}"
+
+
+def sequences(row: dict[str, Any]) -> str:
+    return ", ".join(f"{n:,}" for n in row.get("n") or [])
+
+
+def sentences(rows: list[dict[str, Any]]) -> list[str]:
+    """What a reader can quote."""
+    ran = [r for r in rows if r["kind"] != "not run"]
+    names = {r["of"]["name"] for r in ran}
+    right = [r for r in ran if r["kind"] in ("certified", "consistent")]
+    faults = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossless"]
+    design = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossy"]
+    faulty = sorted({r["of"]["title"] for r in faults}, key=str.lower)
+    bounds = [r["verdict"]["bound"] for r in right]
+    best = f", to within a total variation of {min(bounds):.3f} to {max(bounds):.3f}" if bounds else ""
+    found = [
+        f"{len(names)} public implementations of fast sampling were run in {len(ran)} settings: in {len(right)} "
+        f"nothing was found that tells their samples from the model's law{best}, and {len(design)} are lossy by design."
+    ]
+    if faults:
+        found.append(
+            f"In {len(faults)} settings an implementation that claims to be lossless is not ({', '.join(faulty)}); "
+            "each was rejected on two seeds."
+        )
+    else:
+        found.append("No implementation that claims to be lossless was found to be lossy.")
+    found.append(
+        "Nothing here speaks of a model's quality or of speed, and a certified row speaks of its setting alone."
+    )
+    return found
+
+
+def facts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a row opens to."""
+    one, found = row["of"], []
+    options = ", ".join(f"{k} = {v}" for k, v in row["options"].items()) or "defaults"
+    found.append(("Setting", options))
+    if row.get("error"):
+        found += [("Why not", row["error"]), ("Log", row["log"])]
+    if "verdict" in row:
+        v = row["verdict"]
+        found += [("Verdict", f"{v['words']}: {v['reason']}"), ("Tested", "; ".join(v["tested"]))]
+        found += [("Not tested", "; ".join(v["untested"])), ("Sequences", sequences(row))]
+        found += [("Seeds", ", ".join(map(str, row["seeds"]))), ("Drafts accepted", accepted(row) or "not told")]
+        if row.get("detectable"):
+            found.append(("Would be found", f"a total variation of {row['detectable']:.3f} or more"))
+        controls = row["controls"]
+        found.append(
+            ("Controls", f"a correct sampler: {controls['right']}; this one, told other laws: {controls['wrong']}")
+        )
+    found += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
+    found.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
+    found += [("Note", one["note"])]
+    if row["kind"] == "lossy" and row["claim"] == "lossless":
+        again = one["reproduction"]
+        shows = "shows the fault" if again.get("shows") else "does not show the fault"
+        found += [("Where", one["where"])]
+        found += [("Reproduction", f"field/{one['name']}/reproduce.py {shows}: {again['prints']}")] if again else []
+    found.append(("Again", f"snakemake --cores all field --config only={one['name']}"))
+    return [(k, x) for k, x in found if x]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """One self-contained page."""
+    heads = "".join(
+        f"<th tabindex='0'>{h}</th>" for h in ("Implementation", "Version", "Kind", "Verdict", "Drafts", "Run")
+    )
+    body = ""
+    for r in rows:
+        one = r["of"]
+        inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in facts(r))
+        files = [FIELD / one["name"] / name for name in ("reproduce.py", "report.md")]
+        if r["kind"] == "lossy" and r["claim"] == "lossless":
+            inner = f"<dl>{inner}</dl>" + "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
+        else:
+            inner = f"<dl>{inner}</dl>"
+        title = escape(f"{one['title']}: {r['case']}")
+        sort = f"{ORDER.index(r['kind'])}{int(r['claim'] != 'lossless')}"
+        body += f"<tr><td><details><summary>{title}</summary>{inner}</details></td><td>{escape(version(one))}</td>"
+        body += (
+            f"<td>{r['level']}</td><td data-sort='{sort}' class='{r['kind'].replace(' ', '-')}'>{escape(words(r))}</td>"
+        )
+        body += f"<td>{accepted(r)}</td><td>{one['date']}</td></tr>\n"
+    said = "".join(f"<p>{escape(s)}</p>" for s in sentences(rows))
+    limits = escape(NOT_SAID).replace("*Certified*", "<em>Certified</em>")
+    head = "<!doctype html><html lang='en'><meta charset='utf-8'><title>The field, judged</title>"
+    head += f"<style>{STYLE}</style><h1>Which public implementations draw from the model's law?</h1>"
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{head}{said}{table}<h2>What “certified” does not say</h2><p>{limits}</p><script>{SCRIPT}</script></html>\n"
+
+
+def document(rows: list[dict[str, Any]]) -> str:
+    """docs/field.md."""
+    lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
+    lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
+    lines += [f"- {s}" for s in sentences(rows)]
+    heads = ("implementation", "case", "version", "kind", "verdict", "sequences", "drafts accepted", "run")
+    lines += ["", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for r in rows:
+        one = r["of"]
+        name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
+        cells = [name, f"`{r['case']}`", version(one), r["level"], words(r), sequences(r), accepted(r), one["date"]]
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    faults = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossless"]
+    lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
+    for name in dict.fromkeys(r["of"]["name"] for r in faults):
+        own = [r for r in faults if r["of"]["name"] == name]
+        one = own[0]["of"]
+        again = one["reproduction"].get("prints", "")
+        lines.append(
+            f"- **{one['title']}** ({'; '.join(r['case'] for r in own)}). {one['where']} {one['note']}".rstrip()
+        )
+        if again:
+            lines.append(f"  `python field/{name}/reproduce.py`: `{again}`")
+    silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
+    lines += ["", "## What gave no verdict", ""] if silent else []
+    lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]
+    lines += ["", '## What "certified" does not say', "", NOT_SAID, "", "## Again", "", "```"]
+    lines += ["snakemake --cores all field                      # everything: hours, and tens of GB of environments"]
+    lines += ["snakemake --cores all field --config only=vllm   # one of them", "```", ""]
+    return "\n".join(lines)
+
+
+def keep(name: str) -> None:
+    """Take a verdict that was made here into the repository."""
+    shutil.copyfile(RESULTS / name / "verdict.json", FIELD / name / "verdict.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="the page")
+    parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/field.md is written")
+    a = parser.parse_args()
+    if a.keep is not None:
+        for name in a.keep:
+            keep(name)
+        (FIELD.parent / "docs/field.md").write_text(
+            document(read_rows(verdict_files(kept_only=True))), encoding="utf-8"
+        )
+    if a.out:
+        a.out.parent.mkdir(parents=True, exist_ok=True)
+        a.out.write_text(page(read_rows(verdict_files(kept_only=False))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""transformers: `_speculative_sampling` alone, and `generate` with its ways to draft."""
+
+import torch
+from parity_certify.adapters import transformers as generating
+from transformers import generation
+
+
+def verifier(assistant_ensemble_weight=None):
+    """Drafts and logits of one row, as `_assisted_decoding` hands them over."""
+
+    def verify(tokens, q, p):
+        ids, (q, p) = torch.from_numpy(tokens)[None], (torch.from_numpy(x).log().float()[None] for x in (q, p))
+        found, _ = generation.utils._speculative_sampling(ids, q, ids.shape[1], p, assistant_ensemble_weight)
+        return found[0].tolist()
+
+    return verify
+
+
+def sampler(law, models, assistant="llama-assistant", **options):
+    """`generate`, one prompt a call; `assistant`: a folder of a draft model, none to draft without one."""
+    model = generating.load(models / "llama")
+    if assistant:
+        options["assistant_model"] = generating.load(models / assistant)
+    if "other" in assistant:
+        options["tokenizer"] = generating.tokenizer_of(models / "llama")
+        options["assistant_tokenizer"] = generating.tokenizer_of(models / assistant)
+    return generating.Generate(model, law.length, options)

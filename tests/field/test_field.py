@@ -1,0 +1,110 @@
+"""The field's frame: a folder that is right, one that is faulty, ones that crash, hang or cannot be had, and the page."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERIFIER = """
+from parity_certify.verifiers import chain
+
+def verifier(fault=""):
+    return lambda tokens, q, p, rng: chain(tokens, q, p, rng, fault)
+"""
+SAMPLER = """
+import numpy as np
+from parity_certify import Sampled
+
+def sampler(law, models, temperature=1.0, accepted=1):
+    tables = law.tables[0]
+    def sample(prompts, seed):
+        rng, out = np.random.default_rng(seed), np.zeros((len(prompts), 2), dtype=int)
+        out[:, 0] = rng.choice(3, p=tables[0], size=len(out))
+        for row in out:
+            row[1] = rng.choice(3, p=tables[1 + row[0]])
+        return Sampled(out, len(out), accepted)
+    return sample
+"""
+FOLDERS = {
+    "right": ("{level: verifier, shape: batch, n: 2000, margin: 0.2}", VERIFIER),
+    "faulty": ("{level: verifier, shape: batch, n: 2000, options: {fault: residual not subtracted}}", VERIFIER),
+    "sampler": ("{level: sampler, model: table, vocab: 3, length: 2, n: 2000, margin: 0.2}", SAMPLER),
+    "undrafted": ("{level: sampler, model: table, vocab: 3, length: 2, n: 500, options: {accepted: 0}}", SAMPLER),
+    "crashes": ("{level: verifier}", "raise OSError('the <engine> is gone')"),
+    "hangs": ("{level: verifier, minutes: 0.03}", "import time\ntime.sleep(60)"),
+    "missing": ("{level: verifier}", VERIFIER),
+}  # fmt: skip
+
+
+def step(folder: Path, *arguments: object) -> None:
+    environment = {"PARITY_FIELD": str(folder / "field"), "PATH": "/usr/bin:/bin"}
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT / 'certify/src'}"
+    command = [sys.executable, str(ROOT / "field" / str(arguments[0])), *map(str, arguments[1:])]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every toy implementation run, and the page made."""
+    folder = tmp_path_factory.mktemp("toys")
+    (folder / "docs").mkdir()
+    for name, (case, adapter) in FOLDERS.items():
+        own = folder / "field" / name
+        own.mkdir(parents=True)
+        lines = f"title: the {name} one\nminutes: 2\ncases: {{only: {case}}}\n"
+        if name == "missing":
+            lines += "repository: file:///nowhere/at/all\ncommit: abcdef0\n"
+        (own / "field.yaml").write_text(lines)
+        (own / "adapter.py").write_text(adapter)
+        if name == "faulty":
+            (own / "reproduce.py").write_text("import sys\nprint('TV .2 & more')\nsys.exit(1)\n")
+        here = Path("results/field") / name
+        step(folder, "frame.py", "environment", name, "--out", here / "environment.json")
+        step(folder, "frame.py", "judge", name, "--environment", here / "environment.json", "--models",
+             "results/field/models", "--out", here / "verdict.json")  # fmt: skip
+    step(folder, "page.py", "--keep", *FOLDERS, "--out", "field.html")
+    return folder
+
+
+def row_of(folder: Path, name: str) -> dict:
+    found = json.loads((folder / "field" / name / "verdict.json").read_text())
+    assert len(found["rows"]) == 1
+    return found["rows"][0] | {"reproduction": found["reproduction"]}
+
+
+def test_correct_ones_are_not_rejected(judged: Path) -> None:
+    for name in ("right", "sampler"):
+        row = row_of(judged, name)
+        assert (row["error"], row["verdict"]["kind"]) == ("", "certified")
+        assert row["verdict"]["bound"] < 0.2 and row["accepted"] > 0
+        assert row["controls"] == {"right": row["controls"]["right"], "wrong": "lossy"}
+
+
+def test_a_faulty_one_is_rejected_on_two_seeds_and_reproduced(judged: Path) -> None:
+    row = row_of(judged, "faulty")
+    assert (row["error"], row["verdict"]["kind"], row["seeds"]) == ("", "lossy", [0, 1])
+    assert row["verdict"]["interval"][0] > 0
+    assert row["reproduction"]["shows"] and row["reproduction"]["prints"] == "TV .2 & more"
+
+
+def test_no_accepted_draft_is_inconclusive(judged: Path) -> None:
+    assert row_of(judged, "undrafted")["verdict"]["kind"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "name, word", [("crashes", "is gone"), ("hangs", "stopped after"), ("missing", "not installed")]
+)
+def test_what_does_not_run_is_a_row_that_says_so(judged: Path, name: str, word: str) -> None:
+    row = row_of(judged, name)
+    assert word in row["error"] and "\n" not in row["error"] and "verdict" not in row
+
+
+def test_the_page_holds_every_row(judged: Path) -> None:
+    page, document = (judged / "field.html").read_text(), (judged / "docs/field.md").read_text()
+    for name in FOLDERS:
+        assert f"the {name} one" in page and f"the {name} one" in document
+    assert "<engine>" not in page and "&lt;engine&gt;" in page  # escaped
+    assert "src=" not in page and "href=" not in page  # self-contained

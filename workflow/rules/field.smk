@@ -1,0 +1,106 @@
+"""Field: which public implementations draw from the model's law? Nothing asks for this but its target `field`.
+
+REQUIRED INPUTS  field/<name>/field.yaml and adapter.py (field/README.md); the network, for packages and repositories
+OUTPUTS          results/field/<name>/environment.json    its environment and clone, or why there is none
+                 results/field/<name>/verdict.json        a row a case, its reproduction
+                 results/field/field.html                 the page; rows not run here are those of field/<name>/verdict.json
+
+    snakemake field                               every implementation
+    snakemake field --config only=vllm            one again (several: only=vllm,transformers)
+"""
+
+FIELD = sorted(file.parent.name for file in (ROOT / "field").glob("*/field.yaml"))
+ASKED = [name for name in FIELD if not ONLY or name in ONLY]
+if unknown := set(ONLY) - set(FIELD):
+    print(f"error: only: {', '.join(sorted(unknown))}; allowed: {', '.join(FIELD)}", file=sys.stderr)
+    sys.exit(1)
+
+
+rule field_models:
+    output:
+        directory("results/field/models"),
+    log:
+        "logs/field/models.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    params:
+        code=code("parity_certify.models"),
+    message:
+        "make the tiny models of the field"
+    shell:
+        "python field/frame.py models --out {output:q} >{log:q} 2>&1"
+
+
+rule field_environment:
+    input:
+        "field/{name}/field.yaml",
+    output:
+        "results/field/{name}/environment.json",
+    log:
+        "logs/field/{name}/environment.log",
+    wildcard_constraints:
+        name="|".join(FIELD),
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    resources:
+        field_installing=1,
+    message:
+        "install {wildcards.name}"
+    shell:
+        "python field/frame.py environment {wildcards.name} --out {output:q} >{log:q} 2>&1"
+
+
+rule field_judge:
+    input:
+        "field/{name}/field.yaml",
+        "field/{name}/adapter.py",
+        "field/case.py",
+        environment="results/field/{name}/environment.json",
+        models="results/field/models",
+        reproduction=lambda w: [file for file in [f"field/{w.name}/reproduce.py"] if Path(file).exists()],
+    output:
+        "results/field/{name}/verdict.json",
+    log:
+        "logs/field/{name}/verdict.log",
+    wildcard_constraints:
+        name="|".join(FIELD),
+    conda:
+        "../../envs/parity.yaml"
+    threads: 2
+    params:
+        code=code("parity_certify.sampler", "parity_certify.verifier"),
+    message:
+        "judge {wildcards.name}"
+    shell:
+        r"""
+        python field/frame.py judge {wildcards.name} \
+            --environment {input.environment:q} \
+            --models {input.models:q} \
+            --out {output:q} \
+            >{log:q} 2>&1
+        """
+
+
+rule field_page:
+    input:
+        "field/page.py",
+        collect("results/field/{name}/verdict.json", name=ASKED),
+        [file for name in FIELD if name not in ASKED for file in [f"field/{name}/verdict.json"] if Path(file).exists()],
+    output:
+        "results/field/field.html",
+    log:
+        "logs/field/page.log",
+    conda:
+        "../../envs/parity.yaml"
+    threads: 1
+    message:
+        "write the page of the field"
+    shell:
+        "python field/page.py --out {output:q} >{log:q} 2>&1"
+
+
+rule field:
+    input:
+        "results/field/field.html",
