@@ -74,8 +74,8 @@ def check_judges(value: Config) -> None:
             )
     wanted, clip = recipes[value.protocol]["clip"], value.networks.clip
     if clip is not None and wanted and clip.architecture not in ("", wanted):
-        said = f"networks.clip.architecture = {clip.architecture!r}"
-        raise ConfigError(f"{said}: protocol {value.protocol} takes another; allowed: {wanted!r}")
+        where = f"networks.clip.architecture = {clip.architecture!r}"
+        raise ConfigError(f"{where}: protocol {value.protocol} takes another; allowed: {wanted!r}")
     if value.image is not None and value.image.reference and not Path(value.image.reference).exists():
         raise ConfigError(f"image.reference = {value.image.reference!r}: no such folder or file")
     if value.continuous is not None and value.continuous.reference and not Path(value.continuous.reference).exists():

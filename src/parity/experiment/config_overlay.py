@@ -87,16 +87,16 @@ def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
             base[key] = value
 
 
-def overlaid(raw: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with the command line's `--config` over it.
 
     raw   as Snakemake merged it
-    said  what the command line gave, as Snakemake read it
+    command_line  what the command line gave, as Snakemake read it
     """
     check_circles(raw)
     result: dict[str, Any] = {}
-    merge(result, {key: value for key, value in raw.items() if key not in said or key in Config.model_fields})
-    for key, value in said.items():
+    merge(result, {key: value for key, value in raw.items() if key not in command_line or key in Config.model_fields})
+    for key, value in command_line.items():
         more = {key: typed(value)}
         check_circles(more)
         merge(result, placed(key, more[key]))

@@ -25,15 +25,15 @@ def declared(kind: str) -> dict[str, dict[str, Any]]:
     """What every layer of a kind says of itself, by name; ConfigError for one that says too little."""
     package = f"equality/layers/{kind}"
     of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
-    for name, said in of_layer.items():
-        if said["WHEN"] not in WHEN:
+    for name, layer in of_layer.items():
+        if layer["WHEN"] not in WHEN:
             raise ConfigError(
-                f"src/parity/{package}/{name}.py: WHEN = {said['WHEN']!r}; allowed: {', '.join(map(repr, WHEN))}"
+                f"src/parity/{package}/{name}.py: WHEN = {layer['WHEN']!r}; allowed: {', '.join(map(repr, WHEN))}"
             )
     return of_layer
 
 
-def applies(said: dict[str, Any], cell: Cell) -> bool:
+def applies(layer: dict[str, Any], cell: Cell) -> bool:
     """Whether a layer looks at a cell."""
     method = cell.spec["method"]
     of_method = declaration(cell.kind, method)
@@ -42,7 +42,7 @@ def applies(said: dict[str, Any], cell: Cell) -> bool:
         "coupled": coupled(cell.kind, method, cell.spec["options"]),
         "drafted": cell.role == "control" or bool(of_method.NEEDS) or of_method.TARGETS == "walks",
     }
-    return cell.role in said["ROLES"] and wanted[said["WHEN"]]
+    return cell.role in layer["ROLES"] and wanted[layer["WHEN"]]
 
 
 def of(config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell) -> list[str]:
@@ -50,15 +50,15 @@ def of(config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell)
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
-    return [name for name, said in layers[cell.kind].items() if applies(said, cell)]
+    return [name for name, layer in layers[cell.kind].items() if applies(layer, cell)]
 
 
-def settings(config: Config, said: dict[str, Any]) -> dict[str, Any]:
+def settings(config: Config, layer: dict[str, Any]) -> dict[str, Any]:
     """The settings that a layer reads: an edit of any other does not run it again."""
     known = config.equality.model_dump()
     if config.continuous is not None:
         known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
-    return {name: known[name] for name in said["SETTINGS"] if name in known}
+    return {name: known[name] for name in layer["SETTINGS"] if name in known}
 
 
 def layer_settings(

@@ -60,11 +60,11 @@ def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:
     """The constants by name; ConfigError that names the file and the first thing it lacks."""
     missing = object()
-    said = {name: constant(package, module, name, missing) for name in constants}
-    lacks = [name for name, value in said.items() if value is missing]
+    values = {name: constant(package, module, name, missing) for name in constants}
+    lacks = [name for name, value in values.items() if value is missing]
     lacks += [f"{name}(...)" for name in functions if function(package, module, name) is None]
     if lacks:
         raise ConfigError(
             f"src/parity/{package}/{module}.py: declares no {lacks[0]}; needed: {', '.join((*constants, *functions))}"
         )
-    return said
+    return values

@@ -115,8 +115,8 @@ def asked_reference(config: Config, kind: str) -> tuple[str, int]:
     """What pictures of published models are compared with, "" for nothing, and how many of them: 0 for all."""
     section = config.image if kind == "discrete" else config.continuous
     assert section is not None
-    said = config.image is not None and kind == "discrete" and "reference_images" in config.image.model_fields_set
-    return section.reference, config.image.reference_images if said and config.image is not None else 0
+    named = config.image is not None and kind == "discrete" and "reference_images" in config.image.model_fields_set
+    return section.reference, config.image.reference_images if named and config.image is not None else 0
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:

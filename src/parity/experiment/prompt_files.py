@@ -46,8 +46,8 @@ def text_of(spec: PromptSpec, root: Path, where: str) -> str:
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        said = f"not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line"
-        raise ConfigError(f"{where}: {said}") from None
+        problem = f"not UTF-8 at byte {error.start}; allowed: UTF-8 text, one prompt a line"
+        raise ConfigError(f"{where}: {problem}") from None
 
 
 def with_prompt(row: Row, wanted: str, where: str) -> Row:
@@ -70,8 +70,8 @@ def of_labels(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             if not line.strip().isascii() or not line.strip().isdigit() or len(line.strip()) > 6:
-                said = f"{line.strip()[:40]!r} is no label; allowed: a whole number, 0 or more"
-                raise ConfigError(f"{where}: line {number}: {said}")
+                problem = f"{line.strip()[:40]!r} is no label; allowed: a whole number, 0 or more"
+                raise ConfigError(f"{where}: line {number}: {problem}")
             yield {"prompt": str(int(line))}
 
 
@@ -97,8 +97,8 @@ def of_json_lines(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
         try:
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            said = getattr(error, "msg", "nested too deep")
-            raise ConfigError(f"{where}: line {number} is not JSON ({said}); allowed: one object a line") from None
+            problem = getattr(error, "msg", "nested too deep")
+            raise ConfigError(f"{where}: line {number} is not JSON ({problem}); allowed: one object a line") from None
         if not isinstance(row, dict):
             raise ConfigError(f"{where}: line {number} is no JSON object; allowed: one object a line")
         yield with_prompt(row, spec.column, f"{where}: line {number}")
@@ -119,8 +119,10 @@ def of_coco(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
     except (json.JSONDecodeError, RecursionError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        said = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
-        raise ConfigError(f"{where}: {said}; allowed: images with id, annotations with image_id, id, caption") from None
+        problem = f"no captions as COCO's ({type(error).__name__}: {' '.join(str(error).split())[:80]})"
+        raise ConfigError(
+            f"{where}: {problem}; allowed: images with id, annotations with image_id, id, caption"
+        ) from None
     longest = place = 0  # of the rule sjd: kept from one picture to the next
     for picture in pictures:
         own = captions[picture]
@@ -132,8 +134,8 @@ def of_coco(text: str, spec: PromptSpec, where: str) -> Iterator[Row]:
         elif own:
             place = lengths.index(max(lengths)) if spec.caption == "longest" else 0
         if place >= len(own):
-            said = f"has {len(own)} captions; the rule {spec.caption} takes number {place + 1}"
-            raise ConfigError(f"{where}: picture {picture} {said}")
+            problem = f"has {len(own)} captions; the rule {spec.caption} takes number {place + 1}"
+            raise ConfigError(f"{where}: picture {picture} {problem}")
         yield {"prompt": " ".join(own[place][1].split()), "image_id": picture, "id": own[place][0]}
 
 
@@ -188,11 +190,11 @@ def rows(spec: PromptSpec, root: Path = Path()) -> list[Row]:
     if not chosen:
         raise ConfigError(f"{where}: holds no prompt; allowed: one prompt a line")
     if len(chosen) < spec.limit and "limit" in spec.model_fields_set:
-        said = f"image.prompts.limit = {spec.limit}: {spec.file!r} holds {whole} prompts"
-        raise ConfigError(f"{said}; allowed: at most that")
+        problem = f"image.prompts.limit = {spec.limit}: {spec.file!r} holds {whole} prompts"
+        raise ConfigError(f"{problem}; allowed: at most that")
     if len(chosen) * spec.repeats < spec.shards:
-        said = f"image.prompts.shards = {spec.shards}: more than the {len(chosen) * spec.repeats} images"
-        raise ConfigError(f"{said}; allowed: at most that")
+        problem = f"image.prompts.shards = {spec.shards}: more than the {len(chosen) * spec.repeats} images"
+        raise ConfigError(f"{problem}; allowed: at most that")
     return chosen
 
 
@@ -201,8 +203,8 @@ def read_prompts(spec: PromptSpec, root: Path = Path(), most: int | None = None)
     prompts = [row["prompt"] for row in rows(spec, root)]
     for number, prompt in enumerate(prompts, 1):
         if most is not None and (words := len(prompt.split())) > most:
-            said = f"prompt {number} ({prompt[:40]!r}...) has {words} words"
-            raise ConfigError(f"image.prompts.file = {spec.file!r}: {said}; allowed: at most {most}")
+            problem = f"prompt {number} ({prompt[:40]!r}...) has {words} words"
+            raise ConfigError(f"image.prompts.file = {spec.file!r}: {problem}; allowed: at most {most}")
     return prompts
 
 

@@ -26,15 +26,15 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     for module in modules("metrics"):
         if constant("metrics", module, "MEASURES") is None:
             continue  # a helper
-        said = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
-        for name, value in said["MEASURES"].items():
+        declaration = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
+        for name, value in declaration["MEASURES"].items():
             if len(value) != 3 or value[2] not in DIRECTIONS:
                 raise ConfigError(
                     f"src/parity/metrics/{module}.py: MEASURES[{name!r}] = {value!r}: no direction;"
                     f" allowed: (label, unit, direction), direction one of {', '.join(map(repr, DIRECTIONS))}"
                 )
-        if kind in said["KINDS"]:
-            measures_of[module] = said["MEASURES"]
+        if kind in declaration["KINDS"]:
+            measures_of[module] = declaration["MEASURES"]
     return measures_of
 
 

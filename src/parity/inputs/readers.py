@@ -103,9 +103,9 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
-                said = getattr(error, "msg", "nested too deep")
+                cause = getattr(error, "msg", "nested too deep")
                 raise ConfigError(
-                    f"data = {str(path)!r}: line {number} is not JSON ({said}); allowed: one object a line"
+                    f"data = {str(path)!r}: line {number} is not JSON ({cause}); allowed: one object a line"
                 ) from None
             if not isinstance(row, dict):
                 raise ConfigError(f"data = {str(path)!r}: line {number} is no JSON object; allowed: one object a line")

@@ -94,8 +94,8 @@ def packed_document(seed: int, length: int, words: Any) -> list[int]:
     """`length` pieces of a published tokenizer: held-out documents of the embedded grammar with separators between."""
     stream: list[int] = []
     for k in range(length):  # a document has a piece at least
-        told = stories.document(seed * 1_000 + k, True)
-        stream += [*words.encode(stories.source(told) if stories.LINE in told else " ".join(told)), words.separator]
+        story = stories.document(seed * 1_000 + k, True)
+        stream += [*words.encode(stories.source(story) if stories.LINE in story else " ".join(story)), words.separator]
         if len(stream) >= length:
             break
     return stream[:length]
@@ -117,20 +117,20 @@ def five_sentences(settings: dict[str, Any]) -> list[list[str]]:
     data, n = settings["data"], settings["rows"]
     if not data:
         return [[" ".join(s) for s in stories.story(FIRST + i, True).sentences] for i in range(n)]
-    told = readers.rows(data, readers.COLUMNS["stories"], n)
-    if all(str(r["sentence5"]) in ("1", "2") for r in told):  # the cloze test: two endings, and which is right
+    story = readers.rows(data, readers.COLUMNS["stories"], n)
+    if all(str(r["sentence5"]) in ("1", "2") for r in story):  # the cloze test: two endings, and which is right
         endings = readers.rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
-        for r, e in zip(told, endings, strict=True):
+        for r, e in zip(story, endings, strict=True):
             r["sentence5"] = e[f"RandomFifthSentenceQuiz{r['sentence5']}"]
-    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in told]
+    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in story]
 
 
 def story_task(settings: dict[str, Any], words: Any) -> Task:
     """`extra`: the sentences that are missing."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
-    told = [[words.encode(s) for s in sentences] for sentences in five_sentences(settings)]
-    rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in told]
-    extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in told]
+    story = [[words.encode(s) for s in sentences] for sentences in five_sentences(settings)]
+    rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in story]
+    extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in story]
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
@@ -190,8 +190,8 @@ def last_word(settings: dict[str, Any], words: Any) -> Task:
             held.append(None)
     else:
         for i in range(settings["rows"]):
-            told = [w for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
-            before, last, stop = (words.encode(" ".join(part)) for part in (told[:-2], told[-2:-1], told[-1:]))
+            story = [w for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
+            before, last, stop = (words.encode(" ".join(part)) for part in (story[:-2], story[-2:-1], story[-1:]))
             rows.append(hide((before, False), (last, True), (stop, False)))
             held.append(i % 2 == 1)
     return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, held)
@@ -204,10 +204,10 @@ def questions(settings: dict[str, Any]) -> list[tuple[str, list[str], int, bool 
         return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
     asked: list[tuple[str, list[str], int, bool | None]] = []
     for i in range(settings["rows"]):
-        told = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]
+        story = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]
         others = [" ".join(stories.story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)]
         at = int(np.random.default_rng([FIRST, i, 6]).integers(4))
-        asked.append((" ".join(told[:4]), [*others[:at], told[4], *others[at:]], at, i % 2 == 1))
+        asked.append((" ".join(story[:4]), [*others[:at], story[4], *others[at:]], at, i % 2 == 1))
     return asked
 
 

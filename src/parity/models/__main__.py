@@ -91,8 +91,8 @@ def planned() -> None:
     a = parser.parse_args(sys.argv[2:])
     config = checks.load(a.config)
     models = weights.models(config, "discrete").items() if config.image else ()
-    told = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    found = plan.needs(config, plan.cells_of(config), {n: size for n, size in told.items() if size is not None})
+    sizes = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
+    found = plan.needs(config, plan.cells_of(config), {n: size for n, size in sizes.items() if size is not None})
     free = plan.free_bytes()
     print("\n".join(plan.lines(config, found, free) or ["no discrete model in this experiment"]))
     plan.check(config, found, free)

@@ -91,16 +91,16 @@ def whole_folder(config: Path) -> tuple[str, Any] | None:
     """The family of a folder in transformers' layout, by `model_type` in its config.json; None where it has none.
     ParityError for a model_type that no family declares."""
     try:
-        said = foreign_json(config).get("model_type")
+        model_type = foreign_json(config).get("model_type")
     except (OSError, ValueError, AttributeError):
         return None
-    if not said:
+    if not model_type:
         return None
     known = {t: name for name in weights.families("discrete") for t in family_of(name).get("model_types", ())}
-    if said not in known:
+    if model_type not in known:
         layout = "folders in transformers' layout, whose model_type is one of " + ", ".join(sorted(known))
-        raise ParityError(f"{config}: model_type = {str(said)[:60]!r}; allowed: {layout}")
-    return known[said], importlib.import_module(f"parity.models.discrete.{known[said]}")
+        raise ParityError(f"{config}: model_type = {str(model_type)[:60]!r}; allowed: {layout}")
+    return known[model_type], importlib.import_module(f"parity.models.discrete.{known[model_type]}")
 
 
 def family_of(name: str) -> dict[str, Any]:
@@ -115,16 +115,16 @@ def pinned(repo: str, revision: str | None) -> tuple[str, list[str]]:
     from parity.models.download import refused
 
     try:
-        said = HfApi().model_info(repo, revision=revision)
+        listing = HfApi().model_info(repo, revision=revision)
     except Exception as error:  # the hub's client raises several families
         raise ParityError(refused(repo, revision or "main", error)) from None
-    return str(said.sha), [f.rfilename for f in said.siblings or []]
+    return str(listing.sha), [f.rfilename for f in listing.siblings or []]
 
 
 class Found(NamedTuple):
     """A model that was found: what the configuration says of it, and where its parts are now."""
 
-    said: dict[str, Any]
+    entry: dict[str, Any]
     paths: dict[str, Path]
 
 
@@ -149,8 +149,8 @@ def released_folder(
     """Of a family whose files are a folder in transformers' layout."""
     family, module = known
     name = source.get("repo", str(folder))
-    told = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(name).name)
-    sizes = module.read_sizes(folder, pixels or (int(told[1]) if told else None))
+    pixels_named = re.search(r"(?<!\d)(256|384|512|720|768|1024)(?!\d)", Path(name).name)
+    sizes = module.read_sizes(folder, pixels or (int(pixels_named[1]) if pixels_named else None))
     files = {"model": "." if source["source"] == "hub" else str(folder), **{k: str(v) for k, v in given.items()}}
     return Found({"family": family, **source, "files": files, "network": sizes}, {"model": folder, **given})
 
@@ -183,25 +183,25 @@ def entry(
         found = released_files(files, {"source": "files"}, grid, ({"text": t5} if t5 else {}) | given)
     check_loads(found)
     digests = {part: sha256(path) for part, path in found.paths.items()}
-    said = found.said
-    said = {**{k: v for k, v in said.items() if k != "network"}, "sha256": digests, "network": said["network"]}
-    check_companions(said, found.paths)
-    return said
+    model = {**found.entry, "sha256": digests}
+    model["network"] = model.pop("network")  # last, as it is longest
+    check_companions(model, found.paths)
+    return model
 
 
 def check_loads(found: Found) -> None:
     """ParityError for a model that a run would refuse: its networks are built and filled without their numbers, its
     captions' reader is opened."""
-    manifest = found.said | {"files": {part: str(path) for part, path in found.paths.items()}, "sha256": {}}
+    manifest = found.entry | {"files": {part: str(path) for part, path in found.paths.items()}, "sha256": {}}
     loading.networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(found.paths):
         loading.encoder(manifest, "meta")
 
 
-def check_companions(said: dict[str, Any], paths: Mapping[str, Path]) -> None:
+def check_companions(model: dict[str, Any], paths: Mapping[str, Path]) -> None:
     """ParityError for a drafter or draft model of another target."""
     files = {part: str(path.resolve()) for part, path in paths.items()}
-    spec = validate(ModelSpec, {**said, "files": files}, "model")
+    spec = validate(ModelSpec, {**model, "files": files}, "model")
     module = importlib.import_module(f"parity.models.discrete.{spec.family}")
     for part in weights.COMPANIONS:
         if part in paths:
@@ -209,25 +209,25 @@ def check_companions(said: dict[str, Any], paths: Mapping[str, Path]) -> None:
             weights.check_companion(spec.family, spec, paths[part], part)
 
 
-def write(name: str, said: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
+def write(name: str, model: dict[str, Any], out: Path, tell: Callable[[str], None] = print) -> None:
     """An experiment on a model, checked as a run would: plain decoding, and the decoders that need no companion."""
-    classes = said["network"].get("classes", 0)
+    classes = model["network"].get("classes", 0)
     methods = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}], "mtj": [{}]}
     image: dict[str, Any] = {"methods": methods}
     prompts = out.with_suffix(".classes.txt")
-    family = family_of(said["family"])
+    family = family_of(model["family"])
     law: dict[str, Any]  # its authors'
     if classes:
         law = {"guidance": 4.0, "top_k": 2000}
         image |= {"prompts": {"file": str(prompts)}, "sampling": law}
     else:
-        without_lines = said["network"].get("line") == 0
+        without_lines = model["network"].get("line") == 0
         law = dict(family.get("sampling_without_lines" if without_lines else "sampling", {"guidance": 3.0}))
         image |= {"prompts": {"max_words": 119}, "sampling": law}
     if "top_k" in law:
-        law["top_k"] = min(law["top_k"], {**family["network"], **said["network"]}["vocab"])
+        law["top_k"] = min(law["top_k"], {**family["network"], **model["network"]}["vocab"])
     files = {prompts: "".join(f"{i * classes // 64}\n" for i in range(64))} if classes else {}
-    write_experiment(name, said, {"image": image}, out, files, tell)
+    write_experiment(name, model, {"image": image}, out, files, tell)
 
 
 def write_experiment(

@@ -92,7 +92,7 @@ def joined(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, dict[s
 
 
 def entry(
-    named: Mapping[str, Path], said: Mapping[str, Any], grid: int | None, tokenizer: Path | None
+    named: Mapping[str, Path], source: Mapping[str, Any], grid: int | None, tokenizer: Path | None
 ) -> dict[str, Any] | None:
     """The model that these files are, and the sampling of its authors; None if they are of no continuous family."""
     files, held = joined(named)
@@ -111,7 +111,7 @@ def entry(
     given = (paths["target"], paths.get("draft"), paths.get("kl"), paths.get("tokenizer"))
     check_loads(family, *given, network["grid"] if hasattr(module(family), "resized") else 0)
     digests = {part: sha256(path) for part, path in paths.items()}
-    model = {"family": family, **said, "files": parts, "sha256": digests, "network": network}
+    model = {"family": family, **source, "files": parts, "sha256": digests, "network": network}
     sampled = module(family).FAMILY["sampled"]
     return {"model": model, "sampling": dict(sampled.get(width, next(iter(sampled.values()))))}
 

@@ -155,8 +155,8 @@ def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
     check(local, spec.sha256, f"{what}.file")
     if name != "inception":  # whose library reads the pickle
         local = converted(local, folder / "weights.safetensors")
-    said = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
-    return said | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
+    record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}
+    return record | {"files": {"weights": str(local)}, "sha256": {"weights": spec.sha256}}
 
 
 def converted(file: Path, out: Path) -> Path:

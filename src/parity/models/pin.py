@@ -38,12 +38,12 @@ def list_files(repo: str, branch: str) -> Listed:
     from huggingface_hub import HfApi
 
     try:
-        said = HfApi().model_info(repo, revision=branch, files_metadata=True)
+        listing = HfApi().model_info(repo, revision=branch, files_metadata=True)
     except Exception as error:  # the hub's client raises several families
         raise ParityError(refused(repo, branch, error)) from None
-    files = said.siblings or []
+    files = listing.siblings or []
     digests = {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in files}
-    return Listed(repo, str(said.sha), digests, {f.rfilename: f.size or 0 for f in files})
+    return Listed(repo, str(listing.sha), digests, {f.rfilename: f.size or 0 for f in files})
 
 
 def of_weights(held: Listed, path: str) -> list[str]:
@@ -107,8 +107,8 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
         if name not in asked:
             here = name.startswith(pins.HERE)  # it may have become another since
             asked[name] = (None if here else known.get(name)) or find_pin(name)
-            said = asked[name]["sha256" if here else "commit"]
-            tell(f"{name}: {said}" + (" (as kept)" if name in known and not here else ""))
+            digest_or_commit = asked[name]["sha256" if here else "commit"]
+            tell(f"{name}: {digest_or_commit}" + (" (as kept)" if name in known and not here else ""))
         return asked[name]
 
     pins.filled(copy.deepcopy(raw), pin)

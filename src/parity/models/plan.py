@@ -66,15 +66,15 @@ def kept_numbers(spec: ModelSpec) -> int | None:
     sizes = weights.network(spec)
     if "layers" in sizes:
         return 2 * int(sizes["layers"]) * int(sizes["dim"])
-    told = told_by(spec)
-    if not told:
+    config = language_config(spec)
+    if not config:
         return None
-    heads = int(told.get("num_key_value_heads") or told["num_attention_heads"])
-    width = int(told.get("head_dim") or told["hidden_size"] // told["num_attention_heads"])
-    return 2 * int(told["num_hidden_layers"]) * heads * width
+    heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
+    width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    return 2 * int(config["num_hidden_layers"]) * heads * width
 
 
-def told_by(spec: ModelSpec) -> dict[str, Any]:
+def language_config(spec: ModelSpec) -> dict[str, Any]:
     """Sizes of the language model that the configuration file of a folder tells; {} where none is here."""
     file = Path(spec.files.get("model", "")) / "config.json"
     if spec.source != "files" or not file.is_file():
