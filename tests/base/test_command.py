@@ -76,16 +76,6 @@ def test_what_a_bug_raises_is_a_traceback(error):
         one_line(main)
 
 
-def test_a_bug_keeps_its_place():
-    """A ValueError of torch's or of ours that nobody meant for a user is a traceback."""
-
-    def main():
-        int("x")
-
-    with pytest.raises(ValueError, match="invalid literal"):
-        one_line(main)
-
-
 def test_progress_in_a_log_is_a_line_at_every_tenth(capsys):
     assert list(progress(range(40), 40, "cells")) == list(range(40))
     lines = capsys.readouterr().err.splitlines()

@@ -28,9 +28,3 @@ def test_an_unknown_command_is_one_line(monkeypatch, capsys):
     code, said = ran(monkeypatch, capsys, "certfy")
     assert code == 2 and said.err.startswith("error: command 'certfy': allowed: certify, ")
     assert said.err.count("\n") == 1
-
-
-def test_help_lists_them(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["parity", "--help"])
-    console.main()
-    assert "\n  certify " in capsys.readouterr().out

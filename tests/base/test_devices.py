@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from parity.base import devices, machine
-from parity.base.command import pin_threads
 from parity.base.errors import ParityError
 from parity.decode import loop
 from parity.models.compiling import compiled
@@ -39,11 +38,6 @@ def test_a_dtype_that_a_device_lacks_is_one_line(monkeypatch):
     devices.check("cuda", "float32")
     with pytest.raises(ParityError, match=r"dtype bfloat16: .*allowed there: float32, float64"):
         devices.check("cuda", "bfloat16")
-
-
-def test_more_threads_than_cores_is_one_line():
-    with pytest.raises(ParityError, match=r"--threads 100000: this machine has \d+ cores; allowed: 1 to"):
-        pin_threads(100_000)
 
 
 def test_each_job_has_a_device_of_its_own(tmp_path):

@@ -16,17 +16,15 @@ from safetensors.torch import save_file
 
 from parity.base import digests
 from parity.base.errors import ParityError
-from parity.base.files import configured, header, publish, sums
+from parity.base.files import configured, sums
 from parity.base.weights import (
     check,
     load_weights,
     loaded,
     network,
     read_weights,
-    save_weights,
     sha256,
     shapes,
-    unfilled,
     unpickle,
     verified_files,
 )
@@ -80,12 +78,6 @@ def test_sizes_that_do_not_make_a_network_are_one_line(tmp_path, case):
     with pytest.raises(ParityError, match=words) as error:
         configured(Sizes, save(tmp_path / "f.safetensors", {"x": torch.zeros(1)}, said))
     assert "f.safetensors" in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"\xff" * 8 + b"{}", b"\x02" + bytes(7) + b"{}"])
-def test_what_has_no_header_says_nothing(tmp_path, content):
-    (tmp_path / "f").write_bytes(content)
-    assert header(tmp_path / "f") == {} == header(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("change", ["missing", "unexpected", "shape"])
@@ -254,27 +246,6 @@ def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
         assert torch.arange(5).is_meta
     x = torch.ones(1, 5, dtype=dtype)
     assert torch.equal(net.linear(x), full.to(dtype).linear(x))
-
-
-def test_written_files_may_be_read_by_whom_the_umask_says(tmp_path):
-    for mask, mode in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
-        before = os.umask(mask)
-        try:
-            save_weights({"x": torch.ones(1)}, tmp_path / "a", {"width": 1})
-            publish(tmp_path / "b", b"x")
-        finally:
-            os.umask(before)
-        assert {f.stat().st_mode & 0o777 for f in (tmp_path / "a", tmp_path / "b")} == {mode}
-    assert header(tmp_path / "a") == {"width": 1} and len(list(tmp_path.iterdir())) == 2
-
-
-def test_nothing_is_drawn_for_a_network_built_unfilled(monkeypatch):
-    """For the meta device it would cost 900 imports, seconds."""
-    monkeypatch.setattr(torch.Tensor, "normal_", lambda *a, **k: pytest.fail("drawn"))
-    with unfilled():
-        assert torch.nn.Embedding(3, 3).weight.is_meta
-    with pytest.raises(pytest.fail.Exception, match="drawn"):
-        torch.nn.Embedding(3, 3)
 
 
 MEASURED = """

@@ -1,6 +1,5 @@
 """The command that decodes a shard, of every kind of model: what it writes, and what it never does twice."""
 
-import select
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -69,20 +68,6 @@ def test_what_is_in_the_store_is_decoded_no_second_time(job, decoded):
     for other, code in ((job, "1"), (job.asked(seed=9), "0")):
         with pytest.raises(FileNotFoundError, match="manifest"):
             decoded(other, checkpoint=NOWHERE, code=code)
-
-
-@pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
-def test_other_inputs_are_another_shard(job, decoded):
-    decoded(job)
-    one = next(k for k, v in job.rows.items() if v.dtype.kind != "U" and k != "end")
-    job.rows[one], kept = job.rows[one].copy(), job.rows[one]
-    job.rows[one][0, -1] = ~job.rows[one][0, -1] if kept.dtype == bool else job.rows[one][0, -1] + 1
-    try:
-        with pytest.raises(FileNotFoundError, match="manifest"):
-            decoded(job, checkpoint=NOWHERE)
-    finally:
-        job.rows[one] = kept
-    assert decoded(job, checkpoint=NOWHERE).tokens.shape[0] == 3
 
 
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)
@@ -162,32 +147,3 @@ def test_two_jobs_at_one_shard_decode_it_once(job, decoded, monkeypatch):
     monkeypatch.setattr(command, "lock_shard", lock_shard)
     monkeypatch.setattr(command.loop, "decode", lambda *_: pytest.fail("decoded twice"))
     assert np.array_equal(decoded(job).tokens, whole.tokens) and waited == [file]
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from parity.decode.shard_io import lock_shard
-with lock_shard(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_shard_is_held_by_one_process_and_let_go_when_it_is_killed(tmp_path):
-    def asks(shard):
-        command = [sys.executable, "-c", HOLD, str(tmp_path / "store" / shard)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def says(process, seconds):
-        return bool(select.select([process.stdout], [], [], seconds)[0])
-
-    one, same, other = "0" * 23 + "1", "0" * 23 + "1", "f" * 24
-    with asks(one) as first:
-        assert says(first, 60)
-        with asks(same) as second, asks(other) as third:
-            assert says(third, 60) and not says(second, 0.3)
-            first.kill()
-            assert says(second, 60)
-            second.kill(), third.kill()
-    assert not (tmp_path / "store").exists()

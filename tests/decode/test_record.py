@@ -62,15 +62,6 @@ def test_a_discrete_decoder_that_stops_or_leaves_the_vocabulary_is_told(steps, m
         discrete.record(MODEL, T([0, 0]), iter(steps))
 
 
-def test_the_first_wrong_token_is_the_one_that_was_drawn_first():
-    """Not the first of the picture: what follows a wrong token may be wrong because of it."""
-    late = Step(T([[7], [8]]), T([1, 1]), T([[3], [3]]))
-    early = Step(T([[6, 6, 6], [1, 9, 1]]), T([3, 3]), T([0, 0]))
-    backwards = [late, early]
-    with pytest.raises(ParityError, match=r"row 0, position 3: .* drew token 7"):
-        discrete.record(MODEL, T([0, 0]), iter(backwards))
-
-
 # --- any-subset: five words and the mask; row 0 ends at position 4
 
 SUBSET = SimpleNamespace(vocab=6, mask=5)
@@ -152,12 +143,6 @@ def test_places_are_written_at_their_positions_and_counted_by_place():
 def test_a_continuous_decoder_that_stops_or_draws_no_number_is_told(steps, message):
     with pytest.raises(ParityError, match=message):
         continuous.record(PAIR, START, iter(steps))
-
-
-def test_what_is_not_kept_may_be_anything():
-    """Rejected drafts and finished rows are looked at by nobody."""
-    steps = [DRAWS[0], drawn([[4.0, NAN], [5.0, 6.0]], [1, 2])]
-    assert continuous.record(PAIR, START, iter(steps)).tokens.isfinite().all()
 
 
 # --- the clock of network and head

@@ -22,7 +22,7 @@ from parity.models.continuous.diffusion import (
     walk,
 )
 from parity.models.continuous.mar import MAR, MARConfig, MARNet, guidance_at
-from parity.models.continuous.protocol import Pair, Start, draw_order, path_noise
+from parity.models.continuous.protocol import Pair, Start, draw_order
 from tests.tables import mixtures
 
 CONFIG = MARConfig(
@@ -69,18 +69,6 @@ def test_a_draft_model_that_is_the_target_leaves_plain_sampling(given):
     assert (fast.accepted != 0).all() and (fast.steps <= plain.steps).all()
     other = decode(pair(DRAFT, 3), ids, cspd, **given)
     assert (plain.tokens - other.tokens).abs().max() > 1e-3  # the comparison can fail
-
-
-@pytest.mark.parametrize("given", [{"gamma": 3}, {"gamma": 5, "align": False}, {"gamma": 4, **RELEASED}])
-def test_a_row_alone_is_the_row_in_a_batch(given):
-    """Of diffusion heads, whose drafts are judged by trajectories."""
-    ids = [str(i) for i in range(4)]
-    models = pair(network(0, 0.1002), 4)  # close enough that some drafts are kept, so that rows fall apart
-    batch = decode(models, ids, cspd, **given)
-    for i in range(4):
-        alone = decode(Pair(*(m.take(torch.tensor([i])) for m in models)), [ids[i]], cspd, **given)
-        assert (alone.tokens[0] - batch.tokens[i]).abs().max() < 1e-9
-        assert (alone.accepted[0] == batch.accepted[i]).all() and alone.steps[0] == batch.steps[i]
 
 
 def test_a_step_asks_the_target_once_and_the_draft_model_once_a_draft():
@@ -262,12 +250,3 @@ def test_a_single_path_ratio_has_mean_one():
     ratio = single_path_log_ratio(gentle(0.0203, n), gentle(0.02, n), noise.__getitem__).exp()
     assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(n) and ratio.std() > 1e-3
     assert ratio.median() < 1  # and yet most paths are less likely under the other model
-
-
-def test_noise_of_a_place_is_its_own():
-    noise = counted_noise(0, range(2))
-    many = path_noise(noise, "sample", torch.tensor([[3, 7], [3, 7]]), 5, 4)
-    one = path_noise(noise, "sample", torch.tensor([[7], [7]]), 5, 4)
-    assert torch.equal(many(2).unflatten(0, (2, 2))[:, 1], one(2)) and not torch.equal(one(1), one(2))
-    x = noise.normal("sample", torch.arange(50_000)[None].expand(2, -1), 1)
-    assert abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02 and x.isfinite().all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from parity.base.errors import ConfigError, ParityError
+from parity.base.errors import ParityError
 from parity.base.noise import batch_noise, counted_noise
 from parity.decode.continuous import record
 from parity.decoders.continuous import coupled as jacobi
@@ -17,7 +17,6 @@ from parity.decoders.coupling import coupled as couple
 from parity.decoders.coupling import residual
 from parity.equality.faults import altered
 from parity.equality.faults.continuous import inverted, redrawn
-from parity.experiment import options
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.protocol import Pair, Start, draw_order
@@ -212,31 +211,11 @@ def test_a_sampler_that_takes_the_last_mean(family, method):
 
 
 @pytest.mark.parametrize("method", [spec_head, coupled])
-@torch.inference_mode()
-def test_a_row_alone_is_the_row_in_a_batch(method):
-    noise, start = started(model("mar", 5), 5)
-    together = record(Pair(model("mar", 5)), start, method(Pair(model("mar", 5)), start, noise=noise))
-    for b in (0, 4):
-        one = torch.tensor([b])
-        alone, target = Start(start.order[one]), model("mar", 5).take(one)
-        done = record(Pair(target), alone, method(Pair(target), alone, noise=noise.take(one)))
-        assert (done.tokens[0] - together.tokens[b]).abs().max() < 1e-9
-        assert done.steps[0] == together.steps[b]
-
-
-@pytest.mark.parametrize("method", [spec_head, coupled])
 def test_steps_without_noise_are_refused(method):
     target = model("mar", sampler="ddim", eta=0.0)
     noise, start = started(target)
     with pytest.raises(ParityError, match=r"eta 0.*allowed: eta above 0") as told:
         list(method(Pair(target), start, noise=noise))
-    assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("given", [{"theta": -0.1}, {"eps": -1e-3}, {"window": 0}, {"sweeps": 0}])
-def test_options_of_coupled_out_of_range_are_one_line(given):
-    with pytest.raises(ConfigError, match=rf"continuous.methods.coupled.{next(iter(given))}") as told:
-        options.options("continuous", "coupled", given)
     assert "\n" not in str(told.value)
 
 

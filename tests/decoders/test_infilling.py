@@ -14,7 +14,7 @@ from parity.decoders.anysubset.diffusion import diffusion
 from parity.decoders.anysubset.gpt2 import gpt2
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
-from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks, write
+from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
 from tests.tables import p_value, prompts, row, texts
 
@@ -42,14 +42,6 @@ def test_order_is_prompt_then_the_rest_from_left_to_right():
     here = ranks(Infilling(known.long(), order, begin, end), begin + 1, 2)
     assert here.rank.tolist() == [[3, 4], [3, 4]] and here.position.tolist() == [[2, 3], [2, 4]]
     assert here.open.tolist() == [[True, True], [True, False]] and here.asked.tolist() == [[3, 4], [3, 6]]
-
-
-def test_write_leaves_slots_past_the_end_alone():
-    """A slot past a row's end repeats the last position; only the slot that is final may write there."""
-    values = torch.tensor([[7, 8, 9]])
-    positions, new = torch.tensor([[2, 2, 2]]), torch.tensor([[5, 0, 1]])
-    assert write(values, positions, new, torch.tensor([[True, False, False]])).tolist() == [[7, 8, 5]]
-    assert values.tolist() == [[7, 8, 9]]
 
 
 # --- laws

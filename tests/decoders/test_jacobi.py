@@ -1,7 +1,5 @@
 """Jacobi-type decoders: their window, what makes them fast, GSD's groups."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from parity.decoders.discrete.mtj import mtj
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.sjd_coupled import sjd_coupled
 from parity.decoders.verification import race, verify
-from parity.decoders.window import AHEAD, Window
+from parity.decoders.window import Window
 from parity.models.discrete.tabular import TabularModel, nodes
 from tests.tables import run, table
 
@@ -26,18 +24,6 @@ def opened(init, kept, forced=None, **given):
     step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(kept), p)
     assert slots.open()
     return slots, p, step
-
-
-def test_uniforms_that_are_drawn_ahead_are_those_of_the_pass():
-    noise, start = counted_noise(0, range(2)), torch.zeros(2, dtype=torch.int64)
-    model = SimpleNamespace(vocab=3, length=AHEAD + 9, width=5, forced=torch.full((AHEAD + 9,), -1))
-    slots, seen = Window(model, start, noise, 4), []
-    while slots.open():
-        drawn = slots.uniform("accept")
-        assert torch.equal(drawn, noise.uniform("accept", slots.index)) and drawn.shape == slots.where.shape
-        seen.append(drawn)
-        slots.advance(torch.zeros_like(slots.where), torch.ones_like(start))
-    assert len(seen) > AHEAD and len(torch.cat(seen, 1).unique()) == sum(x.numel() for x in seen)
 
 
 def test_what_is_not_final_is_carried_with_its_law_and_the_window_shrinks_at_the_end():

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from parity.base.noise import counted_noise
-from parity.decoders.verification import race, residual, slide, verify
+from parity.decoders.verification import race, residual, verify
 
 
 def laws(*rows):
@@ -121,12 +121,6 @@ def test_acceptance_is_one_minus_total_variation():
     accepted = noise.uniform("accept", zero)[:, 0] * q[draft[:, 0]] < p[draft[:, 0]]
     rate = 1 - 0.5 * (p - q).abs().sum().item()
     assert abs(accepted.double().mean().item() - rate) < 4 * (rate * (1 - rate) / n) ** 0.5
-
-
-def test_slide_moves_rows_by_their_own_step():
-    (values,), new = slide(torch.tensor([0, 1, 3]), 3, torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]))
-    assert values[0].tolist() == [1, 2, 3] and values[1, :2].tolist() == [5, 6]
-    assert new.tolist() == [[False] * 3, [False, False, True], [True] * 3]
 
 
 @pytest.mark.parametrize("point", [False, True])

@@ -1,17 +1,14 @@
 """Layers that look at a cell: each is one file, and on small cells of the embedded models says what it must."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from parity.base.errors import ConfigError, ParityError
+from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
 from parity.decode.shard_io import write_shard
 from parity.equality.layers import CellFiles, discrete, run_layer
-from parity.experiment import module_metadata
-from parity.experiment.module_metadata import modules, require
+from parity.experiment.module_metadata import require
 from parity.experiment.options import options
 from parity.inputs import tasks
 from parity.models import fetch
@@ -106,15 +103,6 @@ def smallest(found):
 # --- declarations
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_every_layer_declares_what_the_rules_ask(kind):
-    for name in modules(f"equality/layers/{kind}"):
-        said = require(f"equality/layers/{kind}", name, ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS"), ("rows",))
-        assert set(said["ROLES"]) <= {"reference", "control", "method", "again"} and said["ROLES"]
-        assert said["WHEN"] in ("always", "coupled", "drafted") and set(said["WRITES"]) <= {"laws"}
-        assert set(said["READS"]) <= {"shards", "inputs", "checkpoint", "features", "baseline", "reference"}
-
-
 TOY = """
 ROLES = ("method",)
 WHEN = "always"
@@ -138,16 +126,6 @@ def test_a_layer_is_one_file(tmp_path, monkeypatch):
     found = run_layer("toy_layer", CellFiles("discrete", folder, {"margin": 0.5}))
     row = {"layer": "toy", "model": "scenes", "method": "sjd", "key": "01234567", "effect": 0.5}
     assert found["rows"] == [row] and found["looked"] == 2
-
-
-@pytest.mark.parametrize(("cut", "lacks"), [("def rows", "rows"), ("READS", "READS"), ("SETTINGS", "SETTINGS")])
-def test_a_layer_that_lacks_something_is_one_line(tmp_path, monkeypatch, cut, lacks):
-    (tmp_path / "equality/layers/discrete").mkdir(parents=True)
-    (tmp_path / "equality/layers/discrete/toy.py").write_text(TOY.replace(cut, cut.replace(lacks, "other")))
-    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
-    module_metadata.outline.cache_clear()
-    with pytest.raises(ConfigError, match=rf"layers/discrete/toy.py: declares no {lacks}"):
-        require("equality/layers/discrete", "toy", ("READS", "SETTINGS"), ("rows",))
 
 
 # --- discrete
@@ -279,12 +257,3 @@ def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method,
     assert len(there["rows"]) == len(here["rows"]) > 0
     for row, other in zip(here["rows"], there["rows"], strict=True):  # the same but for rounding
         assert other == {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in row.items()}
-
-
-def test_files_are_read_when_they_are_asked_for(tmp_path):
-    cell = CellFiles("discrete", tmp_path / "nowhere-00000000", shard_files=[tmp_path / "none.npz"])
-    with pytest.raises(FileNotFoundError, match=r"spec.json"):
-        _ = cell.spec
-    with pytest.raises(FileNotFoundError, match=r"none.npz"):
-        _ = cell.shards
-    assert cell.device == "cpu" and cell.folder == Path(tmp_path / "nowhere-00000000")

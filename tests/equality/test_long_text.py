@@ -11,7 +11,7 @@ from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.equality.exact import exact
 from parity.equality.faults.longanysubset import with_laws
-from parity.equality.long.anysubset import LONGEST, mirrored, targets
+from parity.equality.long.anysubset import mirrored, targets
 from parity.models.anysubset.hidden import Hidden, LongSubset, Parity, Sharpened, Strided, drawn, pair_law
 
 V, N = 2, 5
@@ -96,16 +96,6 @@ def test_texts_of_a_rule_have_its_pairs():
             two = pair_law(t.rule, 12).numpy()
             seen = np.histogram2d(x[:, 2], x[:, 11], t.rule.words, [[-0.5, t.rule.words - 0.5]] * 2)[0] / len(x)
             assert np.abs(seen - two[2, :, 11]).max() < 0.02, t.name
-
-
-def test_targets_are_long_enough_for_the_options():
-    for k in (2, 16, 40):
-        for t in targets({"k": k}, 6_400):
-            assert max(64, 4 * k) <= t.length <= LONGEST
-            assert getattr(t.rule, "stride", 1) == 1 or t.rule.stride >= min(k, t.length // 4)
-            start = t.start(0)
-            assert len(set(start.begin.tolist())) > 3 and (start.begin < start.end).all()
-            assert (len(set(start.end.tolist())) == 3) == (not t.joint)
 
 
 def test_correct_decoders_pass_and_one_at_a_step_too_many_does_not():

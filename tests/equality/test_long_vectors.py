@@ -12,7 +12,7 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.decoders.continuous.spec_head import spec_head
 from parity.equality.exact import exact
-from parity.equality.long.continuous import LONGEST, number_scores, rotation, targets
+from parity.equality.long.continuous import number_scores, rotation, targets
 from parity.models.continuous.hidden import LongMixture, Regimes, Turning
 from parity.models.continuous.protocol import Pair
 
@@ -81,14 +81,6 @@ def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
         assert np.mean(score[:, d] ** 2) == pytest.approx(variance[:, d].mean(), rel=0.06)
     moved = number_scores(law.rows(torch.zeros(n, dtype=torch.int64)), y + 0.05).numpy()
     assert stats.kstest(moved[0, :, 0], "uniform").pvalue < 0.001  # a test that sees nothing would pass too
-
-
-def test_targets_are_long_enough_for_the_options():
-    for options in ({}, {"gamma": 4}, {"window": 64}, {"gamma": 256}):
-        for t in targets(options, 6_400):
-            assert min(LONGEST, max(64, 2 * max(options.values(), default=0))) <= t.length <= LONGEST
-    assert {t.steps for t in targets({"ahead": 8}, 6_400, which="walks")} == {12}
-    assert {t.length for t in targets({"ahead": 300}, 6_400, which="walks") if not t.far} == {64}
 
 
 @pytest.mark.parametrize(

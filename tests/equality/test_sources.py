@@ -19,9 +19,3 @@ def test_a_leaf_imports_nothing_of_another_kind(kind, leaf):
     assert [m for m in foreign if m.split(".")[1] in ("equality", "decoders", "decode")] == []
     layers = [m for m in found if m.startswith(f"parity.equality.layers.{kind}.")]
     assert layers == ([f"parity.equality.{leaf}"] if leaf.startswith("layers") else [])
-
-
-def test_statistics_are_sources_of_what_they_decide():
-    assert "parity_certify.joint_tests" in closure("parity.equality.targets.discrete")
-    assert "parity.decoders.discrete.ar" in closure("parity.equality.pathwise")
-    assert "parity_certify.verdict" not in closure("parity.equality.__main__", "parity.equality.exact")

@@ -107,9 +107,3 @@ def test_a_lossy_decoder_may_leave_the_support_and_is_rejected_for_it():
     found = battery(tokens, p, model="m", chunk=6, strict=False)
     assert found[0]["test"] == "support" and found[0]["verdict"] == "rejected" and "1 of" in found[0]["note"]
     assert all(np.isfinite(r["statistic"]) for r in found if r["statistic"] is not None)
-
-
-def test_groups_of_another_vocabulary_are_told():
-    tokens, _, p = sample(ar, 20)
-    with pytest.raises(ParityError, match="groups: 5 codes; allowed: the vocabulary's 6"):
-        battery(tokens, p, groups=np.arange(5))

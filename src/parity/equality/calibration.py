@@ -1,4 +1,4 @@
-"""Layer 7, calibration: the size of every test, measured on data for which its null hypothesis is true.
+"""Calibration: the size of every test, measured on data for which its null hypothesis is true.
 
     calibration(replicates=1000, seed=0, draws=999) -> (rows, p_values)
 

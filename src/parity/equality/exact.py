@@ -1,4 +1,4 @@
-"""Layer 1, exact: a decoder on models whose law is known.
+"""The exact layer: a decoder on models whose law is known.
 
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 

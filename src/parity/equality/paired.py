@@ -1,4 +1,4 @@
-"""Layer 4, paired by prompt: two decoders on the same prompts with independent seeds.
+"""Paired by prompt: two decoders on the same prompts with independent seeds.
 
     both = matched(name, x, y, ids_x, ids_y)      scores [n] or features [n, d] of the images of two decoders
     scalar_rows(both, margin=0.05, seed=0, ...) -> rows

@@ -1,4 +1,4 @@
-"""Layer 8, pathwise: a decoder coupled to plain sampling by shared noise must return its very tokens.
+"""Pathwise: a decoder coupled to plain sampling by shared noise must return its very tokens.
 
     pathwise(decoder, targets, options, n=20_000, seeds=[0], reference=ar) -> rows     on enumerable discrete models
     token_row(a, b, ...) -> row                                                        tokens [n, L] of two runs

@@ -1,4 +1,4 @@
-"""Layer 2, planted faults: decoders wrong in one place, which the tests must reject, and their correct originals.
+"""Planted faults: decoders wrong in one place, which the tests must reject, and their correct originals.
 
 A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder says of its kind
 
