@@ -10,8 +10,8 @@ from common import asked, captioned, cell, guided
 
 from parity.decode import loop
 from parity.embedded.scenes import ground_truth
-from parity.metrics.features import cell_features
 from parity.metrics.networks import clip
+from parity.metrics.networks.clip import cell_features
 
 
 def main() -> None:

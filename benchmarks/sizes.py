@@ -11,8 +11,8 @@ from common import asked, embedded
 from PIL import Image
 
 from parity.embedded.scenes import SIZE, ground_truth, reduced
-from parity.metrics.features import cell_features
 from parity.metrics.networks import clip
+from parity.metrics.networks.clip import cell_features
 from parity.models.discrete import load
 from parity.training.data import to_pictures
 

@@ -18,10 +18,9 @@ from parity.base.files import write_json
 from parity.decode import loop
 from parity.decode.shard_io import Shard
 from parity.inputs import tasks
-from parity.metrics.entropy import entropy
-from parity.metrics.perplexity import perplexities
-from parity.metrics.standard_errors import mean_error
-from parity.metrics.statistics import compare
+from parity.metrics.estimates import compare, mean_error
+from parity.metrics.text_likelihood import perplexities
+from parity.metrics.text_quality import entropy
 from parity.models.anysubset.load import Loaded, load
 
 TRIED = {

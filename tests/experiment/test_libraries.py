@@ -100,7 +100,7 @@ def test_planning_imports_no_library_but_what_reads_the_configuration():
     found = tops(*planning)
     assert {"parity", "pydantic"} <= found
     assert found & dear == set()
-    assert {"numpy"} <= tops(*planning, "parity.metrics.statistics") & dear
+    assert {"numpy"} <= tops(*planning, "parity.metrics.estimates") & dear
 
 
 def test_what_the_list_calls_dear_is_seen(brought):

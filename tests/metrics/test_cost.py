@@ -12,8 +12,8 @@ from parity.decode.discrete import record
 from parity.decode.shard_io import Shard
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
-from parity.metrics import draft_acceptance, infilling, passes, speed, time_breakdown
-from parity.metrics.standard_errors import prompt_groups
+from parity.metrics import continuous_cost, infilling, passes, speed
+from parity.metrics.estimates import columns_of, prompt_groups
 from parity.models.discrete.tabular import TabularModel, random_table
 
 
@@ -42,21 +42,22 @@ def discrete(method=sjd, rows: int = 6, forced=None, **options) -> SimpleNamespa
 
 
 def test_plain_decoding_takes_one_pass_a_token():
-    found = passes.measure(discrete(ar))
+    found = columns_of(passes.measure(discrete(ar)))
     assert found["nfe"] == 6 and found["nfe_se"] == 0
     assert found["step_compression"] == found["step_compression_low"] == found["step_compression_high"] == 1
     assert found["nodes_per_pass"] == found["nodes_per_token"] == 1
 
 
 def test_a_faster_method_takes_fewer_and_evaluates_more():
-    found = passes.measure(discrete(sjd, window=3))
+    found = columns_of(passes.measure(discrete(sjd, window=3)))
     assert found["nfe"] < 6 < found["nfe"] * found["nodes_per_pass"]
     assert found["step_compression_low"] <= found["step_compression"] <= found["step_compression_high"]
 
 
 def test_forced_tokens_are_not_counted_as_decoded():
     cell = discrete(forced=np.arange(6) == 5)
-    assert (passes.free_tokens(cell.shard.step, cell.forced) == 5).all() and passes.measure(cell)["tokens"] == 5
+    assert (passes.free_tokens(cell.shard.step, cell.forced) == 5).all()
+    assert passes.measure(cell)["tokens"] == 5
     filled_before_any_pass = np.where(cell.forced, 0, cell.shard.step)
     assert (passes.free_tokens(filled_before_any_pass) == 5).all()
 
@@ -70,7 +71,7 @@ def test_records_hold_a_row_for_each_image():
 
 def test_speed_counts_a_batch_once():
     cell = discrete()
-    found = speed.measure(cell)
+    found = columns_of(speed.measure(cell))
     assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
     assert found["batches"] == 2 and found["batch"] == 4 and found["device"] == "cpu"
     assert found["seconds_per_image"] == pytest.approx(3 / 6)
@@ -80,7 +81,7 @@ def test_speed_counts_a_batch_once():
 
 
 def test_speedup_is_the_median_over_batches_beside_which_plain_decoding_was_timed():
-    figures = speed.measure(discrete())
+    figures = columns_of(speed.measure(discrete()))
     assert figures["speedup"] == 1.5  # of one batch; the other says nothing
     assert figures["speedup_single"] == 3 and figures["network_share"] == 0.5
     found = speed.speedup(np.array([3.0, 2.0, 9.0, np.nan]), np.array([2.0, 2.0, 3.0, 1.0]))
@@ -92,7 +93,7 @@ def test_work_of_texts_is_by_token_and_loop():
     columns = {"nfe": [4, 2], "aux": [1, 3], "loops": [2, 2], "missing": [5, 3], "seconds": [6.0, 6.0], "batch": [2, 2]}
     columns |= {"accepted_drafts": [3, 1]}
     shard = Shard({k: np.array(v) for k, v in {**columns, "passes": [4, 4]}.items()})
-    found = infilling.measure(SimpleNamespace(shard=shard))
+    found = columns_of(infilling.measure(SimpleNamespace(shard=shard)))
     assert found["nfe"] == 3 and found["nfe_se"] == 1 and found["aux"] == 2 and found["accepted_drafts"] == 4
     assert found["nfe_per_token"] == 6 / 8 and found["tokens_per_loop"] == 8 / 4
     assert found["seconds_per_row"] == 3 and found["seconds_per_pass"] == 1.5
@@ -109,18 +110,18 @@ def continuous() -> SimpleNamespace:
         "seconds": np.array([8.0, 8.0]),
         "batch": np.array([2, 2]),
         "at_once": np.array([2, 2]),
-        **{name: np.array([1, 3]) for name in ("steps", "tries", "gave_up")},
+        **{name: np.array([1, 3]) for name in ("steps", "tries", "gave_up", "depth", "target_head_rows")},
         "accepted_drafts": np.array([1, 1]),
     }
     costs = {"target_conditions": [3, 3], "target_network_seconds": [1, 1], "target_head_seconds": [2, 2]}
     costs |= {"draft_head_seconds": [1, 1], "target_density_seconds": [0.5, 0.5]}
     cell = SimpleNamespace(shard=Shard(columns), costs={k: np.array(v, float) for k, v in costs.items()}, rows={})
-    cell.rows |= draft_acceptance.rows(cell)
+    cell.rows |= continuous_cost.rows(cell)
     return cell
 
 
 def test_drafts_are_counted_where_they_were_verified():
-    found = draft_acceptance.measure(continuous())
+    found = columns_of(continuous_cost.measure(continuous()))
     assert found["drafted"] == 4 and found["acceptance"] == 0.5 and found["accepted_drafts"] == 2
     assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
     assert found["target_conditions"] == 3 and found["draft_conditions"] is None
@@ -128,7 +129,7 @@ def test_drafts_are_counted_where_they_were_verified():
 
 
 def test_acceptance_by_place_and_on_the_grid():
-    kept = draft_acceptance.arrays(continuous())
+    kept = continuous_cost.arrays(continuous())
     assert np.array_equal(kept["by_place"], [np.nan, 1, 0], equal_nan=True)
     assert np.array_equal(kept["by_cell"], [0.5, 0.5, np.nan], equal_nan=True)
 
@@ -137,16 +138,14 @@ def test_without_drafts_there_is_no_acceptance():
     cell = continuous()
     cell.shard.columns["accepted"] = np.full((2, 3), -1, np.int8)
     cell.shard.columns["accepted_drafts"] = np.array([-1, -1])
-    cell.rows = draft_acceptance.rows(cell)
-    found = draft_acceptance.measure(cell)
+    cell.rows = continuous_cost.rows(cell)
+    found = columns_of(continuous_cost.measure(cell))
     assert found["acceptance"] is None and found["accepted_drafts"] is None and found["drafted"] == 0
-    assert np.isnan(found["distance"])
-    assert (
-        np.isnan(draft_acceptance.arrays(cell)["by_cell"]).all() and time_breakdown.measure(cell)["test_share"] is None
-    )
+    assert found["distance"] is None
+    assert np.isnan(continuous_cost.arrays(cell)["by_cell"]).all() and found["test_share"] is None
 
 
 def test_shares_of_time_are_of_an_image():
-    found = time_breakdown.measure(continuous())
+    found = columns_of(continuous_cost.measure(continuous()))
     assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
     assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4

@@ -11,7 +11,6 @@ from PIL import Image
 from parity.base.weights import load_weights
 from parity.embedded import WEIGHTS, scenes
 from parity.embedded.tokenizer import token_ids
-from parity.metrics import features
 from parity.metrics.networks import clip as networks
 
 FILE = WEIGHTS / "discrete" / "clip.safetensors"
@@ -52,30 +51,30 @@ def test_features_are_those_of_clean_fids_file_path(clip, pictures, tmp_path: Pa
         theirs = get_files_features(
             files, lambda x: clip.encode_image(x / 127.5 - 1), custom_fn_resize=lambda x: x, **asked
         )
-    assert np.array_equal(features.picture_features(pixels, clip), theirs)
-    assert not np.array_equal(features.picture_features(pixels[::-1].copy(), clip), theirs)
+    assert np.array_equal(networks.picture_features(pixels, clip), theirs)
+    assert not np.array_equal(networks.picture_features(pixels[::-1].copy(), clip), theirs)
 
 
 def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
     """Not one that is larger, or whose side does not divide the network's."""
     small = scenes.reduced(pictures[1][:3], 32)
-    large = features.enlarged(small, 64)
+    large = networks.enlarged(small, 64)
     assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduced(large, 32), small)
-    assert np.array_equal(features.picture_features(small, clip), features.picture_features(large, clip))
-    assert not np.array_equal(features.picture_features(small, clip), features.picture_features(pictures[1][:3], clip))
+    assert np.array_equal(networks.picture_features(small, clip), networks.picture_features(large, clip))
+    assert not np.array_equal(networks.picture_features(small, clip), networks.picture_features(pictures[1][:3], clip))
     for shape in ((1, 48, 48, 3), (1, 128, 128, 3), (1, 32, 64, 3)):
         with pytest.raises(ValueError, match="allowed: 64x64"):
-            features.picture_features(np.zeros(shape, dtype=np.uint8), clip)
+            networks.picture_features(np.zeros(shape, dtype=np.uint8), clip)
 
 
 def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
     captions, pixels = pictures
     ids = np.array([f"{i}/0" for i in range(len(captions))])
-    found = features.cell_features(ids, np.array(captions), pixels, clip)
-    f, text = found["features"], features.caption_features(captions, clip)
+    found = networks.cell_features(ids, np.array(captions), pixels, clip)
+    f, text = found["features"], networks.caption_features(captions, clip)
     expected = (f * text).sum(1) / np.linalg.norm(f, axis=1) / np.linalg.norm(text, axis=1)
     assert np.allclose(found["cosine"], expected, atol=1e-5)
-    others = features.cell_features(ids, np.array(captions[::-1]), pixels, clip)
+    others = networks.cell_features(ids, np.array(captions[::-1]), pixels, clip)
     assert others["cosine"].mean() < found["cosine"].mean() - 0.1
 
 
@@ -88,4 +87,4 @@ def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
 )
 def test_pictures_of_the_wrong_kind_are_named(clip, pixels, message):
     with pytest.raises(ValueError, match=message):
-        features.picture_features(pixels, clip)
+        networks.picture_features(pixels, clip)

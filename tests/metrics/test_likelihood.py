@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from parity.metrics.estimates import columns_of
 from parity.metrics.likelihood import likelihood, token_log_probabilities, top_probabilities
-from parity.metrics.logp import joint_laws, log_probability
+from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import tabular as anysubset
 from parity.models.anysubset.protocol import infilling
 from parity.models.discrete.tabular import TabularModel, joint, random_table
@@ -21,7 +22,7 @@ def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
     logp = token_log_probabilities(TabularModel(table, L, V**L), sequences)
     assert torch.allclose(logp.sum(1).exp(), law, atol=1e-12)
     drawn = torch.multinomial(law, 20_000, replacement=True, generator=torch.Generator().manual_seed(2))
-    found = likelihood(logp[drawn].numpy(), np.arange(20_000))
+    found = columns_of(likelihood(logp[drawn].numpy(), np.arange(20_000)))
     entropy = float(torch.exp(-(law * law.log()).sum() / L))
     assert abs(found["perplexity"] - entropy) < 4 * found["perplexity_se"]
     assert found["excluded"] == 0
@@ -33,14 +34,14 @@ def test_forced_positions_have_no_likelihood():
     model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, 2, forced=forced)
     logp = token_log_probabilities(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
     assert np.isnan(logp[:, 1]).all() and np.isfinite(logp[:, [0, 2, 3]]).all()
-    assert likelihood(logp, np.arange(2))["logp_mean"] == pytest.approx(np.nanmean(logp))
+    assert columns_of(likelihood(logp, np.arange(2)))["logp_mean"] == pytest.approx(np.nanmean(logp))
     with pytest.raises(ValueError, match="tokens: 3 positions; allowed: 4"):
         token_log_probabilities(model, torch.zeros(2, 3))
 
 
 def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():
     logp = np.array([[-1.0, -np.inf], [-1.0, np.nan]])
-    found = likelihood(logp, np.arange(2))
+    found = columns_of(likelihood(logp, np.arange(2)))
     assert found["excluded"] == pytest.approx(1 / 3) and found["logp_mean"] == -1
 
 
@@ -53,7 +54,7 @@ def test_the_spread_of_all_tokens_and_its_error():
 
     logp = draw()
     logp[:, 5] = np.nan
-    found = likelihood(logp, np.arange(40))
+    found = columns_of(likelihood(logp, np.arange(40)))
     assert found["logp_sd_tokens"] == pytest.approx(np.nanstd(logp))
     assert found["logp_sd"] < 1.1 < found["logp_sd_tokens"]
     again = [np.nanstd(draw()) for _ in range(400)]

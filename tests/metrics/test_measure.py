@@ -2,7 +2,6 @@
 imported."""
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -61,7 +60,7 @@ def of_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]
     write_arrays(folder / "pictures.npz", ids=rows(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
     given = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
-    reference.run(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
+    reference.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
     return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
 
 
@@ -146,14 +145,6 @@ def test_records_have_a_row_for_each_of_the_cells(measured):
     assert wanted.get(kind, {"features", "by_place", "by_cell"}) <= set(kept)
 
 
-def test_a_cell_is_measured_twice_alike(measured):
-    """Figures are seeded; without the files that it may lack, those that need them are not there."""
-    _, folder, a = measured
-    before = [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
-    measure.run(a)
-    assert before == [(folder / name).read_bytes() for name in ("metrics.json", "features.npz", "records.parquet")]
-
-
 def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
     """Of two devices no op; what the host asks for grows with batches, not with rows."""
     _, folder, a = measured
@@ -201,6 +192,15 @@ def measure(sample):
 '''
 
 
+TOY_RUN = """
+import argparse, pathlib
+from parity.base.command import one_line
+from parity.metrics import measure
+files = {{name: name in ("kind", "device") and value or pathlib.Path(value) for name, value in {}.items()}}
+one_line(lambda: measure.run(argparse.Namespace(**files, shards=[files["cell"] / "0.npz"])))
+"""
+
+
 @pytest.mark.parametrize(
     ("direction", "count", "message"),
     [
@@ -220,14 +220,9 @@ def test_a_metric_is_one_file(tmp_path, direction, count, message):
     columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
     a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
-    flags = [
-        x
-        for name in ("kind", "cell", "out", "features", "records", "checkpoint")
-        for x in (f"--{name}", getattr(a, name))
-    ]
-    command = [sys.executable, "-m", "parity.metrics", "measure", *map(str, flags), "--shards", str(a.shards[0])]
+    program = TOY_RUN.format({k: v if k == "kind" else str(v) for k, v in vars(a).items() if v and k != "shards"})
     done = subprocess.run(
-        command,
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"},
         capture_output=True,
         text=True,
@@ -239,28 +234,3 @@ def test_a_metric_is_one_file(tmp_path, direction, count, message):
     found = read_json(a.out)
     assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
     assert pd.read_parquet(a.records)["longest"].tolist() == [3] * N
-
-
-@pytest.mark.parametrize("kind", CELLS)
-def test_measuring_imports_no_library_that_it_does_without(kind):
-    """Each of these takes longer to import than a cell to measure."""
-    heavy = [
-        "cleanfid",
-        "open_clip",
-        "timm",
-        "torch_fidelity",
-        "torchvision",
-        "nltk",
-        "pandas",
-        "matplotlib",
-        "snakemake",
-    ]
-    program = f"""
-import importlib, json, sys
-from parity.metrics import measure, __main__
-importlib.import_module("parity.metrics.samples.{kind}")
-assert len(measure.metrics("{kind}")) > 4
-print(json.dumps([name for name in {heavy} if name in sys.modules]))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []

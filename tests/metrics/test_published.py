@@ -5,7 +5,6 @@ import argparse
 import json
 import pickle
 import shutil
-import sys
 import zipfile
 
 import numpy as np
@@ -18,18 +17,8 @@ from parity.base.errors import ParityError
 from parity.base.files import digest, read_arrays, read_json, write_arrays, write_json
 from parity.base.weights import sha256
 from parity.decode.shard_io import write_shard
-from parity.metrics import (
-    cmmd,
-    fid,
-    judge_features,
-    kid,
-    manifold,
-    missing_reasons,
-    pictures,
-    protocols,
-    reference_features,
-)
-from parity.metrics import inception as score
+from parity.metrics import fid, judges, manifold, measure, pictures, protocols, reference
+from parity.metrics.estimates import columns_of
 from parity.metrics.networks import contrastive, inception, vgg16
 from parity.models import fetch
 from parity.stand_ins import clip as clip_stand_in
@@ -75,16 +64,16 @@ def open_clips_own(folder, pixels, captions):
 
 
 def test_clip_score_is_open_clips(stand_in, pixels, tmp_path):
-    networks = judge_features.declared([manifest(tmp_path, "clip", stand_in / "clip")])
-    found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
+    networks = judges.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    found = judges.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
     assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
-    other = judge_features.looked_at(lambda: pixels, CAPTIONS[::-1], networks, "clean")["cosine"]
+    other = judges.looked_at(lambda: pixels, CAPTIONS[::-1], networks, "clean")["cosine"]
     assert np.abs(found["cosine"] - other).max() > 1e-4
 
 
 def test_the_prefix_and_the_squeeze_are_the_protocols(stand_in, pixels, tmp_path):
-    networks = judge_features.declared([manifest(tmp_path, "clip", stand_in / "clip")])
+    networks = judges.declared([manifest(tmp_path, "clip", stand_in / "clip")])
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     squeezed = F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False).permute(0, 2, 3, 1).numpy()
     wanted = {
@@ -92,7 +81,7 @@ def test_the_prefix_and_the_squeeze_are_the_protocols(stand_in, pixels, tmp_path
         "sjd": open_clips_own(stand_in / "clip", squeezed, CAPTIONS),
     }
     for protocol, expected in wanted.items():
-        found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
+        found = judges.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
         assert np.abs(found - expected).max() < 1e-6
     assert np.abs(wanted["lantern"] - wanted["sjd"]).max() > 1e-3
 
@@ -119,8 +108,8 @@ def test_openais_weights_have_openais_activation(stand_in, tmp_path, monkeypatch
 def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
     from transformers import CLIPModel
 
-    networks = judge_features.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
-    found = judge_features.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
+    networks = judges.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
+    found = judges.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
     net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
     ours = contrastive.pickscore_of(stand_in / "pickscore", "networks.pickscore")
     with torch.inference_mode():
@@ -130,16 +119,16 @@ def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
 
 
 def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
-    networks = judge_features.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
-    x = judge_features.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
-    y = judge_features.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
+    networks = judges.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
+    x = judges.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
+    y = judges.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
         return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 200).mean()
 
-    assert cmmd.cmmd(x, y) == pytest.approx(1000 * (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)), rel=1e-9)
-    assert abs(cmmd.cmmd(x, x)) < 1e-9 < cmmd.cmmd(x, y)
+    assert fid.cmmd(x, y) == pytest.approx(1000 * (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)), rel=1e-9)
+    assert abs(fid.cmmd(x, x)) < 1e-9 < fid.cmmd(x, y)
 
 
 @pytest.mark.slow
@@ -173,7 +162,7 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     real = inception.read(net, iter(b), protocols.recipe("torchfid50k"))
     found = fid.frechet(ours["features"], fid.reference_half(real["features"]))
     assert found == pytest.approx(theirs["frechet_inception_distance"], rel=1e-4)
-    found = score.inception_score(torch.from_numpy(ours["logits"]), 1)[0]
+    found = fid.inception_score(torch.from_numpy(ours["logits"]), 1)[0]
     assert found == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
 
     state = torch.load(file, weights_only=True)
@@ -241,17 +230,17 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     spec = {"vgg16": read_json(manifest(tmp_path, "vgg16", file))}
     seen_by, expected = [], []
     for pictures_ in sides:
-        seen_by.append(judge_features.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
+        seen_by.append(judges.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
         with torch.inference_mode():
             expected.append(theirs(torch.from_numpy(pictures_).permute(0, 3, 1, 2))[0])
         assert np.abs(seen_by[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
-    assert judge_features.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
+    assert judges.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
     said = prc_features_to_metric(*expected, prc_neighborhood=3, prc_batch_size=10, save_cpu_ram=False, verbose=False)
     other = {"features": rng.normal(size=(16, 5))}
     sample = SimpleNamespace(
         seen=seen_by[0] | other, compared=seen_by[1] | other, groups=np.arange(16), protocol="lantern", spec={}
     )
-    found = manifold.measure(sample)
+    found = columns_of(manifold.measure(sample))
     assert {name: found[name] for name in ("precision", "recall")} == {n: said[n] for n in ("precision", "recall")}
     assert 0 < found["precision"] < 1 and 0 < found["recall"] < 1
     a, b = (x.double().numpy() for x in expected)
@@ -260,7 +249,7 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     strictly = (apart[2] < real[:, None]).any(0).mean(), (apart[2] < own[None]).any(1).mean()
     assert strictly == pytest.approx((found["precision"], found["recall"]))
     sample.protocol = "torchfid50k"
-    assert manifold.measure(sample)["precision"] == 1.0
+    assert columns_of(manifold.measure(sample))["precision"] == 1.0
 
 
 def test_pictures_are_squeezed_for_vgg16_as_torchvision_does_it(pixels):
@@ -320,9 +309,9 @@ def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
     n, found = pictures.pictures(tmp_path / "p.npz", "reference", 4)
     assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
     assert pictures.statistics(tmp_path / "p.npz", "reference")["sigma"].shape == (5, 5)
-    said = reference_features.compared(tmp_path / "p.npz", {}, "clean")
+    said = reference.compared(tmp_path / "p.npz", {}, "clean")
     assert set(said) == {"mu", "sigma", "why"}
-    assert set(reference_features.compared(None, {}, "clean")) == {"why"}
+    assert set(reference.compared(None, {}, "clean")) == {"why"}
 
 
 BROKEN = {
@@ -382,35 +371,30 @@ def cell(tmp_path, pixels):
     return folder
 
 
-def measured(monkeypatch, folder, networks=(), reference=None, protocol="clean"):
-    from parity.metrics.__main__ import main
-
-    given = ["--kind", "discrete", "--cell", folder, "--shards", folder / "shards.npz", "--pictures"]
-    given += [folder / "pictures.npz", "--checkpoint", folder / "manifest.json", "--out", folder / "metrics.json"]
-    given += ["--features", folder / "features.npz", "--records", folder / "records.parquet", "--protocol", protocol]
-    given += ["--networks", *networks] if networks else []
-    given += ["--reference", reference] if reference else []
-    monkeypatch.setattr(sys, "argv", ["metrics", "measure", *map(str, given)])
-    main()
+def measured(folder, networks=(), reference=None, protocol="clean"):
+    files = {"shards": [folder / "shards.npz"], "pictures": [folder / "pictures.npz"], "networks": networks}
+    out = {"out": folder / "metrics.json", "features": folder / "features.npz", "records": folder / "records.parquet"}
+    asked = {"kind": "discrete", "checkpoint": folder / "manifest.json", "reference": reference, "protocol": protocol}
+    measure.run(argparse.Namespace(cell=folder, **files, **asked, **out))
     return read_json(folder / "metrics.json")
 
 
-def test_a_metric_without_its_network_says_so(tmp_path, pixels, monkeypatch):
-    found = measured(monkeypatch, cell(tmp_path, pixels))
+def test_a_metric_without_its_network_says_so(tmp_path, pixels):
+    found = measured(cell(tmp_path, pixels))
     wanted = {"clip_score": "clip", "fid": "inception", "kid": "inception", "is": "inception", "recall": "inception"}
     wanted |= {"cmmd": "clip_vision", "hps": "hps", "pickscore": "pickscore"}
     for name, network in wanted.items():
         assert found[f"{name}_why"] == f"no network: networks.{network}" and name not in found
     assert found["protocol"] == protocols.name_with_digest("clean")
-    assert set(missing_reasons.NEEDS.values()) == {*wanted.values(), "vgg16"}
-    found = measured(monkeypatch, cell(tmp_path, pixels), protocol="lantern")
+    assert set(judges.NEEDS.values()) == {*wanted.values(), "vgg16"}
+    found = measured(cell(tmp_path, pixels), protocol="lantern")
     assert found["recall_why"] == "no network: networks.vgg16" and found["fid_why"] == "no network: networks.inception"
 
 
-def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels, monkeypatch):
+def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels):
     networks = [manifest(tmp_path, name, stand_in / "clip") for name in ("clip", "clip_vision", "hps")]
     folder = cell(tmp_path, pixels)
-    found = measured(monkeypatch, folder, networks)
+    found = measured(folder, networks)
     own = open_clips_own(stand_in / "clip", pixels, CAPTIONS)
     assert found["clip_score"] == pytest.approx(own.mean(), abs=1e-6) and found["clip_cut"] == 1
     assert found["hps"] != found["clip_score"] and "cmmd" not in found
@@ -420,12 +404,12 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels,
     for k, picture in enumerate(pixels):
         Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
     out = tmp_path / "real.npz"
-    reference_features.run(
+    reference.look(
         argparse.Namespace(
             networks=networks, protocol="clean", reference=tmp_path / "real", count=0, device="cpu", out=out
         )
     )
-    found = measured(monkeypatch, folder, networks, out)
+    found = measured(folder, networks, out)
     assert found["cmmd"] > 0 and found["fid_why"] == "no network: networks.inception"
 
 
@@ -438,9 +422,9 @@ def test_statistics_alone_give_fid_and_nothing_else(rng=0):
     sample = SimpleNamespace(
         seen={"features": own}, compared=held, groups=np.arange(40), fewest=2, protocol="clean", spec={"prompts": "0"}
     )
-    assert fid.measure(sample)["fid"] == pytest.approx(fid.frechet(own, fid.reference_half(real)), rel=1e-9)
-    for metric, name in ((kid, "kid"), (manifold, "recall")):
-        assert metric.measure(sample)[f"{name}_why"] == "no reference: stats.npz holds statistics alone"
+    assert columns_of(fid.measure(sample))["fid"] == pytest.approx(fid.frechet(own, fid.reference_half(real)), rel=1e-9)
+    for metric, name in ((manifold, "kid"), (manifold, "recall")):
+        assert columns_of(metric.measure(sample))[f"{name}_why"] == "no reference: stats.npz holds statistics alone"
     sample.compared = {"mu": np.zeros(5), "sigma": np.eye(5)}
     with pytest.raises(ParityError, match=r"mu \(5,\); allowed: \(6,\)"):
-        fid.measure(sample)
+        columns_of(fid.measure(sample))

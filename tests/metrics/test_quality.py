@@ -13,10 +13,10 @@ from torch_fidelity.metric_isc import isc_features_to_metric
 from torch_fidelity.metric_kid import kid_features_to_metric
 from torch_fidelity.metric_prc import prc_features_to_metric
 
-from parity.metrics import clip, fid, inception, kid, manifold, recognition
+from parity.metrics import caption_scores, fid, manifold, recognition
+from parity.metrics.estimates import columns_of
 from parity.metrics.fid import fid_and_error, frechet, reference_half
-from parity.metrics.kid import kid_and_error
-from parity.metrics.manifold import precision_recall, precision_recall_errors
+from parity.metrics.manifold import kid_and_error, precision_recall, precision_recall_errors
 
 
 def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_frechet_of_a_shift_is_its_square():
 
 
 def test_fid_error_is_near_the_spread_over_seeds():
-    """Twice either way; the measured ratio is 1.1 to 1.2 (spread.half_jackknife)."""
+    """Twice either way; the measured ratio is 1.1 to 1.2 (estimates.half_jackknife)."""
     y = reference_half(gaussian(200, 32, 99))
     values = [frechet(gaussian(64, 32, s, scale=1.2), y) for s in range(100)]
     errors = [fid_and_error(gaussian(64, 32, s, scale=1.2), y, np.arange(64), count=60)[1] for s in range(5)]
@@ -116,28 +116,28 @@ def test_inception_score_is_that_of_torch_fidelity(n):
     logits = torch.from_numpy(3 * gaussian(n, 6, 0)).float()
     splits = max(1, n // 100)
     theirs = isc_features_to_metric(logits, splits=splits)
-    found = inception.measure(sample({"logits": logits.numpy()}, {}))
+    found = columns_of(fid.measure(sample({"logits": logits.numpy()}, {})))
     assert found == {"is": theirs["inception_score_mean"], "is_sd": theirs["inception_score_std"]}
     sure = 100 * torch.eye(6).repeat(n // 6, 1)
-    assert inception.inception_score(sure, 1)[0] == pytest.approx(6, rel=1e-3)
+    assert fid.inception_score(sure, 1)[0] == pytest.approx(6, rel=1e-3)
 
 
 def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
     x, y = gaussian(20, 4, 0).astype(np.float32), gaussian(30, 4, 1).astype(np.float32)
     cosine, right = np.linspace(0.2, 0.4, 20), np.arange(20) % 4 == 0
     cell = sample({"features": x, "cosine": cosine, "right": right}, {"features": y, "right": np.ones(30, bool)})
-    taken = fid.measure(cell)
+    taken = columns_of(fid.measure(cell))
     assert taken["fid"] == frechet(x, reference_half(y)) and taken["fid_se"] > 0 and taken["reference_n"] == 30
-    assert kid.measure(cell)["kid"] == kid_and_error(x, y)[0]
-    assert tuple(manifold.measure(cell)[k] for k in ("precision", "recall")) == precision_recall(x, y)
-    assert clip.measure(cell)["clip_score"] == pytest.approx(0.3)
-    assert recognition.measure(cell) | {"right_se": 0} == {"right": 0.25, "right_se": 0, "real_accuracy": 1.0}
+    assert columns_of(manifold.measure(cell))["kid"] == kid_and_error(x, y)[0]
+    assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == precision_recall(x, y)
+    assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(0.3)
+    assert recognition.measure(cell)["right"].value == 0.25 and recognition.measure(cell)["real_accuracy"] == 1
 
 
 def test_a_cell_that_no_network_sees_has_no_quality():
     """And one of too few images no FID, whose column stands."""
-    for metric in (fid, kid, manifold, clip, inception, recognition):
-        assert metric.measure(sample({}, {})) == {}
+    for metric in (fid, manifold, caption_scores, recognition):
+        assert columns_of(metric.measure(sample({}, {}))) == {}
     few = sample({"features": gaussian(7, 4, 0)}, {"features": gaussian(30, 4, 1)}, fewest=8)
-    assert fid.measure(few) == {"fid": None, "fid_se": None, "reference_n": 30}
-    assert fid.measure(sample(few.seen, {})) == {}
+    assert columns_of(fid.measure(few)) == {"fid": None, "fid_se": None, "reference_n": 30}
+    assert columns_of(fid.measure(sample(few.seen, {}))) == {}

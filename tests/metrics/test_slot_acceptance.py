@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parity.base.files import canonical
-from parity.metrics import slot_acceptance
+from parity.metrics import passes
+from parity.metrics.estimates import columns_of
 
 
 def drawn(shares, rows, length, seed=0):
@@ -25,15 +26,15 @@ def drawn(shares, rows, length, seed=0):
 
 def test_shares_given_are_shares_found():
     shares = [0.9, 0.6, 0.3]
-    found = slot_acceptance.by_slot(drawn(shares, 200, 150))
+    found = passes.by_slot(drawn(shares, 200, 150))
     assert found == pytest.approx(shares, abs=0.03)
-    assert slot_acceptance.by_slot(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
+    assert passes.by_slot(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
 
 
 def test_the_pass_that_the_picture_cuts_short_is_left_out():
     kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
-    assert slot_acceptance.inner(kept).tolist() == [3, 3, 3] and slot_acceptance.by_slot(kept) == [1.0, 1.0]
-    assert slot_acceptance.by_slot(np.ones((4, 9))) == [] == slot_acceptance.by_slot(np.array([[5], [4]]))
+    assert passes.inner(kept).tolist() == [3, 3, 3] and passes.by_slot(kept) == [1.0, 1.0]
+    assert passes.by_slot(np.ones((4, 9))) == [] == passes.by_slot(np.array([[5], [4]]))
 
 
 def test_figures_of_requests():
@@ -43,16 +44,12 @@ def test_figures_of_requests():
         batch=np.array([2, 2]), at_once=np.array([2, 2]), nfe=np.array([3, 3]), passes=np.array([6, 6]),
     )  # fmt: skip
     shard.columns = vars(shard).copy()
-    found = slot_acceptance.measure(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2)))
+    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert found["acceptance_length"] == pytest.approx(10 / 6) and found["request_tokens_per_second"] == 2.5
     assert found["request_tokens_per_second_single"] == 10 and found["first_token_seconds"] == 0.25
     assert found["acceptance_by_slot"] == canonical([0.75])
-    assert (
-        slot_acceptance.measure(SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2)))[
-            "request_tokens_per_second"
-        ]
-        == 2
-    )  # a forced token is no work of a request
+    forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
+    assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
     shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone
-    found = slot_acceptance.measure(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2)))
+    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
     assert found["request_tokens_per_second"] == 5

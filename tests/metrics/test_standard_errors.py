@@ -3,25 +3,25 @@
 import numpy as np
 import pytest
 
-from parity.metrics import standard_errors
-from parity.metrics.statistics import compare
+from parity.metrics import estimates
+from parity.metrics.estimates import columns_of, compare
 
 
 def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
     x = np.random.default_rng(0).standard_normal(50)
-    mean, error = standard_errors.mean_and_error(x, np.arange(50))
+    mean, error = estimates.mean_and_error(x, np.arange(50))
     assert mean == pytest.approx(x.mean()) and error == pytest.approx(x.std(ddof=1) / np.sqrt(50))
-    assert standard_errors.mean_error(x) == pytest.approx((mean, error))
-    assert standard_errors.mean_and_error(x.repeat(4), np.arange(50).repeat(4))[1] == pytest.approx(error)
-    assert standard_errors.mean_error(x.repeat(4))[1] < 0.6 * error  # as if they were independent
-    assert np.isnan(standard_errors.mean_and_error(x, np.zeros(50, dtype=int))[1])
+    assert estimates.mean_error(x) == pytest.approx((mean, error))
+    assert estimates.mean_and_error(x.repeat(4), np.arange(50).repeat(4))[1] == pytest.approx(error)
+    assert estimates.mean_error(x.repeat(4))[1] < 0.6 * error  # as if they were independent
+    assert np.isnan(estimates.mean_and_error(x, np.zeros(50, dtype=int))[1])
 
 
 def test_rows_without_a_value_are_left_out_and_too_few_have_no_error():
-    assert standard_errors.means(x=np.array([1.0, np.nan, 3.0])) == {"x": 2.0, "x_se": pytest.approx(1.0)}
-    assert [standard_errors.flat(v) for v in standard_errors.mean_error(np.array([5]))] == [5.0, None]
-    assert [standard_errors.flat(v) for v in standard_errors.mean_error(np.array([np.nan]))] == [None, None]
-    assert standard_errors.flat(np.int64(3)) == 3 and isinstance(standard_errors.flat(np.int64(3)), int)
+    assert columns_of(estimates.means(x=np.array([1.0, np.nan, 3.0]))) == {"x": 2.0, "x_se": pytest.approx(1.0)}
+    assert [estimates.flat(v) for v in estimates.mean_error(np.array([5]))] == [5.0, None]
+    assert [estimates.flat(v) for v in estimates.mean_error(np.array([np.nan]))] == [None, None]
+    assert estimates.flat(np.int64(3)) == 3 and isinstance(estimates.flat(np.int64(3)), int)
 
 
 def test_error_of_a_ratio_is_near_its_spread():
@@ -30,11 +30,11 @@ def test_error_of_a_ratio_is_near_its_spread():
 
     def draw():
         below = rng.uniform(1, 3, 40)
-        return standard_errors.ratio_and_error(2 * below + rng.normal(size=40), below)
+        return estimates.ratio_and_error(2 * below + rng.normal(size=40), below)
 
     values, errors = np.array([draw() for _ in range(400)]).T
     assert values.mean() == pytest.approx(2, abs=0.02) and errors.mean() == pytest.approx(values.std(), rel=0.15)
-    assert np.isnan(standard_errors.ratio_and_error(np.ones(1), np.ones(1))[1])
+    assert np.isnan(estimates.ratio_and_error(np.ones(1), np.ones(1))[1])
 
 
 def test_bootstrap_interval_covers():
@@ -42,14 +42,14 @@ def test_bootstrap_interval_covers():
     hits = 0
     for s in range(200):
         drawn = np.random.default_rng(s).standard_normal(40)
-        low, high = standard_errors.bootstrap_interval(drawn, np.arange(40), count=400, seed=s)
+        low, high = estimates.bootstrap_interval(drawn, np.arange(40), count=400, seed=s)
         hits += low <= 0 <= high
     assert hits >= 170
 
 
 def test_half_jackknife_of_a_mean_is_its_standard_error():
     x = np.random.default_rng(0).standard_normal(61)
-    error = standard_errors.half_jackknife(lambda rows: x[rows].mean(), np.arange(61), count=4000)
+    error = estimates.half_jackknife(lambda rows: x[rows].mean(), np.arange(61), count=4000)
     assert error[0] == pytest.approx(x.std(ddof=1) / np.sqrt(61), rel=0.05)
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from parity.inputs.tasks import Task
-from parity.metrics import accuracy, entropy, logp, perplexity, rouge, sandbox, unit_tests
+from parity.metrics import accuracy, sandbox, text_likelihood, text_quality
+from parity.metrics.estimates import columns_of
 
 
 class Uniform:
@@ -35,7 +36,7 @@ def text(**given) -> SimpleNamespace:
 
 
 def test_perplexity_is_read_in_pieces_and_stops_at_the_rows_end():
-    found = perplexity.perplexities(Uniform(), torch.randint(1, 11, (3, 20)), torch.tensor([20, 7, 13]), 0, 1)
+    found = text_likelihood.perplexities(Uniform(), torch.randint(1, 11, (3, 20)), torch.tensor([20, 7, 13]), 0, 1)
     assert np.allclose(found, 10)  # the mask has no share
 
 
@@ -44,37 +45,37 @@ def test_a_judge_of_another_vocabulary_reads_the_text(one):
     """Whose rows are then as long as it takes; an empty text is one token."""
     loaded = SimpleNamespace(one_vocabulary=one, words=Words(), judge_words=Words(), gpt2=Uniform(), device="cpu")
     cell = text(loaded=loaded, texts=["3 4 5", "6 7", ""])
-    found = perplexity.rows(cell)["perplexity"]
+    found = text_likelihood.rows(cell)["perplexity"]
     assert np.allclose(found, 10)
-    tokens, end = perplexity.reread(cell.texts, Words())
+    tokens, end = text_likelihood.reread(cell.texts, Words())
     assert tokens.tolist() == [[3, 4, 5], [6, 7, 1], [1, 1, 1]] and end.tolist() == [3, 2, 1]
 
 
 def test_figures_are_means_of_the_columns():
     cell = text()
-    cell.rows = {"perplexity": np.array([1.0, 2.0, 3.0]), **entropy.rows(cell)}
-    assert perplexity.measure(cell) == {"perplexity": 2, "perplexity_se": pytest.approx(1 / 3**0.5)}
-    assert entropy.measure(cell)["entropy"] == pytest.approx(np.mean(cell.rows["entropy"]))
-    assert logp.rows(cell) == logp.measure(cell) == {}  # no layer kept any
+    cell.rows = {"perplexity": np.array([1.0, 2.0, 3.0]), **text_quality.rows(cell)}
+    assert columns_of(text_likelihood.measure(cell)) == {"perplexity": 2, "perplexity_se": pytest.approx(1 / 3**0.5)}
+    assert columns_of(text_quality.measure(cell))["entropy"] == pytest.approx(np.mean(cell.rows["entropy"]))
     cell.logp = np.array([-1.0, -3.0, -2.0])
-    assert logp.measure(cell)["logp"] == -2 and logp.arrays(cell)["logp"] is cell.logp
+    assert columns_of(text_likelihood.measure(cell))["logp"] == -2 and text_likelihood.arrays(cell)["logp"] is cell.logp
 
 
 def test_entropy_is_of_a_rows_own_words():
-    assert entropy.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
-    assert entropy.entropy(np.array([5, 5, 5])) == 0
-    assert entropy.rows(text())["entropy"][1] == pytest.approx(np.log2(7))  # what lies past its end does not count
+    assert text_quality.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
+    assert text_quality.entropy(np.array([5, 5, 5])) == 0
+    assert text_quality.rows(text())["entropy"][1] == pytest.approx(np.log2(7))  # what lies past its end does not count
 
 
 def test_rouge_is_of_words_shared():
     """By hand: four of five words, three of four pairs."""
-    found = rouge.rouge("she went to the market", "she went to the bakery")
+    found = text_quality.rouge("she went to the market", "she went to the bakery")
     assert found == {"rouge1": pytest.approx(0.8), "rouge2": pytest.approx(0.75), "rougeL": pytest.approx(0.8)}
-    assert rouge.rows(text()) == rouge.measure(text()) == {}  # a task that does not say what stood there
+    assert set(text_quality.rows(text())) == {"entropy"}  # a task that does not say what stood there
     cell = text(filled=["a b", "a b", "c d"])
     cell.extra = ["a b", "b a", "e f"]
-    cell.rows = rouge.rows(cell)
-    assert rouge.measure(cell)["rouge1"] == pytest.approx(2 / 3) and cell.rows["rougeL"].tolist() == [1, 0.5, 0]
+    cell.rows = text_quality.rows(cell)
+    assert text_quality.measure(cell)["rouge1"].value == pytest.approx(2 / 3)
+    assert cell.rows["rougeL"].tolist() == [1, 0.5, 0]
 
 
 def code(run: bool) -> SimpleNamespace:
@@ -87,16 +88,15 @@ def code(run: bool) -> SimpleNamespace:
 @pytest.mark.skipif(bool(sandbox.probe()), reason=sandbox.probe() or "works")
 def test_the_share_that_passes_its_unit_tests():
     cell = code(run=True)
-    cell.rows = unit_tests.rows(cell)
+    cell.rows = text_quality.rows(cell)
     assert cell.rows["passed"].tolist() == [True, False, False] and "SyntaxError" in cell.rows["why"][2]
-    assert unit_tests.measure(cell)["passed"] == pytest.approx(1 / 3)
+    assert columns_of(text_quality.measure(cell))["passed"] == pytest.approx(1 / 3)
 
 
-def test_code_is_not_run_unasked_and_text_has_no_tests():
+def test_code_is_not_run_unasked():
     cell = code(run=False)
-    assert unit_tests.rows(cell) == {}
-    assert unit_tests.measure(cell) == {"code_not_run": "run_generated_code is off"}
-    assert unit_tests.rows(text()) == unit_tests.measure(text()) == {}
+    assert set(text_quality.rows(cell)) == {"entropy"}
+    assert columns_of(text_quality.measure(cell)) == {"code_not_run": "run_generated_code is off"}
 
 
 def laws(*rows: tuple[list[float], list[bool]]):

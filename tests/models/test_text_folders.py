@@ -19,8 +19,8 @@ from parity.decoders.anysubset.sequential import sequential
 from parity.experiment import checks, weights
 from parity.experiment.cells import cells
 from parity.inputs import tasks
-from parity.metrics.perplexity import perplexities, reread
-from parity.metrics.unit_tests import program
+from parity.metrics.text_likelihood import perplexities, reread
+from parity.metrics.text_quality import program
 from parity.models import fetch
 from parity.models.anysubset import load
 from parity.models.anysubset.protocol import infilling

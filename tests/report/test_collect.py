@@ -6,7 +6,7 @@ import pytest
 
 from parity.base.files import read_json, write_json
 from parity.experiment import paths
-from parity.metrics.statistics import compare
+from parity.metrics.estimates import compare
 from parity.report.collect import gather
 from parity.report.settings import labels
 from tests.report import made
@@ -105,28 +105,11 @@ def test_a_rejection_on_samples_is_repeated_on_a_fresh_seed(tmp_path):
         assert set(g.rows("anysubset")["role"]) == {"reference", "control", "method"}
 
 
-def test_tests_of_a_text_variant_on_all_its_tasks_are_one_family(tmp_path):
-    """p of 0.02 in one of two tasks is no rejection at 0.05 among four tests; it is one where it stands alone."""
-    g = text(tmp_path, False, {"assd": 0.02})
-    cells = [c for c in g.cells("anysubset").values() if c.spec["method"] == "assd"]
-    rows = made.rows_of(cells[1], "teacher_forced", 0.6)
-    write_json(tmp_path / paths.layers(cells[1]), {"layers": {"teacher_forced": {"rows": rows}}})
-    tests = gather(g.settings, [], root=tmp_path).equality
-    mine = tests[(tests["method"] == "assd") & (tests["p_value"] == 0.02)]
-    assert mine["p_holm"].tolist() == [pytest.approx(0.08)] and (mine["verdict"] == "not rejected").all()
-
-
 def test_controls_of_texts_are_not_tested_twice_but_bear_their_variants_verdict(gathered):
     control = of(gathered, "anysubset", "sequential", "control").iloc[0]
     assert control["verdict"] == of(gathered, "anysubset", "sequential", "reference").iloc[0]["verdict"]
     uncached = gathered.rows("anysubset").query("cache == False and role == 'control'")
     assert uncached["verdict"].notna().all()
-
-
-def test_what_was_asked_for_is_not_overwritten_by_what_was_measured(gathered):
-    """metrics.json says the largest batch that was decoded; a specification that has a batch keeps its own."""
-    assert set(of(gathered, "continuous", "cspd")["batch"]) == {9, 3}
-    assert set(of(gathered, "discrete", "sjd")["batch"]) == {12}
 
 
 def test_records_are_of_every_cell_but_repetitions(gathered):

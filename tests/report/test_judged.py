@@ -8,11 +8,10 @@ from parity_certify.verdict import Verdict, columns_of
 from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
-from parity.metrics.layouts import FIGURES
+from parity.metrics.export import FIGURES
 from parity.report import continuous, discrete, shared_sections, summary_page, verdicts
-from parity.report.blocks import Table
+from parity.report.blocks import ABSENT, Table, pill
 from parity.report.collect import Files, gather
-from parity.report.format import ABSENT, pill
 from parity.report.tables import mark, measured
 from tests.report import made
 
@@ -38,11 +37,6 @@ def test_a_column_says_which_network_is_missing():
     lines = dict(zip(heads(table), table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
     assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
-
-
-def test_tables_name_the_protocol_with_its_digest():
-    assert shared_sections.measured_by([ROW, ROW]) == "Measured by protocol sjd 04de33dc."
-    assert shared_sections.measured_by([{"method": "ar"}]) == ""
 
 
 def test_vectors_of_published_models_are_judged_by_inception_and_others_by_our_classifier(gathered):
@@ -74,12 +68,6 @@ def test_acceptance_has_a_column_a_slot_and_methods_that_draft_less_have_none():
     assert "Slot 3" not in heads(table) and not list(discrete.serving([{"method": "ar"}]))
 
 
-def test_no_more_slots_than_there_is_room_for():
-    [details] = discrete.serving([ROW | {"acceptance_by_slot": json.dumps([0.5] * 30)}])
-    shown = [head for head in heads(details.body[0]) if head.startswith("Slot ")]
-    assert shown == [f"Slot {j}" for j in range(1, discrete.SLOTS + 1)]
-
-
 def test_what_no_layer_tested_says_why():
     """The released code's options run on no mixture, and `forced: 0` asks for no test on the model."""
     released = {"gamma": 4, "sigma": "inverted", "inner_temperature": 42.0}
@@ -91,16 +79,6 @@ def test_what_no_layer_tested_says_why():
         said[forced] = [verdicts.untested(settings, cell)["note"] for cell in pair]
     unlike = "its options do not run on models whose law is known"
     assert said == {0: [f"{unlike}; {verdicts.NOT_FORCED}", verdicts.NOT_FORCED], 4: [unlike, "no layer tests it"]}
-
-
-def test_columns_of_published_figures_that_nothing_stands_in_are_left_out(gathered):
-    every = gathered.published
-    assert every["change"].notna().any() and "Published, from plain" in heads(
-        shared_sections.published_table(every, {}, "")
-    )
-    bare = every.assign(change=None, our_change=None, difference=None)
-    shown = heads(shared_sections.published_table(bare, {}, ""))
-    assert "Published" in shown and not {"Published, from plain", "Ours, from plain", "Difference"} & {*shown}
 
 
 def test_a_run_that_accepted_no_draft_is_inconclusive():

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from parity.experiment import study
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS, methods, options, plain_method
 from parity.report import published, shared_sections
@@ -94,11 +93,6 @@ def test_top_k_beyond_the_codebook_is_no_top_k():
         assert len(found(said(conditions=json.dumps({"sampling.top_k": k})))) == count
 
 
-def test_a_measure_that_is_not_taken_here_is_left_open():
-    table = found(said(metric="hpsv2"))
-    assert table["ours"].isna().all() and table["difference"].isna().all()
-
-
 def text_row(key="k5", given=None, settings=None, **figures):
     place = {"length": 128, "masked": 0.95, "prompt": "scattered", "rows": 8} | (settings or {})
     row = {
@@ -163,22 +157,6 @@ def test_of_continuous_cells_the_one_most_like_what_the_paper_ran_stands_beside_
     assert continuous([said_of | {"conditions": '{"model": "xar"}'}], *rows).empty
 
 
-def test_guidance_and_sampler_tell_continuous_cells_apart():
-    free, guided = vectors("free", {}, sampling={"guidance": 1.0}), vectors("guided", {})
-    for want in (True, False):
-        line = said("cspd", kind="continuous", metric="fid", conditions=json.dumps({"guided": want}))
-        assert continuous([line], free, guided).iloc[0]["key"] == ("guided" if want else "free")
-    ddim = said("cspd", kind="continuous", metric="fid", conditions=json.dumps({"sampling.sampler": "ddim"}))
-    assert continuous([ddim], free, guided).empty
-
-
-def test_a_cell_that_has_the_figure_comes_before_one_more_alike_that_has_not():
-    line = said("cspd", kind="continuous", metric="fid")
-    assert (
-        continuous([line], vectors("alike", published.RELEASED, fid=None), vectors("has", {})).iloc[0]["key"] == "has"
-    )
-
-
 def test_a_study_shows_its_own_tables_first_and_others_what_differs(gathered):
     assert gathered.published[shared_sections.worth_showing(gathered)]["table"].unique().tolist() == ["Table 1"]
     image = gathered.settings.image.model_copy(update={"study": []})
@@ -215,49 +193,3 @@ def test_every_published_text_can_be_run():
         chosen = {k: v for k, v in json.loads(p["options"]).items() if v is not None}
         variants = {plain_method("anysubset"): [{}]} | ({p["method"]: [chosen]} if p["method"] else {})
         load({"text": {"methods": variants, "cache": cache, "tasks": {task: [where]}}})
-
-
-def test_published_measures_are_taken_here_or_named_among_those_that_are_not():
-    """A misspelt measure would never stand beside ours."""
-    ratios = [
-        "single_path_ratio",
-        "two_paths_ratio",
-        "perplexity_ratio",
-        "p_perplexity_welch",
-        "p_entropy_welch",
-        "accuracy",
-    ]
-    known = {kind: {*study.measures(kind), *ratios, *ELSEWHERE} for kind in KINDS}
-    papers = read_published(FILES)
-    for kind, own in papers.groupby("kind"):
-        assert set(own["metric"]) <= known[kind], kind
-
-
-# What papers print and no cell has.
-ELSEWHERE = ("hpsv2", "target_seconds", "resampling_seconds", "accepted_length_kept", "trees_above_similarity")
-ELSEWHERE += ("neighbour_feature_similarity",)
-
-
-def test_numbers_of_the_papers_are_as_printed():
-    """A few of each paper, typed from it a second time."""
-    rows = read_published(FILES)
-    for table, method, given, metric, model, value in (
-        ("Table 1", "sjd", {"init": "random"}, "step_compression", "Lumina-mGPT 7B", 2.22),
-        ("Table 1", "sjd", {"init": "random"}, "speedup", "Lumina-mGPT 7B", 2.04),
-        ("Table 9", "sjd", {"window": 32}, "clip_score", "Lumina-mGPT 7B", 0.3155),
-        ("Table 11", "ar", {}, "logp_sd_tokens", "Lumina-mGPT 7B", 2.3457),
-        (
-            "Table 1",
-            "vvs",
-            {"schedule": "uniform", "interval": 2, "delta": 0.1},
-            "recall",
-            "LlamaGen-XL stage 2",
-            0.4588,
-        ),
-        ("Table 5", "vvs", {"schedule": "off", "s1": 2}, "fid", "LlamaGen-XL", 23.96),
-        ("Table 1", "assd", {"k": 5}, "nfe_per_token", "XLNet 110M finetuned", 0.893),
-        ("Table 6", "cspd", {"gamma": 4, "align": True}, "two_paths_ratio", "two paths, aligned", 1.86),
-    ):
-        said_of = {"table": table, "method": method, "metric": metric, "model": model}
-        at = rows[(rows[list(said_of)] == pd.Series(said_of)).all(axis=1)]
-        assert at[at["options"].map(json.loads) == given]["value"].tolist() == [value], (table, metric)

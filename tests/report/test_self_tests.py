@@ -7,7 +7,7 @@ import pytest
 from parity_certify.result_rows import row
 
 from parity.report.page import build, sections
-from parity.report.self_tests import RIGHT, WRONG, outcome, planted, split
+from parity.report.verdicts import RIGHT, WRONG, planted
 
 
 def made(method, fault, ps, required=True, models=("m",)):
@@ -34,12 +34,6 @@ def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(fault, ps, required, 
     assert ("caught" not in found["outcome"]) and found["outcome"].startswith("correct") == (fault == "none")
 
 
-def test_a_chance_rejection_on_each_of_two_models_is_no_false_alarm():
-    rows = [*made("it", "none", (0.01, 0.5), models=("a",)), *made("it", "none", (0.5, 0.01), models=("b",))]
-    assert planted(pd.DataFrame(rows))[0]["verdict"] == RIGHT
-    assert outcome("none", 2, 4, True)[1] == WRONG
-
-
 def test_effect_and_p_of_a_planted_decoder_are_of_one_sample():
     rows = [*made("it", "shared uniform", (1e-9,), models=("a",)), *made("it", "shared uniform", (0.3,), models=("b",))]
     for effect, one in zip((0.7, 0.01), rows, strict=True):
@@ -57,9 +51,3 @@ def test_the_first_screen_says_that_a_self_test_failed(gathered):
     red = replace(gathered, equality=pd.concat([gathered.equality, missed], ignore_index=True))
     begin = front_page(red).partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
     assert "1 self-test failed" in begin and "it (missed in 1 of 2 samples)" in begin
-
-
-def test_what_tests_decoders_and_what_tests_the_tests_are_apart(gathered):
-    decoders, own = split(gathered.equality)
-    assert len(decoders) and len(own) and not set(decoders["layer"]) & {"mutants", "calibration"}
-    assert {"mutants", "calibration"} <= set(own["layer"])

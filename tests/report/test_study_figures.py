@@ -2,15 +2,14 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from parity.base.errors import ParityError
 from parity.experiment.schema import FigureSpec
-from parity.report import external_figures, shared_sections, study_figures
+from parity.report import figures, shared_sections, study_figures
 from parity.report.collect import RELATIVE
-from parity.report.external_figures import Extra
+from parity.report.figures import Extra
 
 SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 KNOWN = {
@@ -98,12 +97,6 @@ def test_a_figure_over_a_measure_has_intervals_both_ways_and_the_control_too():
     assert wide["note"] == "window=16" and data[data["label"] == "ar"]["note"].tolist() == ["", ""]
 
 
-def test_a_figure_is_limited_by_where_and_keeps_methods_without_the_option():
-    data = data_of(where={"window": [4, 16]})
-    assert sorted(data["x"].dropna()) == [4, 16] and "ar" in set(data["label"])
-    assert study(y=["recall"]) is None
-
-
 def test_settings_stand_in_order_and_a_nought_that_stands_for_all_is_last():
     by = FigureSpec(title="t", x="sampling.top_k", y=["fid"])
     assert study_figures.places(by, [100, 0, 1, 10, 1, None]) == [1, 10, 100, 0]
@@ -139,11 +132,9 @@ def test_a_sweep_has_a_line_for_each_combination_of_the_settings_that_tell_its_c
     assert drawn is not None and {"sjd init=random", "sjd init=copy"} == set(drawn[1]["label"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("anysubset", "k"), ("continuous", "gamma"), ("continuous", "sampling.guidance")]
-)
+@pytest.mark.parametrize(("kind", "name"), [("anysubset", "k"), ("continuous", "sampling.guidance")])
 def test_sweeps_of_every_kind_are_drawn_from_its_cells(gathered, kind, name):
-    """k and gamma take three values in the made-up experiment, guidance one."""
+    """k takes three values in the made-up experiment, guidance one."""
     from importlib import import_module
 
     given = import_module(f"parity.report.{kind}").SWEPT
@@ -163,13 +154,8 @@ EXTRAS = {
 @pytest.mark.parametrize("kind", EXTRAS)
 def test_figures_made_elsewhere_are_drawn_or_name_the_column_they_lack(kind):
     data = EXTRAS[kind]
-    ax = external_figures.draw(Extra("e", "E", "", data, kind, x="across")).axes[0]
+    ax = figures.draw(Extra("e", "E", "", data, kind, x="across")).axes[0]
     assert ax.get_xlabel() == "across" and (ax.lines or ax.collections)
-    needed = external_figures.NEEDS[kind][-1]
+    needed = figures.NEEDS[kind][-1]
     with pytest.raises(ParityError, match=f"figure 'e': no column '{needed}'"):
-        external_figures.draw(Extra("e", "E", "", data.drop(columns=needed), kind))
-
-
-def test_numbers_stay_what_they_are_on_the_way_into_the_data():
-    assert [type(x) for x in data_of()["x"].dropna()] == [int] * 3
-    assert not np.isnan([v for v in data_of()["x"] if v is not None]).any()
+        figures.draw(Extra("e", "E", "", data.drop(columns=needed), kind))

@@ -86,7 +86,7 @@ rule reference_features:
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
-        code=code("parity.metrics.__main__", "parity.metrics.reference_features"),
+        code=code("parity.metrics.__main__", "parity.metrics.reference"),
     message:
         "pictures to compare published models with"
     shell:

@@ -21,14 +21,16 @@ import argparse
 import importlib
 import json
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import take_device
-from parity.base.files import write_json
+from parity.base.files import read_json, write_arrays, write_json
+from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
 from parity.experiment.module_metadata import modules
 from parity.metrics import measure
-from parity.metrics.render import render
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +43,18 @@ def parser() -> argparse.ArgumentParser:
     paths = ("cell", "shards+", "inputs*", "checkpoint", "baseline?", "reference?", "networks*", "threads", "device")
     arguments(p, *paths)
     return p
+
+
+def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, folder: Path) -> list[Path]:
+    """A file of ids and pixels uint8 [n, H, W, 3] for each shard, under its name; [] where tokens are no pictures."""
+    module = importlib.import_module(f"parity.models.{kind}.load")
+    if not hasattr(module, "painter"):
+        return []
+    painter = module.painter(read_json(checkpoint), device)
+    for file in shards:
+        shard = read_shard(file)
+        write_arrays(folder / file.name, ids=shard.ids, pixels=painter.pictures(shard.tokens))
+    return [folder / file.name for file in shards]
 
 
 def main() -> None:

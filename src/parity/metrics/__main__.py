@@ -3,11 +3,10 @@
 reference           pictures that quality is compared with, and their features
 reference-features  the same for published models: the user's own, as the declared networks see them
 export              pictures for GenEval, DPG-Bench and T2I-CompBench, and their results read back into the summary
-measure             figures of a cell, a record per row, arrays for the pages: a part of `parity.measure`
 accuracy            of a text model itself: last words and multiple choice
 drafted-trees       how alike drafted sequences, and features by their distance, are
 
-Each is a module of this package that has run(arguments); it is imported by name, as are the kinds of model.
+The module of a command is imported by name, as are the kinds of model.
 """
 
 import argparse
@@ -19,6 +18,13 @@ from parity.base.devices import take_device
 from parity.experiment.module_metadata import modules
 
 SHARED = ("checkpoint", "threads", "device")
+COMMANDS = {  # module and function of each
+    "reference": ("reference", "draw"),
+    "reference-features": ("reference", "look"),
+    "export": ("export", "run"),
+    "accuracy": ("accuracy", "run"),
+    "drafted-trees": ("drafted_trees", "run"),
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,21 +37,14 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     reference = command("reference", "prompts*", "out")
-    measure = command(
-        "measure", "cell", "shards+", "pictures*", "laws?", "inputs*", "reference?", "networks*", "out", "features",
-        "records",
-    )  # fmt: skip
-    for each in (reference, measure):
-        each.add_argument("--kind", choices=modules("metrics/samples"), required=True)
+    reference.add_argument("--kind", choices=modules("metrics/samples"), required=True)
     reference.add_argument("--folder", default="", help="of the user's own pictures")
     reference.add_argument("--count", type=int, required=True)
     compared = commands.add_parser("reference-features")
     arguments(compared, "networks*", "out", "threads", "device")
     compared.add_argument("--reference", default="", help="a folder of pictures, or an .npz; '' for none")
     compared.add_argument("--count", type=int, default=0, help="pictures of it; 0 for all")
-    for each in (compared, measure):
-        each.add_argument("--protocol", default="", help="how pictures of published models are measured")
-    measure.add_argument("--run-code", action="store_true", help="execute what a model wrote, in a sandbox")
+    compared.add_argument("--protocol", default="", help="how pictures of published models are measured")
     export = commands.add_parser("export")
     arguments(export, "cell", "prompts?", "out?", "results?", "threads", "device")
     export.add_argument("--layout", choices=("geneval", "dpg", "t2i_compbench"), required=True)
@@ -62,7 +61,8 @@ def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
     a.device = take_device(a.device)
-    importlib.import_module(f"parity.metrics.{a.command.replace('-', '_')}").run(a)
+    module, function = COMMANDS[a.command]
+    getattr(importlib.import_module(f"parity.metrics.{module}"), function)(a)
 
 
 if __name__ == "__main__":

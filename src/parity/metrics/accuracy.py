@@ -12,8 +12,8 @@ from torch import Tensor
 
 from parity.base.files import read_json, write_json
 from parity.inputs import tasks
-from parity.metrics.logp import joint_laws, log_probability
-from parity.metrics.standard_errors import flat, mean_error
+from parity.metrics.estimates import flat, mean_error
+from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import load
 from parity.models.anysubset.protocol import infilling
 

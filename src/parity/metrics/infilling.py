@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.standard_errors import means
+from parity.metrics.estimates import means
 
 KINDS = ("anysubset",)
 MEASURES = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.metrics.standard_errors import mean_and_error
+from parity.metrics.estimates import Estimate, mean_and_error
 from parity.models.discrete.protocol import TokenModel
 
 KINDS = ("discrete",)
@@ -60,7 +60,7 @@ def inside(logp: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(logp), np.nan, logp)
 
 
-def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
     """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and
     the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
 
@@ -77,14 +77,10 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     whole = float(np.sqrt(variance))
     perplexity = float(np.exp(-mean))
     return {
-        "perplexity": perplexity,
-        "perplexity_se": perplexity * error,
-        "logp_mean": mean,
-        "logp_mean_se": error,
-        "logp_sd": spread,
-        "logp_sd_se": spread_error,
-        "logp_sd_tokens": whole,
-        "logp_sd_tokens_se": of_variance / (2 * whole) if whole > 0 else float("nan"),  # by the delta method
+        "perplexity": Estimate(perplexity, perplexity * error),
+        "logp_mean": Estimate(mean, error),
+        "logp_sd": Estimate(spread, spread_error),
+        "logp_sd_tokens": Estimate(whole, of_variance / (2 * whole) if whole > 0 else np.nan),  # by the delta method
         "excluded": float(np.isneginf(logp).sum() / (~np.isnan(logp)).sum()),
     }
 
@@ -97,6 +93,6 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
     return {} if sample.logp is None else {"logp": sample.logp}
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     """From the laws that the teacher-forced layer kept: one forward serves both."""
     return {} if sample.logp is None else likelihood(sample.logp, sample.groups)

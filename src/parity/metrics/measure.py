@@ -4,7 +4,7 @@ paired tests.
 A metric is a module of this folder that declares KINDS, the kinds of model whose samples it measures, and MEASURES,
 its figures by name: (label, unit, direction). It has
 
-    measure(sample) -> dict     figures; a standard error under <name>_se. {} where the metric does not apply
+    measure(sample) -> dict     figures, those with an error as an `Estimate`. {} where the metric does not apply
     rows(sample) -> dict        if it has columns of the records, a value a row: what `measure` finds in `sample.rows`
     arrays(sample) -> dict      if it keeps arrays for the pages and the paired tests
 
@@ -23,9 +23,9 @@ import numpy as np
 from parity.base.errors import ParityError
 from parity.base.files import write_arrays, write_json
 from parity.experiment import study
-from parity.metrics.files import Files
+from parity.metrics.estimates import columns_of
 from parity.metrics.protocols import name_with_digest
-from parity.metrics.standard_errors import flat
+from parity.metrics.samples import Files
 from parity.metrics.tables import write_table
 
 
@@ -47,15 +47,15 @@ def columns(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
 
 def figures(sample: Any, modules: list[ModuleType]) -> dict[str, Any]:
     """Every figure of a cell; its columns come first."""
-    values = {"n": len(sample.shard.ids)}
+    values: dict[str, Any] = {"n": len(sample.shard.ids)}
     for module in modules:
         values |= module.measure(sample)
-    return {name: flat(value) for name, value in values.items()}
+    return values
 
 
 def run(a: argparse.Namespace) -> None:
-    given = {f.name: getattr(a, f.name) for f in fields(Files) if hasattr(a, f.name)}
-    sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(Files(**given))
+    named = {f.name: getattr(a, f.name) for f in fields(Files) if hasattr(a, f.name)}
+    sample = importlib.import_module(f"parity.metrics.samples.{a.kind}").Sample(**named)
     modules, ids = metrics(a.kind), sample.shard.ids
     place = {"model": sample.spec["model"], "method": sample.spec["method"], "key": a.cell.name.rsplit("-", 1)[1]}
     place |= {"seed": sample.spec["seed"], **sample.labels}
@@ -65,4 +65,4 @@ def run(a: argparse.Namespace) -> None:
     arrays = {k: v for m in modules if hasattr(m, "arrays") for k, v in m.arrays(sample).items()}
     write_table(a.records, records)
     write_arrays(a.features, ids=ids, **arrays)
-    write_json(a.out, values)
+    write_json(a.out, columns_of(values))

@@ -1,11 +1,20 @@
-"""How much work the pictures of a discrete model took: passes of the target and tokens evaluated, counted. For seconds
-see `speed`."""
+"""How much work the pictures of a discrete model took (passes of the target and tokens evaluated, counted), how far
+drafts are accepted within a pass, and how soon a request is answered (the figures of SPEED-Bench). For seconds see
+`speed`.
+
+A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1, and drew the k-th itself. So slot j is
+accepted, given that slot j - 1 was, in the share of the passes of j tokens or more that have more than j. The last pass
+of an image is left out: the end of the picture cut it short. A window of W in which all is accepted shows as W - 1, for
+it draws no token of its own. Passes without a draft in slot j (the start of a picture, a short tree) count as not
+accepted there.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from parity.metrics.standard_errors import bootstrap_interval, mean_and_error
+from parity.base.files import canonical
+from parity.metrics.estimates import Estimate, bootstrap_interval, mean_and_error, ratio_and_error
 
 KINDS = ("discrete",)
 MEASURES = {
@@ -14,6 +23,10 @@ MEASURES = {
     "nodes_per_pass": ("tokens evaluated per pass", "", "none"),
     "nodes_per_token": ("tokens evaluated per token kept", "", "lower"),
     "tokens": ("tokens per image", "", "none"),
+    "acceptance_length": ("acceptance length", "tokens per pass", "higher"),
+    "request_tokens_per_second": ("tokens per second for a request", "measured", "higher"),
+    "request_tokens_per_second_single": ("tokens per second at batch 1", "measured", "higher"),
+    "first_token_seconds": ("time to first token, s", "measured", "lower"),
 }
 
 
@@ -30,15 +43,51 @@ def rows(sample: Any) -> dict[str, Any]:
     return {"nfe": shard.nfe, "nodes": shard.nodes, "kept": kept, "step": shard.step.tolist()}
 
 
-def measure(sample: Any) -> dict[str, float]:
-    """Means over images, `_se` a standard error by prompt. Step compression is free tokens per pass (Teng et al. 2024,
-    sec. 5), its `_low` and `_high` bound a 95% interval."""
+def inner(kept: np.ndarray) -> np.ndarray:
+    """[passes] tokens that each pass made final, of kept [n, passes] (0 once a row is done), every row's last pass left
+    out."""
+    last = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
+    within = (kept > 0) & (np.arange(kept.shape[1]) < last[:, None])
+    return kept[within]
+
+
+def by_slot(kept: np.ndarray) -> list[float]:
+    """Share of drafts accepted in slots 1, 2, ... given that the slot before was, as far as any was accepted."""
+    made = inner(kept)
+    return [float((made > j).sum() / (made >= j).sum()) for j in range(1, int(made.max(initial=0)))]
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    return {**measure_passes(sample), **measure_requests(sample)}
+
+
+def measure_passes(sample: Any) -> dict[str, Any]:
+    """Means over images with errors by prompt. Step compression is free tokens per pass (Teng et al. 2024, sec. 5),
+    with a 95% interval."""
     shard, free = sample.shard, free_tokens(sample.shard.step, sample.forced)
     columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
-    figures = {"tokens": float(free.mean())}
-    for name, values in columns.items():
-        figures[name], figures[f"{name}_se"] = mean_and_error(values, sample.groups)
-    ratio = free / shard.nfe
-    low, high = bootstrap_interval(ratio, sample.groups)
-    interval = {"step_compression_low": low, "step_compression_high": high}
-    return figures | {"step_compression": float(ratio.mean()), **interval}
+    figures = {name: Estimate(*mean_and_error(values, sample.groups)) for name, values in columns.items()}
+    low, high = bootstrap_interval(free / shard.nfe, sample.groups)
+    compression = Estimate(float((free / shard.nfe).mean()), low=low, high=high)
+    return {"tokens": float(free.mean()), **figures, "step_compression": compression}
+
+
+def measure_requests(sample: Any) -> dict[str, Any]:
+    """`acceptance_by_slot` is JSON, a list. Times are of the batch that a row was decoded in (`batch`), and of a job's
+    first row alone; the first token's from the decoder's beginning, which takes in the prompt."""
+    shard = sample.shard
+    passes = (shard.kept > 0).sum(1)
+    free = free_tokens(shard.step, sample.forced)
+    # A row waits for its batch, but where others take the places of rows that are done.
+    waited = np.where(shard.at_once < shard.batch, shard.nfe / shard.passes, 1) * shard.seconds
+    alone = ~np.isnan(shard.single_seconds)
+    figures: dict[str, Any] = {
+        "acceptance_length": Estimate(*ratio_and_error(shard.kept.sum(1), passes)),
+        "acceptance_by_slot": canonical([round(share, 4) for share in by_slot(shard.kept)]),
+        "request_tokens_per_second": Estimate(*mean_and_error(free / waited, sample.groups)),
+    }
+    if alone.any():
+        figures["request_tokens_per_second_single"] = float(np.median((free / shard.single_seconds)[alone]))
+    if "first_seconds" in shard.columns:
+        figures["first_token_seconds"] = float(np.median(shard.first_seconds))
+    return figures

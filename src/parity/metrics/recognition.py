@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.standard_errors import means
+from parity.metrics.estimates import means
 
 KINDS = ("continuous",)
 MEASURES = {"right": ("class accuracy", "", "higher")}
@@ -15,7 +15,7 @@ def rows(sample: Any) -> dict[str, Any]:
     return {"class": sample.classes} | ({"right": sample.seen["right"]} if "right" in sample.seen else {})
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Any]:
     """`real_accuracy` is that of the real pictures of the reference file."""
     if "right" not in sample.seen:
         return {}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from parity.metrics.estimates import Estimate, mean_and_error, ratio_and_error
 from parity.metrics.passes import free_tokens
-from parity.metrics.standard_errors import mean_and_error, ratio_and_error
 
 KINDS = ("discrete", "anysubset", "continuous")
 MEASURES = {
@@ -54,19 +54,19 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Times are one observation a batch, however many rows it holds: `_se` is a standard error, the others quartiles
-    over batches. A job's first row is also timed alone."""
+    """Times are one observation a batch, however many rows it holds: with a standard error, and quartiles over
+    batches. A job's first row is also timed alone."""
     shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))
     made = np.bincount(batch, free)  # a batch cut by the end of the shard still counts what it made
     figures: dict[str, Any] = {}
-    for name, (value, error), of_batch in (
+    for name, value_and_error, of_batch in (
         ("seconds_per_image", mean_and_error(shard.seconds / shard.batch, batch), seconds / size),
         ("ms_per_forward", ratio_and_error(1000 * seconds, passes), 1000 * seconds / passes),
         ("tokens_per_second", ratio_and_error(made, seconds), made / seconds),
     ):
-        figures |= {name: value, f"{name}_se": error, **quartiles(name, of_batch)}
+        figures |= {name: Estimate(*value_and_error), **quartiles(name, of_batch)}
     timed = ~np.isnan(shard.single_seconds)  # rows decoded alone, too
     single = shard.plain_single_seconds[timed] / shard.single_seconds[timed]
     figures["speedup_single"] = float(np.median(single)) if len(single) else float("nan")

@@ -62,7 +62,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.standard_errors import means
+from parity.metrics.estimates import means
 
 KINDS = ("{kind}",)
 MEASURES = {{"{name}": ("distinct tokens of a row", "", "none")}}  # its figures: label, unit, which way is better

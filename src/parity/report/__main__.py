@@ -20,7 +20,7 @@ from parity.experiment.options import KINDS
 from parity.report import published
 from parity.report.collect import gather, ordered
 from parity.report.page import write
-from parity.report.self_tests import split
+from parity.report.verdicts import split
 
 FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind"]
 FIRST += ["n", "nfe_ratio", "speedup"]

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from parity.metrics.estimates import Estimate
 from parity.report import shared_sections, tables
-from parity.report.blocks import Details, Section, Table, Terms, Words
+from parity.report.blocks import Details, Entry, Section, Table, Terms, Words, estimated, missing, plain
 from parity.report.collect import Gathered
-from parity.report.format import Entry, missing, plain, plus_minus
 from parity.report.settings import read
 from parity.report.tables import NONE, Column, mark, measured, show, two_p, value
 
@@ -83,7 +83,7 @@ def accuracy_table(accuracy: list[dict[str, Any]]) -> Table:
     columns = [
         Column("Task", lambda row: Entry(row["task_kind"].replace("_", " "), style="name")),
         Column("Questions", value("n")),
-        Column("Accuracy", lambda row: plus_minus(row["accuracy"], row["error"])),
+        Column("Accuracy", lambda row: estimated(Estimate(row["accuracy"], row["error"]))),
         share("of pairs seen in training", "accuracy_known_pairs"),
         share("of pairs held out", "accuracy_held_out_pairs"),
     ]

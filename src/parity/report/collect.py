@@ -8,7 +8,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,14 +36,13 @@ from parity.experiment.cells import (
 )
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
-from parity.experiment.schema import Config, FigureSpec
+from parity.experiment.schema import Config, EqualitySpec, FigureSpec
 from parity.experiment.study import measures
-from parity.metrics.statistics import compare
+from parity.metrics.estimates import compare, estimate_of
 from parity.metrics.tables import read_table
 from parity.report import published
-from parity.report.external_figures import Extra, read_extra
+from parity.report.figures import Extra, read_extra
 from parity.report.settings import labels
-from parity.report.underpowered import too_few_of
 from parity.report.verdicts import Tested, judge, of_run, untested
 
 JUDGED = (
@@ -314,3 +313,43 @@ def networks(settings: Config) -> dict[str, str]:
 def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     """A frame with some columns before the others."""
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
+
+
+EFFECTS = {  # in the figure's own unit
+    "fid": 5.0,
+    "kid": 0.005,  # 5 of what is shown times 1000
+    "precision": 0.1,
+    "recall": 0.1,
+    "right": 0.1,  # class accuracy
+    "rouge1": 0.05,
+    "rouge2": 0.05,
+    "rougeL": 0.05,
+    "passed": 0.1,
+    "entropy": 0.1,  # bits
+}
+MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}  # of `equality`
+SHARES = {"perplexity": 0.1, "is": 0.1}  # of the figure itself
+
+
+def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
+    """Of a figure of this value; None for figures that are not of quality."""
+    if name in MARGINS:
+        return float(getattr(margins, MARGINS[name]))
+    return SHARES[name] * abs(value) if name in SHARES else EFFECTS.get(name)
+
+
+def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
+    """Whether a row's figure says nothing: an effect of interest to either side lies in its 95% interval. One image or
+    text has no error and says nothing."""
+    figure = estimate_of(row, name)
+    if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):
+        return False
+    wanted, reach = effect_of_interest(name, figure.value, margins), figure.reach()
+    if wanted is None:
+        return False
+    return row.get("n") == 1 if reach is None else not sum(reach) / 2 < wanted
+
+
+def too_few_of(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
+    """Names of a row's figures that say nothing."""
+    return [name for name in (*EFFECTS, *MARGINS, *SHARES) if too_few(row, name, margins)]

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from parity.experiment.schema import HeadSpec
+from parity.metrics.estimates import estimate_of
 from parity.report import maps, shared_sections, tables
-from parity.report.blocks import Section, Strip, Words
+from parity.report.blocks import Entry, Section, Strip, Words, missing, pairs, plain
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot
-from parity.report.format import Entry, missing, pairs, plain
+from parity.report.pictures import thumbnail
 from parity.report.settings import read
 from parity.report.tables import Column, any_table, mark, measured, only_if, share, show, unmeasured, value
-from parity.report.thumbnails import thumbnail
 from parity.report.verdicts import NOT_FORCED
 
 KIND = "continuous"
@@ -60,7 +60,7 @@ def predicted(row: Mapping[str, Any]) -> Entry:
 
 def judged(name: str, digits: int) -> Any:
     """A figure without an error of its own, of a network that a configuration may leave out."""
-    return lambda row: unmeasured(row, name) if missing(row.get(name)) else plain(row[name], digits)
+    return lambda row: unmeasured(estimate_of(row, name)) if missing(row.get(name)) else plain(row[name], digits)
 
 
 OURS = [

@@ -8,11 +8,11 @@ import pandas as pd
 
 from parity.experiment import weights
 from parity.experiment.cells import Cell
+from parity.metrics.estimates import Estimate
 from parity.report import maps, pictures, shared_sections, tables
-from parity.report.blocks import Details, Plot, Section, Sides, Words
+from parity.report.blocks import Details, Entry, Plot, Section, Sides, Words, missing, number, pairs, percent, plain
 from parity.report.collect import Gathered
 from parity.report.figures import look_of, plot, speed_quality
-from parity.report.format import Entry, missing, number, pairs, percent, plain
 from parity.report.settings import read
 from parity.report.tables import Column, mark, measured, show, value
 
@@ -72,7 +72,7 @@ def slot(j: int) -> Column:
 
     def entry(row: Mapping[str, Any]) -> Entry:
         shares = json.loads(row["acceptance_by_slot"])
-        return percent(shares[j - 1], None) if j <= len(shares) else tables.NONE
+        return percent(Estimate(shares[j - 1])) if j <= len(shares) else tables.NONE
 
     return Column(f"Slot {j}", entry, "share accepted, if the slot before was" if j == 1 else "")
 

@@ -4,21 +4,27 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 from scipy import stats
 
+from parity.base.errors import ParityError
+from parity.base.files import read_json
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
+from parity.metrics.estimates import estimate_of
 from parity.report.blocks import Plot, Words
-from parity.report.label_placement import Named, label_points, shade
 
 matplotlib.use("Agg")
 STYLE = {
@@ -107,13 +113,10 @@ def is_plain(rows: pd.DataFrame) -> pd.Series:
     return rows["role"].isin(["reference", "control"])
 
 
-def half_width(row: Mapping[str, Any] | pd.Series, name: str) -> tuple[float, float]:
+def reach_of(row: Mapping[str, Any] | pd.Series, name: str) -> tuple[float, float]:
     """Distances from a figure down and up to the ends of its 95% interval; nought where no error was measured."""
-    value = row[name]
-    if f"{name}_low" in row and pd.notna(row[f"{name}_low"]):
-        return max(0.0, value - row[f"{name}_low"]), max(0.0, row[f"{name}_high"] - value)
-    error = row.get(f"{name}_se")
-    return (1.96 * error,) * 2 if error is not None and pd.notna(error) else (0.0, 0.0)
+    down, up = estimate_of(row, name).reach() or (0.0, 0.0)
+    return max(0.0, down), max(0.0, up)
 
 
 def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
@@ -170,7 +173,7 @@ def cloud(ax: Axes, rows: pd.DataFrame, names: tuple[str, str], look: Look, band
         ax.axhspan(*band, color=GREYS[1], alpha=0.18, lw=0)
     for _, row in rows[rows[x].notna() & rows[y].notna()].iterrows():
         colour, marker = look[row["label"]]
-        across, up = (np.array(half_width(row, name))[:, None] for name in names)
+        across, up = (np.array(reach_of(row, name))[:, None] for name in names)
         marks: dict[str, Any] = {"fmt": marker, "color": colour, "ms": 6.5, "capsize": 2, "elinewidth": 0.8}
         ax.errorbar(row[x], row[y], xerr=across, yerr=up, **marks)
     ax.margins(0.12)
@@ -237,3 +240,142 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
         for label in legend.get_texts() if legend else ():
             label.set_text(wrapped(label.get_text(), 24))
     return figure, data
+
+
+SIZE = 8  # of letters, points
+PLACES = [(6, 0, "left"), (-6, 0, "right"), (0, 9, "center"), (0, -9, "center")]  # beside a point, points
+PLACES += [(x * r, y * r, side) for r in (1, 2, 3) for x, side in ((9, "left"), (-9, "right")) for y in (10, -10)]
+
+
+class Named(NamedTuple):
+    """A point, the name beside it, and its colour."""
+
+    x: float
+    y: float
+    name: str
+    colour: str
+
+
+def shade(colour: str, share: float) -> str:
+    """A colour made lighter by a share, or darker by a negative one."""
+    rgb = np.array(to_rgb(colour))
+    red, green, blue = rgb * (1 + share) if share < 0 else rgb + (1 - rgb) * share
+    return to_hex((red, green, blue))
+
+
+def dark(colour: str) -> str:
+    """A colour dark enough for letters on white."""
+    return shade(colour, -0.28)
+
+
+def label_points(ax: Axes, marks: Sequence[Named]) -> None:
+    """Each name where it hides no other name and no point, as near its point as there is room; a thin line leads to
+    one that stands away. The axes' limits must be set."""
+    pixel = ax.figure.dpi / 72
+    at = ax.transData.transform([(m.x, m.y) for m in marks]) if marks else np.empty((0, 2))
+    inside, taken = (
+        ax.get_window_extent(),
+        [Bbox.from_bounds(x - 4 * pixel, y - 4 * pixel, 8 * pixel, 8 * pixel) for x, y in at],
+    )
+    for (x, y), mark in zip(at, marks, strict=True):
+        wide, high = 0.58 * SIZE * pixel * len(mark.name), 1.25 * SIZE * pixel
+        tried = []
+        for dx, dy, side in PLACES:
+            left = x + dx * pixel - {"left": 0, "right": wide, "center": wide / 2}[side]
+            box = Bbox.from_bounds(left, y + dy * pixel - high / 2, wide, high)
+            out = max(0, inside.x0 - box.x0) + max(0, box.x1 - inside.x1)
+            hidden = sum(_shared(box, other) for other in taken) + high * out
+            tried.append((hidden, dx, dy, side, box))
+        _, dx, dy, side, box = min(tried, key=lambda t: t[0])
+        taken.append(box)
+        look: dict[str, Any] = {"fontsize": SIZE, "color": dark(mark.colour), "ha": side, "va": "center"}
+        if abs(dx) + abs(dy) > 12:
+            look["arrowprops"] = {"arrowstyle": "-", "color": mark.colour, "lw": 0.6, "shrinkA": 0, "shrinkB": 2}
+        ax.annotate(mark.name, (mark.x, mark.y), (dx, dy), textcoords="offset points", **look)
+
+
+def _shared(a: Bbox, b: Bbox) -> float:
+    """Area that two boxes share."""
+    wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+    return max(0.0, wide) * max(0.0, high)
+
+
+def label_ends(ax: Axes, ends: Sequence[Named]) -> None:
+    """Each line's name at the right of the axes, at the height of its end or as near as the others leave room."""
+    if not ends:
+        return
+    pixel, order = ax.figure.dpi / 72, sorted(ends, key=lambda e: e.y)
+    wanted = np.array([ax.transData.transform((e.x, e.y))[1] for e in order])
+    low, high = ax.get_window_extent().y0, ax.get_window_extent().y1
+    heights = spread(wanted, 1.3 * SIZE * pixel, low, high)
+    right = ax.get_window_extent().x1
+    for end, height in zip(order, heights, strict=True):
+        point = ax.transData.inverted().transform((right, height))
+        ax.plot([end.x, point[0]], [end.y, point[1]], color=end.colour, lw=0.5, alpha=0.7)
+        look: dict[str, Any] = {"fontsize": SIZE, "color": dark(end.colour), "va": "center", "annotation_clip": False}
+        ax.annotate(end.name, tuple(point), (4, 0), textcoords="offset points", **look)
+
+
+def spread(wanted: np.ndarray, apart: float, low: float, high: float) -> np.ndarray:
+    """Ascending places as near `wanted` (ascending) as they can be, `apart` from each other and between low and high
+    where there is room."""
+    if len(wanted) * apart > high - low:
+        apart = (high - low) / len(wanted)
+    steps = apart * np.arange(len(wanted))
+    free = np.clip(wanted - steps, low, high - steps[-1])
+    return np.maximum.accumulate(free) + steps
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A figure with its data: of a line x, y, and optionally low and high (95%); of a histogram value; label tells
+    lines or histograms apart."""
+
+    name: str  # of the CSV file: lower-case letters, digits and dashes
+    title: str
+    caption: str
+    data: pd.DataFrame
+    kind: Literal["line", "histogram"]
+    x: str = ""  # labels of the axes
+    y: str = ""
+
+
+NEEDS = {"line": ["x", "y"], "histogram": ["value"]}
+
+
+def read_extra(file: Path) -> Extra:
+    said = read_json(file)
+    return Extra(**{**said, "data": pd.DataFrame(said["data"])})
+
+
+def draw(e: Extra) -> Figure:
+    """The figure; ParityError that names a column it lacks."""
+    if missing := [c for c in NEEDS[e.kind] if c not in e.data]:
+        raise ParityError(f"figure {e.name!r}: no column {missing[0]!r}; a {e.kind} needs {', '.join(NEEDS[e.kind])}")
+    data = e.data.assign(label=e.data["label"].astype(str) if "label" in e.data else "")
+    labels = list(dict.fromkeys(data["label"]))
+    colours = dict(zip(labels, sns.color_palette("colorblind", len(labels)).as_hex(), strict=True))
+    with matplotlib.rc_context(STYLE):
+        drawn = Figure(figsize=(6.4, 3.9), layout="constrained")
+        ax = drawn.subplots()
+        if e.kind == "histogram":
+            hue: dict[str, Any] = {} if labels == [""] else {"hue": "label", "palette": colours}
+            sns.histplot(data, x="value", stat="density", common_norm=False, element="step", bins=40, ax=ax, **hue)
+        for label, rows in data.groupby("label", sort=False) if e.kind == "line" else ():
+            ax.plot(
+                rows["x"],
+                rows["y"],
+                color=colours[label],
+                lw=1.5,
+                marker=MARKERS[labels.index(str(label)) % len(MARKERS)],
+                ms=3.5,
+                label=label,
+            )
+            if {"low", "high"} <= set(rows):
+                ax.fill_between(rows["x"], rows["low"], rows["high"], color=colours[label], alpha=0.18, lw=0)
+        if labels != [""]:
+            if ax.get_legend() is None:
+                ax.legend()
+            legend_below(ax)
+        ax.set(xlabel=e.x, ylabel=e.y or ax.get_ylabel())
+    return drawn

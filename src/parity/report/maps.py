@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from parity.report.figures import STYLE, Drawing, Look, wrapped
-from parity.report.label_placement import Named, dark, label_ends
+from parity.report.figures import STYLE, Drawing, Look, Named, dark, label_ends, wrapped
 
 Widths = Mapping[str, int]
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced

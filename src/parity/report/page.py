@@ -18,10 +18,9 @@ from markupsafe import Markup
 
 from parity.base.files import publish
 from parity.experiment.stand_in import BANNER
-from parity.report import files, shared_sections, summary_page
-from parity.report.blocks import Grid, Plot, Section, walk
+from parity.report import shared_sections, summary_page
+from parity.report.blocks import Grid, Plot, Section, visible, walk
 from parity.report.collect import Gathered
-from parity.report.format import visible
 
 FRONT = ("verdicts", "files")  # sections of the front page
 TEMPLATES = Path(__file__).parent / "templates"
@@ -68,7 +67,7 @@ def sections(gathered: Gathered) -> list[Section]:
         *shared_sections.study(gathered),
         *own,
         *shared_sections.closing(gathered),
-        files.section(gathered),
+        summary_page.files(gathered),
     ]
 
 
@@ -96,7 +95,7 @@ def build(
     data = figure_data(parts)
     here = [section for section in parts if not elsewhere or section.id in FRONT]
     contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
-    names = [*files.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
+    names = [*summary_page.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
     context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "files": names, "script": script()}
     context["banner"] = banner
     return environment().get_template("page.html.j2").render(context | {"contents": contents}), data

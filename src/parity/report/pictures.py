@@ -1,18 +1,90 @@
-"""Pictures of the same prompts, cell by cell: the worst at once, all of them and the replay in the page's own view."""
+"""Pictures of the same prompts, cell by cell, as data URIs: the worst at once, all of them and the replay in the page's
+own view."""
 
-from collections.abc import Iterator
-from typing import Any
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
 from parity.base.errors import ParityError
 from parity.decode.shard_io import Shard
-from parity.report import thumbnails
-from parity.report.blocks import Grid, Packed, Words, packed
+from parity.report.blocks import Grid, Packed, Words, excerpt, packed
 from parity.report.collect import Gathered
-from parity.report.format import excerpt
 from parity.report.settings import read
+
+
+@dataclass(frozen=True)
+class Column:
+    """One cell's pictures of the grid's prompts."""
+
+    label: str
+    pixels: np.ndarray  # uint8 [n, H, W, 3]
+    cosine: np.ndarray  # [n] CLIP cosine with the caption
+    baseline: bool = False  # plain sampling: the first one of a model is what differences are taken from
+    model: str = ""
+    method: str = ""
+
+
+def encoded(picture: Image.Image, quality: int) -> str:
+    stream = io.BytesIO()
+    picture.save(stream, format="WEBP", quality=quality, method=4)
+    return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def thumbnail(pixels: np.ndarray, side: int = 256) -> str:
+    """uint8 [H, W, 3] as a data URI of at most `side` pixels, compressed: the exact picture is in its cell's folder."""
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return encoded(picture, 88)
+
+
+class Sheets(NamedTuple):
+    uris: list[str]
+    of: list[int]  # the sheet of each column: columns of the same pictures share one
+    side: int  # of a picture, pixels
+
+
+def sheets(columns: Sequence[np.ndarray], across: int, room: int) -> tuple[Sheets, int]:
+    """Pictures [n, H, W, 3] of each column on a sheet, `across` in a row, of at most 96 pixels each; of the first
+    prompts, as many as take `room` bytes in all. Returns the sheets and how many prompts are on them."""
+    drawn: dict[bytes, int] = {}
+    of = [drawn.setdefault(pixels.tobytes(), len(drawn)) for pixels in columns]
+    distinct = [columns[of.index(k)] for k in range(len(drawn))]
+    shown, side = len(columns[0]), min(96, max(columns[0].shape[1:3]))
+    while True:
+        uris = [sheet(pixels[:shown], across, side) for pixels in distinct]
+        if (size := sum(map(len, uris))) <= room or shown <= across:
+            return Sheets(uris, of, side), shown
+        shown = max(across, min(shown - across, int(shown * room / size)) // across * across)
+
+
+def sheet(pixels: np.ndarray, across: int, side: int) -> str:
+    whole = Image.new("RGB", (across * side, -(-len(pixels) // across) * side))
+    for i, one in enumerate(pixels):
+        picture = Image.fromarray(one)
+        if picture.size != (side, side):
+            picture = picture.resize((side, side), Image.Resampling.LANCZOS)
+        whole.paste(picture, (i % across * side, i // across * side))
+    return encoded(whole, 80)
+
+
+def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
+    """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's
+    first baseline's).
+
+    Without a decoder, the other columns stand for one.
+    """
+    base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
+    others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
+    worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in others], 0)  # of those that have a cosine
+    order = np.argsort(worst, kind="stable")
+    return order, worst[order]
+
 
 KIND = "discrete"
 SHOWN = 8  # rows of pictures that are read without scripts
@@ -21,7 +93,7 @@ BYTES = 800_000  # of all pictures in the view of all prompts
 ACROSS = 8  # pictures in a row of a sheet
 
 
-def columns_of(g: Gathered) -> tuple[list[thumbnails.Column], list[str], dict[str, Shard]]:
+def columns_of(g: Gathered) -> tuple[list[Column], list[str], dict[str, Shard]]:
     """The same prompts, cell by cell; the captions; and the shards. Pictures that no network judged have no cosine."""
     columns, captions, shards = [], [], {}
     for label, cell in g.cells(KIND).items():
@@ -29,7 +101,7 @@ def columns_of(g: Gathered) -> tuple[list[thumbnails.Column], list[str], dict[st
         base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
         pixels, captions = g.files.pixels(cell, COMPETE), [excerpt(c) for c in features["captions"][:COMPETE].tolist()]
         cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
-        columns.append(thumbnails.Column(label, pixels, cosine, base, model, method))
+        columns.append(Column(label, pixels, cosine, base, model, method))
         shards[label] = g.files.shard(cell)
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
@@ -42,12 +114,12 @@ def blocks(g: Gathered) -> list[Any]:
     columns, captions, shards = columns_of(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
-    order, worst = thumbnails.worst_first(columns)
+    order, worst = worst_first(columns)
     ranking = {"rank": range(1, len(order) + 1), "caption": [captions[i] for i in order], "worst_difference": worst}
     ranking |= {c.label: c.cosine[order] for c in columns}
     rows = []
     for i, w in zip(order[:SHOWN], worst, strict=False):
-        row = [(thumbnails.thumbnail(c.pixels[i], 96), c.label, figure(c.cosine[i], ".3f")) for c in columns]
+        row = [(thumbnail(c.pixels[i], 96), c.label, figure(c.cosine[i], ".3f")) for c in columns]
         rows.append((captions[i], figure(w, "+.3f"), row))
     grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
     every = len(next(iter(shards.values())).step)
@@ -56,14 +128,14 @@ def blocks(g: Gathered) -> list[Any]:
 
 
 def views(
-    g: Gathered, columns: list[thumbnails.Column], captions: list[str], shards: dict[str, Shard], every: int
+    g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard], every: int
 ) -> Iterator[Packed]:
     """All prompts and the replay, of each model apart: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         own = [c for c in columns if c.model == model]
-        order, worst = thumbnails.worst_first(own)
-        held, shown = thumbnails.sheets([c.pixels[order] for c in own], ACROSS, BYTES // len(models))
+        order, worst = worst_first(own)
+        held, shown = sheets([c.pixels[order] for c in own], ACROSS, BYTES // len(models))
         order, kept = order[:shown], [worst[:shown]]
         base = next((c for c in own if c.baseline), own[0])
         wholes = {len(shards[c.label].step[0]) for c in own}
@@ -75,9 +147,7 @@ def views(
         })  # fmt: skip
 
 
-def column(
-    g: Gathered, c: thumbnails.Column, shard: Shard, order: np.ndarray, base: thumbnails.Column, sheet: int
-) -> dict[str, Any]:
+def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column, sheet: int) -> dict[str, Any]:
     """What the views know of a cell: its figures, and the pass in which each token became final."""
     step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)

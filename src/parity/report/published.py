@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from parity.experiment.options import methods, options, plain
-from parity.report.format import missing
+from parity.report.blocks import missing
 from parity.report.settings import NAMED, read, records, settings_of
 
 Row = Mapping[str, Any]

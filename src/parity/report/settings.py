@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from parity.experiment.options import options as complete
-from parity.report.format import missing, pairs, written
+from parity.report.blocks import missing, pairs, written
 
 Row = Mapping[str, Any]
 OWN = ("model", "task", "cache", "batch")  # columns that are settings

@@ -9,17 +9,34 @@ import yaml
 from parity.experiment.checks import slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import label, metrics, source
-from parity.metrics.layouts import FIGURES
+from parity.metrics.estimates import Estimate
+from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
-from parity.report.blocks import Details, Plot, Section, Sides, Table, Terms, Words, packed
+from parity.report.blocks import (
+    Details,
+    Entry,
+    Plot,
+    Section,
+    Sides,
+    Table,
+    Terms,
+    Words,
+    chip,
+    estimated,
+    missing,
+    number,
+    p_value,
+    packed,
+    pairs,
+    plain,
+    words,
+)
 from parity.report.collect import Gathered
-from parity.report.external_figures import draw
-from parity.report.figures import data_uri, p_value_qq, plot
-from parity.report.format import Entry, chip, interval, missing, number, p_value, pairs, plain, words
+from parity.report.figures import data_uri, draw, p_value_qq, plot
 from parity.report.published import RATIOS
-from parity.report.self_tests import CORRECT, WRONG, planted, split
 from parity.report.settings import labels, read, records
 from parity.report.tables import NONE, Column, mark, measured, show, text, value
+from parity.report.verdicts import CORRECT, WRONG, planted, split
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
@@ -226,6 +243,10 @@ def self_tests(g: Gathered) -> Section:
     return Section("self-tests", "Tests of the tests", Sides([[honest, qq, *more], [alive, caught]]))
 
 
+def rejection_rate(row: Mapping[str, Any]) -> Estimate:
+    return Estimate(row["effect"], low=row.get("low"), high=row.get("high"))
+
+
 PLANTED = [
     Column("Decoder", text("decoder"), "of the harness itself, or a method with something changed about it"),
     Column("Fault", lambda r: Entry("correct decoder" if r["fault"] == CORRECT else words(r["fault"]), style="text")),
@@ -241,7 +262,7 @@ PLANTED = [
 SIZES = [
     Column("Test", text("test")),
     Column("Replicates", value("n")),
-    Column("Rejected", lambda r: interval(r["effect"], r.get("low"), r.get("high")), "share, with its 95% interval"),
+    Column("Rejected", lambda r: estimated(rejection_rate(r)), "share, with its 95% interval"),
     Column("Verdict", lambda r: chip(r["verdict"])),
 ]
 QQ = (

@@ -21,9 +21,8 @@ from matplotlib.figure import Figure
 
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import is_shown, setting, source
-from parity.report.figures import STYLE, Drawing, Look, half_width, styles, wrapped
-from parity.report.format import pairs, written
-from parity.report.label_placement import Named, label_points
+from parity.report.blocks import pairs, written
+from parity.report.figures import STYLE, Drawing, Look, Named, label_points, reach_of, styles, wrapped
 from parity.report.settings import read, records, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
@@ -94,10 +93,10 @@ def points(
         place = {"source": whose, "label": label, "method": r["method"], "x": x, "model": r["model"], "note": note}
         place |= {"key": r.get("key"), "table": r.get("table")}
         if figure.x in known:
-            down, up = half_width(r, figure.x)
+            down, up = reach_of(r, figure.x)
             place |= {"across_low": x - down, "across_high": x + up}
         for y in (y for y in figure.y if pd.notna(r.get(y))):
-            down, up = half_width(r, y)
+            down, up = reach_of(r, y)
             result.append(place | {"measure": y, "value": r[y], "low": r[y] - down, "high": r[y] + up})
     return pd.DataFrame(result, columns=COLUMNS, dtype=object)
 

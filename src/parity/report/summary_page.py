@@ -1,7 +1,9 @@
-"""The first screen: of each method one line with its verdict, its passes, what it changes and its time; and one figure
-of passes against distance from the target's law."""
+"""The front page: of each method one line with its verdict, its passes, what it changes and its time; one figure of
+passes against distance from the target's law; and the files behind the page, with the command that makes a row again.
+"""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from parity.experiment import paths
 from parity.experiment.options import KINDS
 from parity.experiment.schema import EqualitySpec
+from parity.metrics.estimates import estimate_of
 from parity.report import tables
-from parity.report.blocks import Section, Words
-from parity.report.collect import Gathered
-from parity.report.figures import STYLE, Drawing, look_of, plot
-from parity.report.format import ABSENT, Entry, grey, missing, pill, words
-from parity.report.label_placement import Named, label_points
-from parity.report.self_tests import failures
+from parity.report.blocks import ABSENT, Entry, Section, Table, Terms, Words, grey, missing, pill, words
+from parity.report.collect import Gathered, effect_of_interest
+from parity.report.figures import STYLE, Drawing, Named, label_points, look_of, plot
 from parity.report.settings import records
 from parity.report.shared_sections import TITLES
 from parity.report.tables import Column, mark, mismatch, show, unmeasured
-from parity.report.underpowered import effect_of_interest
+from parity.report.verdicts import failures
 
 # Of each kind the figure of quality: its column of the records, its column of the summary, its name.
 QUALITY = {
@@ -103,17 +104,12 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
         gap = (pair[0] - pair[1]).dropna()
         middle, reach = float(gap.mean()), 1.96 * float(gap.std()) / max(1, len(gap)) ** 0.5
         return judged(moved(middle, reach, len(gap)), name, row, reach, margins)
-    summary = g.summary.set_index("key")
-    values = [
-        summary[c].get(k) if c in summary else None
-        for k in (row["key"], row["reference"])
-        for c in (name, f"{name}_se")
-    ]
-    if any(missing(v) for v in values):
-        return unmeasured(row, name)
-    value, error, other, its = map(float, values)  # type: ignore[arg-type]
-    reach = 1.96 * float(np.hypot(error, its))
-    return judged(moved(value - other, reach, int(row["n"])), name, row, reach, margins)
+    references = g.summary[g.summary["key"] == row["reference"]]
+    own_figure, other = estimate_of(row, name), estimate_of(records(references)[0], name)
+    if own_figure.missing or other.missing or own_figure.error is None or other.error is None:
+        return unmeasured(own_figure)
+    reach = 1.96 * float(np.hypot(own_figure.error, other.error))
+    return judged(moved(own_figure.value - other.value, reach, int(row["n"])), name, row, reach, margins)
 
 
 def judged(entry: Entry, name: str, row: Mapping[str, Any], reach: float, margins: EqualitySpec) -> Entry:
@@ -216,4 +212,51 @@ READING = (
     "Seconds on a CPU do not say which method is faster on a GPU: a pass costs a processor in proportion to the tokens"
     " it evaluates, while a GPU at small batches needs hardly longer for sixteen tokens than for one. So read passes"
     " first; speed here is the time of plain decoding over a method's, on the same rows in the same job."
+)
+
+
+TABLES = ("summary.csv", "equality.csv", "self_tests.csv", "published.csv", "records.parquet")  # beside the page
+WHAT = {
+    "index.html": "the verdicts, and the way to the rest",
+    "report.html": "the whole page in one file",
+    "summary.csv": "a row per cell",
+    "equality.csv": "a row per test of a method",
+    "self_tests.csv": "a row per test of the tests",
+    "published.csv": "the papers' figures beside ours",
+    "records.parquet": "a row per image or text",
+}
+KEEP = ("--configfile", "--configfiles", "--config", "-C")  # what decides which cells an experiment has
+
+
+def command(typed: str, target: str) -> str:
+    """The command that makes a file, under the configuration of the one that was typed."""
+    words, kept, on = shlex.split(typed), [], False
+    for word in words:
+        name = word.partition("=")[0]
+        on = name in KEEP or (on and not word.startswith("-"))
+        kept += [word] if on else []
+    return shlex.join(["uv", "run", "snakemake", "--cores", "all", *kept, "--", target])
+
+
+def files(g: Gathered) -> Section:
+    """Links to every table, and the folder of every cell: by name, for a link breaks when the page is copied."""
+    typed = g.environment.get("run", {}).get("command", "")
+    cells = {c.key: c for c in g.files.cells}
+    rows = []
+    for key, label, method in zip(g.summary["key"], g.summary["label"], g.summary["method"], strict=True):
+        folder = paths.folder(cells[key])
+        again = command(typed, f"{folder}/metrics.json")
+        rows.append({"label": label, "method": method, "folder": folder, "again": again})
+    columns = [
+        Column("Method", lambda r: Entry(r["label"], style="name")),
+        Column("Cell", lambda r: Entry(r["folder"], style="file")),
+        Column("Command that makes the row again", lambda r: Entry(r["again"], style="code")),
+    ]
+    table: Table = show(rows, columns, CELLS)
+    return Section("files", "Files and commands", Terms(list(WHAT.items())), Words("Cells", "heading"), table)
+
+
+CELLS = (
+    "Samples, records and figures of each row, and the command that makes them from the project's folder. What is there"
+    " and up to date is not made twice: delete the cell's folder first to have it made again."
 )

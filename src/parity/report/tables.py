@@ -6,9 +6,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from parity.report import format as form
-from parity.report.blocks import Table
-from parity.report.format import ABSENT, NOT_RUN, Entry, chip, missing, p_value, plain, words
+from parity.metrics.estimates import Estimate, estimate_of
+from parity.report.blocks import (
+    ABSENT,
+    NOT_RUN,
+    Entry,
+    Table,
+    bound,
+    chip,
+    estimated,
+    grey,
+    missing,
+    p_value,
+    percent,
+    pill,
+    plain,
+    times,
+    words,
+)
 from parity.report.settings import records
 
 Row = Mapping[str, Any]
@@ -66,29 +81,27 @@ def value(name: str, digits: int = 4) -> Maker:
     return lambda row: plain(row.get(name), digits)
 
 
-def unmeasured(row: Row, name: str) -> Entry:
+def unmeasured(figure: Estimate) -> Entry:
     """What stands in the place of a figure that there is none of: what its metric lacked, if it said so."""
-    what, _, which = words(row.get(f"{name}_why"), NOT_RUN).partition(": ")
-    return Entry(what, which, "none")
+    lacking, _, which = (figure.why or NOT_RUN).partition(": ")
+    return Entry(lacking, which, "none")
 
 
 def measured(name: str, scale: float = 1.0) -> Maker:
     """A figure with what is known of its error beneath it: its interval, or its standard error."""
 
     def entry(row: Row) -> Entry:
-        parts: list[Any] = [row.get(f"{name}{end}") for end in ("", "_low", "_high", "_se")]
-        if missing(parts[0]):
-            return unmeasured(row, name)
-        figure, low, high, error = (p if missing(p) or isinstance(p, str) else scale * p for p in parts)
-        shown = form.plus_minus(figure, error) if missing(low) else form.interval(figure, low, high)
-        too_few = words(row.get("too_few")).split()  # `report.underpowered`
-        return form.grey(shown, row.get("kind")) if name in too_few else shown
+        figure = estimate_of(row, name)
+        if figure.missing:
+            return unmeasured(figure)
+        entry = estimated(figure.times(scale))
+        return grey(entry, row.get("kind")) if name in words(row.get("too_few")).split() else entry
 
     return entry
 
 
 def share(name: str) -> Maker:
-    return lambda row: form.percent(row.get(name), row.get(f"{name}_se"))
+    return lambda row: percent(estimate_of(row, name))
 
 
 def two_p(name: str) -> Maker:
@@ -138,25 +151,25 @@ def label_entry(row: Row) -> Entry:
 METHOD = Column("Method", label_entry, "with the options in which its variants differ, and the key of its cell")
 VERDICT = [
     METHOD,
-    Column("Verdict", lambda row: form.pill(row, "reach"), "same distribution as plain decoding?"),
+    Column("Verdict", lambda row: pill(row, "reach"), "same distribution as plain decoding?"),
     Column("Claim", claimed, "what the method's paper says"),
-    Column("TV ≤", lambda row: form.bound(row.get("tv_bound")), "total variation, 95%, on the worst enumerable model"),
-    Column("MDE", lambda row: form.bound(row.get("minimum_detectable_effect")), "smallest found with power 0.8"),
+    Column("TV ≤", lambda row: bound(row.get("tv_bound")), "total variation, 95%, on the worst enumerable model"),
+    Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest found with power 0.8"),
 ]
 
 
 def fewer(row: Row) -> Entry:
-    return ABSENT if missing(row.get("nfe_ratio")) else form.times(1 / row["nfe_ratio"])
+    return ABSENT if missing(row.get("nfe_ratio")) else times(1 / row["nfe_ratio"])
 
 
 def speed(row: Row) -> Entry:
     """With its quartiles over batches, where several were timed."""
-    entry, low, high = (form.times(row.get(f"speedup{end}")) for end in ("", "_q1", "_q3"))
+    entry, low, high = (times(row.get(f"speedup{end}")) for end in ("", "_q1", "_q3"))
     return entry if low == high else entry._replace(detail=f"{low.text} to {high.text}")
 
 
 def alone(row: Row) -> Entry:
-    return form.times(row.get("speedup_single"))
+    return times(row.get("speedup_single"))
 
 
 COST = [
@@ -188,7 +201,7 @@ def any_table(frame: pd.DataFrame, caption: str = "") -> Table:
 def optional(name: str, maker: Callable[[Any], Entry] = plain) -> Maker:
     """A figure that a test may lack: "n/a" if the test was run, else "not run"."""
     absent = {True: ABSENT, False: NONE}
-    return lambda r: absent[r["verdict"] == form.NOT_RUN] if missing(r.get(name)) else maker(r[name])
+    return lambda r: absent[r["verdict"] == NOT_RUN] if missing(r.get(name)) else maker(r[name])
 
 
 def seed(row: Row) -> Entry:

@@ -1,22 +1,15 @@
 """What metrics see of a cell of an any-subset model: rows of text, what was to be filled in, and who judges them."""
 
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from parity.base.files import read_arrays
-from parity.metrics.files import Files
+from parity.metrics.samples import Files
 from parity.models.anysubset import load
 
 
-@dataclass
-class Sample:
-    files: Files
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
-
+class Sample(Files):
     @property
     def labels(self) -> dict[str, Any]:
         return {"task_kind": self.spec["task_kind"], "task": self.spec["task"], "text": self.texts}

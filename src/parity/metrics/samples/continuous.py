@@ -1,7 +1,6 @@
 """What metrics see of a cell of a continuous model: pictures of classes, and what a classifier reads in them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,12 @@ import numpy as np
 import torch
 
 from parity.embedded.scenes import ground_truth
-from parity.metrics import judge_features
-from parity.metrics.files import Files
 from parity.metrics.networks import classifier
+from parity.metrics.samples import Files
 from parity.models.continuous import load
 
 
-@dataclass
-class Sample:
-    files: Files
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
-
+class Sample(Files):
     @cached_property
     def classes(self) -> list[str]:
         """The class [n] that each image was to show."""
@@ -37,16 +29,11 @@ class Sample:
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
         """Features [n, d], logits [n, classes], and whether an image is read as what it was to show: right [n]; of
-        published models what the declared networks see (`metrics.judge_features`)."""
+        published models what the declared networks see (`metrics.judges`)."""
         if own := looked_at(self.pixels, self.manifest, self.device):
             return own
-        networks, captions = (
-            judge_features.declared(self.files.networks),
-            self.classes if "captions" in self.manifest else None,
-        )
-        return judge_features.looked_at(
-            self.files.each_picture, captions, networks, self.files.protocol, self.files.device
-        )
+        captions = self.classes if "captions" in self.manifest else None
+        return self.judged(captions)
 
 
 def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:

@@ -1,7 +1,6 @@
 """What metrics see of a cell of a discrete model: pictures of captions, and CLIP's features of both."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,14 @@ import numpy as np
 
 from parity.base.files import read_json
 from parity.embedded.scenes import SIZE, ground_truth, reduced
-from parity.metrics import judge_features
-from parity.metrics.features import cell_features, picture_features
-from parity.metrics.files import Files
+from parity.metrics.estimates import prompt_groups
 from parity.metrics.networks import clip
-from parity.metrics.standard_errors import prompt_groups
+from parity.metrics.samples import Files
 from parity.models.discrete.load import side
 
 
-@dataclass
-class Sample:
-    files: Files
+class Sample(Files):
     fewest = 2
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
 
     @property
     def labels(self) -> dict[str, Any]:
@@ -42,13 +34,10 @@ class Sample:
     @cached_property
     def seen(self) -> dict[str, np.ndarray]:
         """Features [n, d], and cosine [n] of every picture with its caption; of published models what the declared
-        networks see (`metrics.judge_features`)."""
+        networks see (`metrics.judges`)."""
         if (net := network(self.manifest, self.device)) is not None:
-            return cell_features(self.shard.ids, self.shard.captions, self.pixels, net)
-        networks, captions = judge_features.declared(self.files.networks), self.shard.captions.astype(str).tolist()
-        return judge_features.looked_at(
-            self.files.each_picture, captions, networks, self.files.protocol, self.files.device
-        )
+            return clip.cell_features(self.shard.ids, self.shard.captions, self.pixels, net)
+        return self.judged(self.shard.captions.astype(str).tolist())
 
 
 def network(manifest: Mapping[str, Any], device: str) -> clip.CLIP | None:
@@ -71,4 +60,4 @@ def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nd
 
 def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
     net = network(manifest, device)
-    return {"features": picture_features(pixels, net)} if net else {}
+    return {"features": clip.picture_features(pixels, net)} if net else {}

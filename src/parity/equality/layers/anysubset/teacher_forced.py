@@ -8,7 +8,7 @@ from parity_certify.teacher_forced import battery, slots, tensor_law
 from parity.equality.alike import Alike
 from parity.equality.layers import CellFiles
 from parity.experiment.options import declaration
-from parity.metrics.logp import joint_laws, log_probability
+from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset.load import load
 from parity.models.anysubset.protocol import Infilling
 

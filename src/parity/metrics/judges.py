@@ -1,7 +1,7 @@
 """What the networks that a configuration declares (`networks:`) see in pictures of published models.
 
-Which network a column is of stands in `metrics.missing_reasons`; a network that is not declared leaves its columns
-out, and a metric then says in its own place what is missing.
+NEEDS names the network of each column. A network that is not declared leaves its columns out, and a metric then says
+in its own place what is missing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from parity.base.files import read_json
+from parity.metrics.estimates import Estimate
 from parity.metrics.protocols import recipe
 
 OF_CAPTIONS = ("clip", "hps", "pickscore")  # networks that read captions too
@@ -21,7 +22,7 @@ Pictures = Callable[[], Iterable[np.ndarray]]  # uint8 [H, W, 3] one after the o
 
 def declared(manifests: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Manifests of networks by their names."""
-    return {said["family"]: said for said in map(read_json, manifests)}
+    return {manifest["family"]: manifest for manifest in map(read_json, manifests)}
 
 
 def squeezed(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
@@ -34,45 +35,68 @@ def squeezed(pictures: Iterable[np.ndarray], side: int) -> Iterable[np.ndarray]:
         yield picture
 
 
-def contrastive(name: str, said: Mapping[str, Any], protocol: str, device: str) -> Any:
+def contrastive(name: str, manifest: Mapping[str, Any], protocol: str, device: str) -> Any:
     """The network of pictures and captions that a manifest names."""
     from parity.metrics.networks import contrastive as networks
 
-    file = Path(said["files"]["weights"])
+    file = Path(manifest["files"]["weights"])
     if name == "pickscore":
         return networks.pickscore_of(file, "networks.pickscore", device)
     usual = {"clip": recipe(protocol)["clip"], "hps": "ViT-H-14"}.get(name, "ViT-L-14-336-quickgelu")
-    architecture = said["network"].get("architecture") or usual or "ViT-L-14-quickgelu"
+    architecture = manifest["network"].get("architecture") or usual or "ViT-L-14-quickgelu"
     return networks.open_clip_of(file, architecture, f"networks.{name}", device, whole=name == "hps")
 
 
 def looked_at(
     pictures: Pictures, captions: Sequence[str] | None, networks: Mapping[str, Any], protocol: str, device: str = "cpu"
 ) -> dict[str, np.ndarray]:
-    """The columns of `absent.NEEDS` that the declared networks give, a row a picture; captions None leaves out what
+    """The columns of `NEEDS` that the declared networks give, a row a picture; captions None leaves out what
     reads them. `cut` is how many captions CLIP cuts."""
-    found: dict[str, np.ndarray] = {}
+    seen: dict[str, np.ndarray] = {}
     how = recipe(protocol) if networks else {}
-    for name, said in networks.items():
+    for name, manifest in networks.items():
         if name == "inception":
             from parity.metrics.networks import inception
 
-            net = inception.load(Path(said["files"]["weights"]), device)
-            found |= inception.read(net, pictures(), how)
+            net = inception.load(Path(manifest["files"]["weights"]), device)
+            seen |= inception.read(net, pictures(), how)
         elif name == "vgg16":
             if how.get("manifold") == name:
                 from parity.metrics.networks import vgg16
 
-                found[name] = vgg16.read(vgg16.load(Path(said["files"]["weights"]), device), pictures())
+                seen[name] = vgg16.read(vgg16.load(Path(manifest["files"]["weights"]), device), pictures())
         elif name == "clip_vision":
-            found["cmmd"] = contrastive(name, said, protocol, device).pictures(pictures()).numpy()
+            seen["cmmd"] = contrastive(name, manifest, protocol, device).pictures(pictures()).numpy()
         elif captions is not None:
-            both = contrastive(name, said, protocol, device)
+            both = contrastive(name, manifest, protocol, device)
             prefix, side = (how["prefix"], how["squeeze"]) if name == "clip" else ("", 0)
             texts = [prefix + caption for caption in captions]
             cosine = both.cosine(squeezed(pictures(), side), texts)
             if name == "clip":
-                found |= {"cosine": cosine, "cut": np.array(both.cut(texts))}
+                seen |= {"cosine": cosine, "cut": np.array(both.cut(texts))}
             else:
-                found[name] = cosine * float(both.net.logit_scale.detach().exp()) if name == "pickscore" else cosine
-    return found
+                seen[name] = cosine * float(both.net.logit_scale.detach().exp()) if name == "pickscore" else cosine
+    return seen
+
+
+NEEDS = {  # columns of `metrics.judges`, by the network that gives them
+    "features": "inception",  # [n, 2048]
+    "logits": "inception",  # [n, 1008]
+    "vgg16": "vgg16",  # [n, 4096], under protocols whose precision and recall are of them
+    "cosine": "clip",  # [n] of a picture with its caption
+    "cmmd": "clip_vision",  # [n, d] of unit length
+    "hps": "hps",  # [n]
+    "pickscore": "pickscore",  # [n]
+}
+
+
+def absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
+    """Figures of a published model that cannot be taken, each with the reason: the network that is not declared, or
+    what there is nothing to compare with. Embedded models have networks of their own, and need no word."""
+    if not sample.protocol:
+        return {}
+    section = "image" if sample.spec.get("prompts") else "continuous"
+    why = "no reference: " + str(sample.compared.get("why", f"{section}.reference"))
+    if column not in sample.seen:
+        why = f"no network: networks.{NEEDS[column]}"
+    return {name: Estimate(why=why) for name in figures}

@@ -1,14 +1,73 @@
-"""How uncertain a figure is: standard errors and intervals.
+"""A figure with its error as one value, standard errors and intervals, and the t-tests that papers print.
 
 Images of one prompt are alike, so they are not counted as independent: where prompts repeat, a function takes
 `groups`, the prompt of each image.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
+
+Z = 1.96  # standard errors to either end of a 95% interval
+ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
+
+
+class Estimate(NamedTuple):
+    """A figure, what is known of its error, and why there is none where it could not be taken."""
+
+    value: Any = None
+    error: float | None = None  # standard error
+    low: float | None = None  # ends of a 95% interval
+    high: float | None = None
+    why: str = ""
+
+    @property
+    def missing(self) -> bool:
+        return self.value is None
+
+    def times(self, scale: float) -> "Estimate":
+        """The same figure in another unit."""
+        if isinstance(self.value, str):
+            return self
+        value, error, low, high = (None if part is None else scale * part for part in self[:4])
+        return Estimate(value, error, low, high, self.why)
+
+    def reach(self) -> tuple[float, float] | None:
+        """Distances from the value down and up to the ends of its 95% interval; None where no error was taken."""
+        if self.low is not None and self.high is not None:
+            return self.value - self.low, self.high - self.value
+        return None if self.error is None else (Z * self.error, Z * self.error)
+
+
+def flat(value: Any) -> Any:
+    """A figure as JSON has it; None for one that is not finite, as where one batch shows no spread."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def columns_of(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures as columns of a file: an estimate as `<name>`, `<name>_se`, `<name>_low`, `<name>_high`, or else
+    `<name>_why`."""
+    columns: dict[str, Any] = {}
+    for name, figure in figures.items():
+        if not isinstance(figure, Estimate):
+            columns[name] = flat(figure)
+        elif figure.why:
+            columns[f"{name}_why"] = figure.why
+        else:
+            parts = zip(ENDS, figure[:4], strict=True)
+            columns |= {name + end: flat(part) for end, part in parts if part is not None}
+    return columns
+
+
+def estimate_of(row: Mapping[str, Any], name: str) -> Estimate:
+    """A figure again, from a row of such columns; empty ones (None, NaN) are left out."""
+    parts = [row.get(name + end) for end in (*ENDS, "_why")]
+    value, error, low, high, why = (None if part is None or part != part else part for part in parts)
+    return Estimate(value, error, low, high, why or "")
 
 
 def prompt_groups(ids: np.ndarray) -> np.ndarray:
@@ -25,18 +84,9 @@ def mean_error(values: np.ndarray) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
-def flat(value: Any) -> Any:
-    """A figure as JSON has it; None for one that is not finite, as where one batch shows no spread."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def means(**columns: np.ndarray) -> dict[str, float]:
-    """`<name>` and `<name>_se` of every column [n], its rows independent."""
-    figures: dict[str, float] = {}
-    for name, values in columns.items():
-        figures[name], figures[f"{name}_se"] = mean_error(values)
-    return figures
+def means(**columns: np.ndarray) -> dict[str, Estimate]:
+    """The mean of every column [n], its rows independent."""
+    return {name: Estimate(*mean_error(values)) for name, values in columns.items()}
 
 
 def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
@@ -98,3 +148,16 @@ def half_jackknife(
     values = np.stack([np.atleast_1d(statistic(rows)) for rows in half_samples(groups, count, seed)])
     kept = total // 2
     return values.std(0) * np.sqrt(kept / (total - kept))
+
+
+def compare(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    """Welch's t-test of two samples [n] and the paired one (same prompts, independent noise): p-values, difference of
+    the means.
+
+    Two constants differ with certainty or not at all: p is then 0 or 1, not undefined.
+    """
+    difference = float(np.mean(a) - np.mean(b))
+    constant = float(difference == 0)
+    welch = stats.ttest_ind(a, b, equal_var=False).pvalue if np.ptp(a) > 0 or np.ptp(b) > 0 else constant
+    paired = stats.ttest_rel(a, b).pvalue if np.ptp(a - b) > 0 else constant
+    return {"difference": difference, "p_welch": float(welch), "p_paired": float(paired)}

@@ -1,0 +1,44 @@
+"""How well a picture fits its caption: CLIP-score, and two scores that were trained on what people preferred.
+
+HPSv2 (Wu et al. 2023) is the cosine under a CLIP-H; which version is in the weights (v2.1: HPS_v2.1_compressed.pt).
+PickScore (Kirstain et al. 2023) is the scaled cosine: its authors' logits, before any softmax.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from parity.metrics.estimates import Estimate, mean_and_error
+from parity.metrics.judges import absent
+
+KINDS = ("discrete",)
+MEASURES = {
+    "clip_score": ("CLIP-score", "", "higher"),
+    "hps": ("HPSv2", "", "higher"),
+    "pickscore": ("PickScore", "", "higher"),
+}
+COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # of `metrics.judges`
+
+
+def rows(sample: Any) -> dict[str, np.ndarray]:
+    names = {"clip": "cosine", "hps": "hps", "pickscore": "pickscore"}
+    return {name: sample.seen[column] for name, column in names.items() if column in sample.seen}
+
+
+def arrays(sample: Any) -> dict[str, np.ndarray]:
+    return {"captions": sample.shard.captions} | ({k: v for k, v in sample.seen.items() if k == "cosine"})
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    """The CLIP-score is the mean raw cosine between picture and caption, neither scaled nor clipped.
+
+    Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). The embedded CLIP's
+    cosines compare with each other alone. `clip_cut` is how many captions a published CLIP cut at its 77 tokens.
+    """
+    figures: dict[str, Any] = {"clip_cut": int(sample.seen["cut"])} if "cut" in sample.seen else {}
+    for name, column in COLUMNS.items():
+        if column in sample.seen:
+            figures[name] = Estimate(*mean_and_error(sample.seen[column], sample.groups))
+        else:
+            figures |= absent(sample, column, [name])
+    return figures

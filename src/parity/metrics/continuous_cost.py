@@ -1,0 +1,98 @@
+"""What images of continuous tokens took: steps and calls of the networks, what became of the drafts, and where the time
+went (mean seconds an image).
+
+The depth is how many calls of the networks an image waits for, one after another: the rounds of network and head, of
+target and draft. Counts are the same on any machine.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from parity.metrics.estimates import means
+
+KINDS = ("continuous",)
+MEASURES = {
+    "acceptance": ("share of drafts accepted", "", "none"),
+    "distance": ("distance of draft and target", "", "lower"),
+    "steps": ("steps per image", "", "lower"),
+    "target_conditions": ("target evaluations", "", "lower"),
+    "draft_conditions": ("draft evaluations", "", "lower"),
+    "tries": ("tries of the residual sampler", "", "lower"),
+    "gave_up": ("times it gave up", "", "lower"),
+    "depth": ("calls one after another", "per image", "lower"),
+    "target_head_rows": ("rows of the head", "per image", "lower"),
+    "seconds": ("seconds per image", "measured", "lower"),
+    "head_share": ("share of the head", "", "none"),
+    "test_share": ("share of the test of drafts", "", "none"),
+}
+PARTS = {"head": ("_head_",), "network": ("_network_",), "test": ("_density_", "_residual_")}
+
+
+def of_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any) -> np.ndarray:
+    """[n] a statistic of each row's values [n, L] at the places where a draft was verified; NaN where none was."""
+    seen = accepted >= 0
+    return np.array([float(statistic(v[s])) if s.any() else np.nan for v, s in zip(values, seen, strict=True)])
+
+
+def by_place(accepted: np.ndarray) -> np.ndarray:
+    """[L] share of drafts accepted at each place of the order, of accepted [n, L] (1, 0, or -1 where nothing was
+    drafted); NaN where none was."""
+    drafted = accepted >= 0
+    return np.where(drafted.any(0), (drafted & (accepted == 1)).sum(0) / np.maximum(drafted.sum(0), 1), np.nan)
+
+
+def by_cell(accepted: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """[L] the same at each position of the grid; order [n, L] holds the position of every place."""
+    at = np.full(accepted.shape, -1, dtype=accepted.dtype)
+    np.put_along_axis(at, order, accepted, 1)
+    return by_place(at)
+
+
+def rows(sample: Any) -> dict[str, np.ndarray]:
+    shard = sample.shard
+    counts = ("steps", "tries", "gave_up", "depth", "target_head_rows")
+    return {
+        "drafted": (shard.accepted >= 0).sum(1),
+        "accepted": (shard.accepted == 1).sum(1),
+        "log_ratio": of_verified(shard.log_ratio, shard.accepted, np.median),
+        "distance": of_verified(shard.distance, shard.accepted, np.mean),
+        **{name: np.asarray(shard.columns[name], dtype=float) for name in counts},
+        **sample.costs,
+    }
+
+
+def arrays(sample: Any) -> dict[str, np.ndarray]:
+    """Where drafts were accepted: by place in the order, and on the grid."""
+    accepted = sample.shard.accepted
+    return {"by_place": by_place(accepted), "by_cell": by_cell(accepted, sample.shard.order)}
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    columns, shard = sample.rows, sample.shard
+    drafted = int(columns["drafted"].sum())
+    counts = ("tries", "gave_up", "target_conditions", "draft_conditions")
+    return {
+        **means(**{name: columns[name] for name in ("distance", "steps", "depth", "target_head_rows")}),
+        **{name: float(np.mean(columns[name])) if name in columns else None for name in counts},
+        "drafted": drafted,
+        "accepted_drafts": int(shard.accepted_drafts.sum()) if (shard.accepted_drafts >= 0).all() else None,
+        "acceptance": float(columns["accepted"].sum() / drafted) if drafted else None,
+        **break_down_time(sample),
+    }
+
+
+def break_down_time(sample: Any) -> dict[str, Any]:
+    """Shares of head and network are of these two; of the test, of the whole, where there are drafts."""
+    times = {name: float(np.mean(spent)) for name, spent in sample.costs.items() if name.endswith("_seconds")}
+    head, network, test = (
+        sum(spent for name, spent in times.items() if any(part in name for part in parts)) for parts in PARTS.values()
+    )
+    seconds = float((sample.shard.seconds / sample.shard.batch).mean())
+    return {
+        "seconds": seconds,
+        **{name: times.get(name) for name in ("target_network_seconds", "target_head_seconds")},
+        "head_share": head / (head + network) if head + network else None,
+        "test_seconds": test,
+        "test_share": test / seconds if (sample.shard.accepted >= 0).any() else None,
+    }

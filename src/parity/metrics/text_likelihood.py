@@ -1,0 +1,81 @@
+"""How likely rows of text are: under the any-subset model itself, and under a judge, another language model.
+
+`logp` is of the missing part of a row, in one pass. `perplexity`, the generative perplexity, is of the whole row,
+prompt included (Guo & Ermon 2025, Eq. 21).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.metrics.estimates import means
+from parity.models.anysubset.causal import log_probabilities
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
+
+KINDS = ("anysubset",)
+MEASURES = {
+    "perplexity": ("perplexity", "", "lower"),
+    "logp": ("log p of the missing part under the model", "nats", "none"),
+}
+
+
+def joint_laws(model: AnySubsetModel, start: Infilling) -> tuple[Tensor, Tensor, Tensor]:
+    """Laws [B, S, V] of the missing tokens of complete rows in their order (Eq. 6), one pass; the tokens, and whether
+    there is one [B, S], for rows may miss fewer than S."""
+    width = int((start.end - start.begin).max())
+    ranks = start.begin[:, None] + torch.arange(width, device=start.order.device)
+    inside = ranks < start.end[:, None]
+    asked = torch.where(inside, ranks, start.order.shape[1])
+    own = start.tokens.gather(1, start.order.gather(1, ranks.clamp(max=start.order.shape[1] - 1)))
+    return model.laws(start.tokens, start.order, start.begin, asked, ranks), own, inside
+
+
+def log_probability(laws: Tensor, own: Tensor, inside: Tensor) -> Tensor:
+    """log p [B], nats, of the missing tokens under their laws, all of `joint_laws`."""
+    return torch.where(inside, laws.gather(-1, own[..., None])[..., 0].log(), 0).sum(1)
+
+
+def perplexities(judge: "GPT2LMHeadModel", tokens: Tensor, end: Tensor, mask: int | None, separator: int) -> np.ndarray:
+    """exp of minus the mean log-probability of each row [B], read in pieces as long as the judge's positions allow."""
+    most = judge.config.n_positions - 1
+    inside = torch.arange(tokens.shape[1]) < end[:, None]  # on the CPU, where the sums are taken
+    total = torch.zeros(len(tokens), dtype=torch.float64)
+    for i in range(0, tokens.shape[1], most):
+        logp = log_probabilities(judge, tokens[:, i : i + most], mask, separator).cpu()
+        total += torch.where(inside[:, i : i + most], logp, 0).double().sum(1)
+    return (-total / end).exp().numpy()
+
+
+def reread(texts: list[str], words: Any) -> tuple[Tensor, Tensor]:
+    """Texts as the tokens of another vocabulary, padded with its separator, and their lengths."""
+    encoded = [words.encode(text) for text in texts]
+    wide = max(map(len, encoded))
+    padded = [t + [words.separator] * (wide - len(t)) for t in encoded]
+    return torch.tensor(padded), torch.tensor([max(1, len(t)) for t in encoded])
+
+
+def rows(sample: Any) -> dict[str, np.ndarray]:
+    loaded = sample.loaded
+    if loaded.one_vocabulary:
+        tokens, end = torch.from_numpy(sample.shard.tokens).long(), torch.from_numpy(sample.shard.end).long()
+        mask = loaded.words.mask
+    else:
+        tokens, end = reread(sample.texts, loaded.judge_words)
+        mask = loaded.judge_words.mask
+    tokens = tokens.to(loaded.device)
+    judged = perplexities(loaded.gpt2, tokens, end, mask, loaded.judge_words.separator)
+    return {"perplexity": judged, **arrays(sample)}
+
+
+def arrays(sample: Any) -> dict[str, np.ndarray]:
+    """What the teacher-forced layer wrote: one forward serves both, and the paired tests read it."""
+    return {} if sample.logp is None else {"logp": sample.logp}
+
+
+def measure(sample: Any) -> dict[str, Any]:
+    return means(perplexity=sample.rows["perplexity"], **arrays(sample))
