@@ -196,8 +196,9 @@ TOY_RUN = """
 import argparse, pathlib
 from parity.base.command import one_line
 from parity.metrics import measure
-files = {{name: name in ("kind", "device") and value or pathlib.Path(value) for name, value in {}.items()}}
-one_line(lambda: measure.run(argparse.Namespace(**files, shards=[files["cell"] / "0.npz"])))
+files = {{name: pathlib.Path(path) for name, path in {}.items()}}
+shards = [files["cell"] / "0.npz"]
+one_line(lambda: measure.run(argparse.Namespace(kind="discrete", device="cpu", shards=shards, **files)))
 """
 
 
@@ -220,7 +221,8 @@ def test_a_metric_is_one_file(tmp_path, direction, count, message):
     columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
     a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
-    program = TOY_RUN.format({k: v if k == "kind" else str(v) for k, v in vars(a).items() if v and k != "shards"})
+    names = ("cell", "checkpoint", "out", "features", "records")
+    program = TOY_RUN.format({name: str(getattr(a, name)) for name in names})
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"},

@@ -62,7 +62,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.metrics.estimates import means
+from parity.metrics.estimates import Estimate, means
 
 KINDS = ("{kind}",)
 MEASURES = {{"{name}": ("distinct tokens of a row", "", "none")}}  # its figures: label, unit, which way is better
@@ -73,7 +73,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
     return {{"{name}": np.array([len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens])}}
 
 
-def measure(sample: Any) -> dict[str, float]:
+def measure(sample: Any) -> dict[str, Estimate]:
     """Their mean, and its standard error."""
     return means({name}=sample.rows["{name}"])
 '''
@@ -89,7 +89,7 @@ from parity.metrics import {name}
 def value(tokens):
     sample = SimpleNamespace(shard=SimpleNamespace(tokens=np.array(tokens)), rows={{}})
     sample.rows |= {name}.rows(sample)
-    return {name}.measure(sample)["{name}"]
+    return {name}.measure(sample)["{name}"].value
 
 
 def test_{name}_of_rows_that_are_known():

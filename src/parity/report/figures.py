@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -113,7 +113,7 @@ def is_plain(rows: pd.DataFrame) -> pd.Series:
     return rows["role"].isin(["reference", "control"])
 
 
-def reach_of(row: Mapping[str, Any] | pd.Series, name: str) -> tuple[float, float]:
+def reach_of(row: Any, name: str) -> tuple[float, float]:
     """Distances from a figure down and up to the ends of its 95% interval; nought where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)

@@ -16,13 +16,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import is_shown, setting, source
 from parity.report.blocks import pairs, written
-from parity.report.figures import STYLE, Drawing, Look, Named, label_points, reach_of, styles, wrapped
+from parity.report.figures import STYLE, Drawing, Look, Named, label_points, reach_of, shade, styles, wrapped
 from parity.report.settings import read, records, spec_of, variant, varying
 
 SHARED = ("step_compression", "nfe_per_token", "perplexity_ratio")  # measures that mean the same in a paper and here
@@ -162,7 +161,7 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
     rows = rows[rows["at"].notna()].sort_values("at", kind="stable")
     if rows.empty:
         return
-    fill = colour if ours else "white" if nth == 0 else blend(colour, 0.45)
+    fill = colour if ours else "white" if nth == 0 else shade(colour, 0.45)
     look: dict[str, Any] = {"fmt": marker, "ms": 5.5, "color": colour, "mfc": fill, "mec": colour, "elinewidth": 0.9}
     look |= {"lw": 1.3, "capsize": 0 if axis is None else 2.5, "label": name}
     # Of marks that carry options a line is one option's, the last one's, not a walk through several.
@@ -176,10 +175,10 @@ def line(ax: Axes, rows: pd.DataFrame, axis: list[Any] | None, colour: str, mark
         across = np.abs(run[["across_low", "across_high"]].to_numpy(float).T - at) if ours and axis is None else None
         ax.errorbar(at, value, up, across, ls=style if joined else "none", **look)
         if axis is None:
-            name_ends(ax, run, at, value, blend(colour, 0.25, "black"))
+            name_ends(ax, run, at, value, shade(colour, -0.25))
 
 
-def name_ends(ax: Axes, run: pd.DataFrame, at: np.ndarray, value: np.ndarray, colour: tuple[float, ...]) -> None:
+def name_ends(ax: Axes, run: pd.DataFrame, at: np.ndarray, value: np.ndarray, colour: str) -> None:
     """The options at a line's ends tell which way it grows; what stands between is in the data."""
     for k in sorted({0, len(run) - 1}):
         text = ", ".join(part.partition("=")[2] for part in run["note"].iloc[k].split(", "))
@@ -193,11 +192,6 @@ def ends(marks: pd.DataFrame, look: Look) -> list[Named]:
     last = [rows.sort_values("at", kind="stable").iloc[-1] for _, rows in ours.groupby("series", sort=False)]
     found = [Named(float(r["at"]), float(r["value"]), r["label"], look[r["label"]][0]) for r in last]
     return found if len(found) > 1 else []
-
-
-def blend(colour: str, share: float, other: str = "white") -> tuple[float, ...]:
-    """A colour with a share of another."""
-    return tuple((1 - share) * np.array(to_rgb(colour)) + share * np.array(to_rgb(other)))
 
 
 def label_axes(ax: Axes, figure: FigureSpec, y: str, axis: list[Any] | None, at: pd.Series, known: Labels) -> None:
