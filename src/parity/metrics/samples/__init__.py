@@ -37,8 +37,12 @@ class Files:
     device: str = "cpu"
     rows: dict[str, Any] = field(default_factory=dict)  # columns of the records, as metrics give them
 
-    forced = None  # [L] bool: places that a grammar forces
     fewest = 8  # images that FID is taken of
+
+    @cached_property
+    def forced(self) -> np.ndarray | None:
+        """[L] bool: places that a grammar forces."""
+        return None
 
     @cached_property
     def spec(self) -> dict[str, Any]:
