@@ -8,7 +8,6 @@ LlamaGen or Anole; for the others, and as draft model, a second network of the s
 """
 
 import copy
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +32,8 @@ from parity.models.discrete.cached import Cached, EagleDrafter
 from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter
-from parity.stand_ins.words import sharpen
+from parity.stand_ins import write
+from parity.stand_ins.discrete import sharpen
 
 DRAWS = 1999
 FAMILY = "targets"
@@ -63,7 +63,7 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
     own = STAND_INS[name]
     written: dict[str, Path] = {}
     for stand_in, sizes in {name: own["sizes"], **own.get("drafter", {})}.items():
-        written |= importlib.import_module(f"parity.stand_ins.{stand_in}").write(folder, codes=CODES, **sizes)
+        written |= write(stand_in, folder, codes=CODES, **sizes)
     files = {part: folder / path for part, path in written.items()}
     given = {"family": own["family"], "source": "files", "network": {"vocab": CODES, **own["network"]}}
     given |= {"files": {part: str(path) for part, path in files.items()}}

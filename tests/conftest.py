@@ -75,7 +75,7 @@ def all_weights(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def stood_in(tmp_path_factory):
     """Stand-ins by name, each written once: what a configuration says of it, paths whole."""
-    from parity.stand_ins.__main__ import entry
+    from parity.stand_ins import entry
 
     folder, known = tmp_path_factory.mktemp("stand_ins"), {}
 

@@ -13,6 +13,7 @@ from parity.decode.discrete import Decoded, record
 from parity.models.discrete.cached import Cached
 from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.stand_ins import write
 
 LAYOUTS = {
     "chameleon": "chameleon",
@@ -31,7 +32,7 @@ CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # of d
 def manifest(layout: str, folder: Path) -> dict[str, Any]:
     """Of a stand-in that is written here: what `parity models add` and the checkpoint rule say of such files."""
     family = LAYOUTS[layout]
-    written = importlib.import_module(f"parity.stand_ins.{layout}").write(folder)
+    written = write(layout, folder)
     files = {part: str(folder / path) for part, path in written.items()}
     sizes = importlib.import_module(f"parity.models.discrete.{family}").read_sizes(Path(files["model"]), PIXELS)
     sizes |= ROWS.get(layout, {})

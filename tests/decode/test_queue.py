@@ -20,7 +20,7 @@ from parity.models.discrete.llamagen import FeatureDrafter, Transformer
 from parity.models.discrete.load import encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
-from parity.stand_ins import anole, anole_drafter
+from parity.stand_ins.discrete import anole, anole_drafter
 from tests.decoders.test_elsewhere import LLAMAGEN, random
 from tests.tables import decoder, table, variants
 
@@ -162,7 +162,7 @@ def test_rows_that_begin_compile_nothing_and_leave_the_cache_where_it_is():
 def words(tmp_path_factory):
     """A model that reads words, its drafter, and captions of 1 to 60 of them."""
     folder, apart = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
-    files, drafter = anole.write(folder), anole_drafter.write(apart)["drafter"]
+    files, drafter = anole(folder), anole_drafter(apart)["drafter"]
     said = add.entry(str(folder / files["model"]), None, {"drafter": apart / drafter})
     manifest = fetch.manifest("discrete", "m", said, folder / "out")
     texts = [" ".join(["a", "red", "fox"] * (1 + 20 * (i % 4 == 3))) for i in range(9)]

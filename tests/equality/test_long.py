@@ -16,8 +16,7 @@ from parity.equality.faults import long as faults
 from parity.equality.faults import planted
 from parity.equality.long.discrete import targets
 from parity.equality.martingale_tests import TESTS, spread
-from parity.models.discrete.hashed import Guided, HashedTable
-from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
+from parity.models.discrete.hidden import Guided, HashedTable, HiddenMarkov, Law, chain, counter
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import joint
 

@@ -21,10 +21,7 @@ from parity.metrics import fid, judges, manifold, measure, pictures, protocols, 
 from parity.metrics.estimates import columns_of
 from parity.metrics.networks import contrastive, inception, vgg16
 from parity.models import fetch
-from parity.stand_ins import clip as clip_stand_in
-from parity.stand_ins import inception as inception_stand_in
-from parity.stand_ins import pickscore as pickscore_stand_in
-from parity.stand_ins import vgg16 as vgg16_stand_in
+from parity.stand_ins import metrics as stand_ins
 
 CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on the mat " * 30, "blue", "a small ring"]
 
@@ -32,8 +29,8 @@ CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
-    clip_stand_in.write(folder)
-    pickscore_stand_in.write(folder)
+    stand_ins.clip(folder)
+    stand_ins.pickscore(folder)
     return folder
 
 
@@ -92,8 +89,8 @@ def test_openais_weights_have_openais_activation(stand_in, tmp_path, monkeypatch
 
     folder = stand_in / "clip"
     assert contrastive.quick_gelu(contrastive.open_clip_of(folder, "", "networks.clip").net)
-    usual = {**clip_stand_in.CONFIG, "quick_gelu": False}
-    for name, config in (("tiny-quickgelu", clip_stand_in.CONFIG), ("tiny", usual)):
+    usual = {**stand_ins.CLIP, "quick_gelu": False}
+    for name, config in (("tiny-quickgelu", stand_ins.CLIP), ("tiny", usual)):
         (tmp_path / f"{name}.json").write_text(json.dumps(config))
     open_clip.add_model_config(tmp_path)
     file, nets = folder / "open_clip_model.safetensors", {}
@@ -140,7 +137,7 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     from cleanfid import inception_pytorch
     from cleanfid.features import build_feature_extractor
 
-    file = tmp_path / inception_stand_in.write(tmp_path)["inception"]
+    file = tmp_path / stand_ins.inception(tmp_path)["inception"]
     rng, sides = np.random.default_rng(0), {"a": [], "b": []}
     for side, kept in sides.items():
         (tmp_path / side).mkdir()
@@ -205,10 +202,10 @@ def torch_fidelitys(file, monkeypatch):
     def small():
         with torch.device("meta"):
             net, plan = VGG(make_layers([]), init_weights=False), torchvision.models.vgg.cfgs["D"]
-        width, linear, relu, drop = vgg16_stand_in.WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()
+        width, linear, relu, drop = stand_ins.VGG_WIDTH, torch.nn.Linear, torch.nn.ReLU(), torch.nn.Dropout()
         net.features = make_layers(["M" if layer == "M" else width for layer in plan])
         first = [linear(width * 49, width), relu, drop, linear(width, width)]
-        net.classifier = torch.nn.Sequential(*first, relu, drop, linear(width, vgg16_stand_in.CLASSES))
+        net.classifier = torch.nn.Sequential(*first, relu, drop, linear(width, stand_ins.VGG_CLASSES))
         return net
 
     monkeypatch.setattr(torchvision.models, "vgg16", small)
@@ -222,7 +219,7 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
 
     from torch_fidelity.metric_prc import prc_features_to_metric
 
-    file = tmp_path / vgg16_stand_in.write(tmp_path)["vgg16"]
+    file = tmp_path / stand_ins.vgg16(tmp_path)["vgg16"]
     rng = np.random.default_rng(2)
     coarse = [rng.integers(*ends, (16, 7, 7, 3), dtype=np.uint8) for ends in ((0, 156), (100, 256))]
     sides = [pictures_.repeat(32, 1).repeat(32, 2) for pictures_ in coarse]

@@ -24,7 +24,7 @@ from parity.models.discrete import vq
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
-from parity.stand_ins import chameleon, janus
+from parity.stand_ins.discrete import chameleon, janus
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
@@ -234,9 +234,9 @@ def test_pictures_need_no_transformer(tmp_path):
 
 @pytest.mark.parametrize("stand_in", [janus, chameleon])
 def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
-    files = {part: tmp_path / path for part, path in stand_in.write(tmp_path).items()}
+    files = {part: tmp_path / path for part, path in stand_in(tmp_path).items()}
     said = add.entry(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
-    assert said["family"] == stand_in.__name__.rpartition(".")[2] and set(said["files"]) == set(files)
+    assert said["family"] == stand_in.__name__ and set(said["files"]) == set(files)
     assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
     add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
@@ -250,7 +250,7 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
 
 
 def test_a_model_that_would_not_load_is_not_added(tmp_path):
-    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    files = {part: tmp_path / path for part, path in janus(tmp_path).items()}
     shard = sorted(files["model"].glob("*.safetensors"))[-1]
     state = dict(tensors(shard, dtype=None))
     missing = next(name for name in state if "language_model" in name or "lm" in name or "head" in name)
@@ -260,7 +260,7 @@ def test_a_model_that_would_not_load_is_not_added(tmp_path):
 
 
 def test_a_folder_without_its_tokenizer_is_not_added(tmp_path):
-    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    files = {part: tmp_path / path for part, path in janus(tmp_path).items()}
     (files["model"] / "tokenizer.json").unlink()
     with pytest.raises(ParityError, match=r"tokenizer\.json"):
         add.entry(str(files["model"]), None, None, pixels=96)
@@ -268,7 +268,7 @@ def test_a_folder_without_its_tokenizer_is_not_added(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float8_e4m3fn])
 def test_weights_that_loading_refuses_are_not_added(tmp_path, dtype):
-    files = {part: tmp_path / path for part, path in janus.write(tmp_path).items()}
+    files = {part: tmp_path / path for part, path in janus(tmp_path).items()}
     shards = sorted(files["model"].glob("*.safetensors"))
     shard, name = next((f, name) for f in shards for name, _ in tensors(f) if "language_model.layers.0.mlp" in name)
     state = dict(tensors(shard, dtype=None))

@@ -20,7 +20,7 @@ from parity.models.anysubset.causal import Causal, log_probabilities
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.vocabulary import Words
 from parity.models.anysubset.xlnet import CachedXLNet, XLNet, xlnet
-from parity.stand_ins import xlnet as stand_in
+from parity.stand_ins.text import xlnet as stand_in
 
 V, N, B = 40, 20, 5
 
@@ -290,7 +290,7 @@ def test_the_cache_refuses_an_attention_that_it_does_not_compute():
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_integer_weights_are_one_line(tmp_path, cache):
-    folder = tmp_path / stand_in.write(tmp_path)["xlnet"]
+    folder = tmp_path / stand_in(tmp_path)["xlnet"]
     file = folder / "model.safetensors"
     state = load_file(file)
     name = next(name for name in state if "layer.0.ff" in name)

@@ -14,7 +14,7 @@ from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.embedded.tokenizer import tokenizer
 from parity.models.discrete.t5 import clean, read_encoder, t5_encoder
-from parity.stand_ins import t5
+from tests.models import t5
 
 # what the published cleaning makes of them (run beside it on these and on 60,000 random captions: no difference)
 CLEANED = {
@@ -73,7 +73,7 @@ def test_a_caption_of_too_many_tokens_is_cut_and_counted(folder, capsys):
 def published(tmp_path_factory):
     """The published layout, as safetensors and as a pickle."""
     path = tmp_path_factory.mktemp("stand-in")
-    folder = path / t5.write(path)["text"]
+    folder = path / t5.write_t5(path)["text"]
     pickled = Path(shutil.copytree(folder, path / "pickled"))
     torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()

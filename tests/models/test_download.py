@@ -11,7 +11,7 @@ from parity.base.digests import of_several
 from parity.base.errors import ParityError
 from parity.base.weights import check, sha256
 from parity.models import add, download, fetch
-from parity.stand_ins import janus
+from parity.stand_ins.discrete import janus
 from tests.models.hub import COMMIT, REPO, Hub
 
 BODY = bytes(range(256)) * 4000  # 1 MB
@@ -112,7 +112,7 @@ def test_what_is_not_there_is_one_line(server):
 
 def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp_path):
     """Its folder by the commit, every file's digest; another commit, other bytes, half of it: one line each."""
-    folder = tmp_path / "here" / janus.write(tmp_path / "here")["model"]
+    folder = tmp_path / "here" / janus(tmp_path / "here")["model"]
     server.files = {f.name: f.read_bytes() for f in folder.iterdir()} | {"README.md": b"x"}
     entry = add.entry(f"hub:{REPO}")
     assert (entry["source"], entry["revision"], entry["files"]) == ("hub", COMMIT, {"model": "."})

@@ -21,14 +21,15 @@ from parity.models.discrete import load as models
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, prefix_mask, released
 from parity.models.discrete.vq import VQ, VQConfig
-from parity.stand_ins import eagle_drafter, t5
+from parity.stand_ins.discrete import eagle_drafter
+from tests.models import t5
 
 C = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=4, grid=4, prefix=6, caption_dim=t5.WIDTH, multiple_of=32)
 TREE = {"total": 8, "depth": 2, "top_k": 3}
 
 
 def drafter_of(folder, c=C):
-    return folder / eagle_drafter.write(folder, c.dim, c.heads, c.vocab, c.grid, c.hidden)["drafter"]
+    return folder / eagle_drafter(folder, c.dim, c.heads, c.vocab, c.grid, c.hidden)["drafter"]
 
 
 def rotated(x, places):
@@ -118,7 +119,7 @@ def lay(folder: Path, c: LlamaGenConfig, drafted: bool = True) -> Path:
     torch.save({"model": Transformer(c).state_dict()}, folder / f"t2i_{16 * c.grid}.pt")
     vq = VQ(VQConfig(codebook=c.vocab, ch=32, z_channels=32))
     torch.save({"model": vq.state_dict()}, folder / "vq_ds16.pt")
-    t5.write(folder)
+    t5.write_t5(folder)
     if drafted:
         drafter_of(folder, c)
     return folder

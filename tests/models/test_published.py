@@ -27,7 +27,7 @@ from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert, sizes
 from parity.models.continuous.xar import XARConfig, XARNet
-from parity.stand_ins import kl16
+from parity.stand_ins.continuous import kl16
 
 SIZES = {  # width, blocks each way, heads, head width and depth, million parameters
     "mar_base": (768, 12, 12, 1024, 6, 208),
@@ -124,7 +124,7 @@ def released(tmp_path_factory):
         else:
             kept = {**state, "mask": torch.ones(2, 2), "rope.freqs": torch.ones(2)}
         torch.save(kept, folder / f"{model}{part}.pth")
-    kl16.write(folder)
+    kl16(folder)
     return folder, nets
 
 

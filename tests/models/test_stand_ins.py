@@ -1,6 +1,5 @@
 """Checkpoints in the published layouts through the user's path: converted or named, configured, decoded, drawn."""
 
-import importlib
 import json
 import os
 import shutil
@@ -34,7 +33,7 @@ from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
 from parity.models.continuous.protocol import Start, draw_order
 from parity.models.continuous.published import convert
-from parity.stand_ins.__main__ import entry
+from parity.stand_ins import entry, write
 
 SAMPLING = {"steps": 2, "guidance": 2.0, "guidance_schedule": "constant", "last": "mean", "clip": 4.0}
 CONTINUOUS = ("mar", "xar", "harmon")
@@ -46,7 +45,7 @@ def written(tmp_path_factory):
     found = {}
     for name in CONTINUOUS:
         folder = tmp_path_factory.mktemp(name)
-        files = importlib.import_module(f"parity.stand_ins.{name}").write(folder)
+        files = write(name, folder)
         found[name] = {part: folder / file for part, file in files.items()}
     return found
 
@@ -66,7 +65,7 @@ def section(model, where, tmp_path, **more):
 def test_a_stand_in_is_the_same_each_time(written, tmp_path):
     """Whatever was drawn before: its digest may stand in a configuration."""
     torch.rand(3)
-    files = importlib.import_module("parity.stand_ins.harmon").write(tmp_path)
+    files = write("harmon", tmp_path)
     for part in ("target", "kl"):
         one, other = unpickle(tmp_path / files[part]), unpickle(written["harmon"][part])
         assert list(one) == list(other) and all(torch.equal(value, other[key]) for key, value in one.items())

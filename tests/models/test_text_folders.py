@@ -24,7 +24,7 @@ from parity.metrics.text_quality import program
 from parity.models import fetch
 from parity.models.anysubset import load
 from parity.models.anysubset.protocol import infilling
-from parity.stand_ins import gpt2, xlnet
+from parity.stand_ins.text import gpt2, xlnet
 
 SETTINGS = {
     "infilling": {"length": 32, "masked": 0.9, "prompt": "scattered"},
@@ -39,7 +39,7 @@ COMMIT = "c" * 40
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    return {part: str(folder / path) for write in (xlnet.write, gpt2.write) for part, path in write(folder).items()}
+    return {part: str(folder / path) for write in (xlnet, gpt2) for part, path in write(folder).items()}
 
 
 def spec(files, source="files", **more):

@@ -1,10 +1,9 @@
 """An experiment on stand-ins of the published families is planned from their entries alone."""
 
-import importlib
-
 import pytest
 import yaml
 
+from parity.stand_ins import entry
 from tests.families import LAYOUTS
 from tests.workflow.conftest import jobs
 
@@ -12,7 +11,7 @@ from tests.workflow.conftest import jobs
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return {name: importlib.import_module(f"parity.stand_ins.{name}").entry(folder / name) for name in LAYOUTS}
+    return {name: entry(name, folder / name) for name in LAYOUTS}
 
 
 def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, models):

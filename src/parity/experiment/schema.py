@@ -73,7 +73,8 @@ class ModelSpec(Strict):
         "", description="files of a continuous pair: a folder that `python -m parity.models convert` wrote"
     )
     stand_in: str = Field(
-        "", description="module of src/parity/stand_ins that takes its place with `stand_in: true`; '' for the family's"
+        "",
+        description="stand-in of src/parity/stand_ins taken with `stand_in: true`; '' for the family's",
     )
     network: dict[str, int | float] = Field(
         {},

@@ -15,7 +15,7 @@ from typing import Any
 from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
 from parity.experiment import code_digest, pins, weights
-from parity.experiment.module_metadata import function, modules
+from parity.experiment.module_metadata import constant, modules
 from parity.experiment.options import KINDS, options
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.validation import validate
@@ -31,14 +31,19 @@ EQUALITY = {
 BANNER = "Stand-ins: tiny random networks in the published formats. No figure here says anything of the models."
 
 
+def stand_in_modules() -> dict[str, str]:
+    """Names of stand-ins, to the modules that write them."""
+    return {name: module for module in modules("stand_ins") for name in constant("stand_ins", module, "WRITES", ())}
+
+
 def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
     """What the configuration says of stand-ins, by name; those that are not there, or were made by other code, are
     written, by one process."""
-    known = [module for module in modules("stand_ins") if function("stand_ins", module, "write")]
+    known = stand_in_modules()
     for name in names:
         if name not in known:
-            raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(known)}")
-    folders = {name: where / f"{name}-{code_digest.digest(f'parity.stand_ins.{name}')}" for name in names}
+            raise ConfigError(f"stand_in = {name!r}: no such stand-in; allowed: {', '.join(sorted(known))}")
+    folders = {name: where / f"{name}-{code_digest.digest(f'parity.stand_ins.{known[name]}')}" for name in names}
     if missing := {name: str(folder) for name, folder in folders.items() if not (folder / "entry.json").exists()}:
         command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)

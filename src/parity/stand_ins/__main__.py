@@ -1,32 +1,16 @@
-"""Write a stand-in as a user would get the released files, and what a configuration says of it.
+"""Write stand-ins as a user would get the released files, each with what a configuration says of it, entry.json,
+written last.
 
 python -m parity.stand_ins chameleon clip --out results/stand_ins/chameleon results/stand_ins/clip
-
-entry.json in the folder, written last, is what the configuration says of it: what the module's `entry` reads from the
-files, or {"files": {part: path}, "sha256": {part: digest}}.
 """
 
 import argparse
-import importlib
-from pathlib import Path
-from typing import Any
 
 from parity.base.command import arguments, one_line
-from parity.base.digests import sha256
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.module_metadata import modules
-
-
-def entry(name: str, folder: Path) -> dict[str, Any]:
-    """What a configuration says of a stand-in, written to `folder`."""
-    module = importlib.import_module(f"parity.stand_ins.{name}")
-    folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(module, "entry"):
-        return module.entry(folder)
-    files = {part: folder / path for part, path in module.write(folder).items()}
-    signed = {part: sha256(path) for part, path in files.items() if part != "tokenizer"}  # whose folder has no weights
-    return {"files": {part: str(path) for part, path in files.items()}, "sha256": signed}
+from parity.experiment.stand_in import stand_in_modules
+from parity.stand_ins import entry
 
 
 def main() -> None:
@@ -37,8 +21,8 @@ def main() -> None:
     if len(a.out) != len(a.names):
         raise ParityError(f"--out: {len(a.out)} folders; allowed: {len(a.names)}, one a name")
     for name, folder in zip(a.names, a.out, strict=True):
-        if name not in modules("stand_ins"):
-            raise ParityError(f"{name}: no such stand-in; allowed: {', '.join(modules('stand_ins'))}")
+        if name not in stand_in_modules():
+            raise ParityError(f"{name}: no such stand-in; allowed: {', '.join(sorted(stand_in_modules()))}")
         write_json(folder / "entry.json", entry(name, folder))
 
 

@@ -21,7 +21,7 @@ from parity.models.discrete import chameleon, llama
 from parity.models.discrete import load as models
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llama import LlamaConfig
-from parity.stand_ins import anole, anole_drafter
+from parity.stand_ins.discrete import anole, anole_drafter
 from tests.families import CAPTIONS, whole
 
 HEADS, WIDTH = 4, 16
@@ -64,7 +64,7 @@ def plain(state, ids, features):
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drafter")
-    return folder / anole_drafter.write(folder)["drafter"]
+    return folder / anole_drafter(folder)["drafter"]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_a_released_drafter_computes_what_its_code_does(family, released):
 
 
 def said_of(folder: Path, released: Path) -> dict:
-    files = anole.write(folder)
+    files = anole(folder)
     return add.entry(str(folder / files["model"]), None, {"drafter": released})
 
 
@@ -145,7 +145,7 @@ def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, relea
 
 
 def test_a_drafter_of_another_target_is_one_line(tmp_path, released):
-    other = tmp_path / anole_drafter.write(tmp_path, heads=2)["drafter"]
+    other = tmp_path / anole_drafter(tmp_path, heads=2)["drafter"]
     wrong = "was trained for another target: its num_attention_heads is 2; allowed: 4"
     with pytest.raises(ConfigError, match=wrong):
         said_of(tmp_path, other)

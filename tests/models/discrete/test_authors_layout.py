@@ -7,7 +7,7 @@ from parity.base.weights import read_weights, save_weights
 from parity.models import add
 from parity.models.discrete import chameleon
 from parity.models.discrete.load import encoder, load
-from parity.stand_ins import anole_drafter
+from parity.stand_ins.discrete import anole_drafter
 from tests.families import CAPTIONS, manifest
 
 
@@ -42,7 +42,7 @@ def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, par
 
 
 def test_lanterns_drafter_has_the_same_norms(tmp_path):
-    file = tmp_path / anole_drafter.write(tmp_path)["drafter"] / "pytorch_model.bin"
+    file = tmp_path / anole_drafter(tmp_path)["drafter"] / "pytorch_model.bin"
     as_released(file, 1)
     state, _ = chameleon.published("drafter", file, None)
     norms = {name: tensor for name, tensor in state.items() if is_norm(name)}

@@ -28,8 +28,7 @@ from parity.equality.long import Drawn, LongTarget
 from parity.equality.martingale_tests import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder
 from parity.experiment.options import longest_place
-from parity.models.discrete.hashed import Guided, HashedTable
-from parity.models.discrete.hidden import HiddenMarkov, Law, chain, counter
+from parity.models.discrete.hidden import Guided, HashedTable, HiddenMarkov, Law, chain, counter
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 

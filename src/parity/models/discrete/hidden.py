@@ -1,17 +1,83 @@
-"""Hidden-state models of any length: the law of the next token follows from the belief about a hidden state.
+"""Models of any length: the law of the next token follows from a state that every token carries on.
 
-A hidden Markov model (Rabiner 1989, sec. III) whose prefix is summed up by the forward algorithm: belief i is the law
-of the state at position i given the tokens before it. Chains of any order, counters and grammars are such models too,
-with states that the tokens name. So the law of every conditional, and of any two tokens, is exact at any length.
+A hidden Markov model (Rabiner 1989, sec. III), whose state is the belief of the forward algorithm, the law of the
+hidden state given the tokens before it: chains of any order, counters and grammars are such models too. And a table
+read through a rolling hash of all tokens before. So the law of every conditional is exact at any length.
 """
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from parity.models.discrete.tabular import TabularDrafter, companion
+
+BASE, PRIME = 31, 65_537
+NOTHING = -1  # in place of a token: nothing was read there
+
+
+class Recurrent:
+    """A token model (see `TokenModel`) of `rows` sequences; `drafts`: the draft model's law. A hole is passed over."""
+
+    draft = cached_property(companion)
+    drafter = cached_property(lambda self: TabularDrafter(self.draft))
+
+    def __init__(
+        self, begin: Tensor, codes: Tensor, length: int, rows: int, width: int, forced: Tensor, drafts: Any = None
+    ):
+        """begin [..]: the state before any token; codes [V, D]: tokens that are near look alike."""
+        self.drafts, self.length, self.width, self.forced, self.vocab = drafts, length, width, forced, len(codes)
+        self.codebook = self.raw_codebook = self.embeddings = codes
+        self.memory = torch.full((length + 1, rows), NOTHING)  # what was fed, position -1 first
+        self.states = begin.repeat(length + 1, rows, *[1] * begin.ndim)  # [L + 1, B, ..]
+        self.silent = torch.zeros(length + 1, dtype=torch.bool)  # positions whose tokens say nothing
+        self.rows = torch.arange(rows)
+        self.reached = 0  # states up to here are of what was fed
+
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """States [B, ..] one token on."""
+        raise NotImplementedError
+
+    def laws(self, states: Tensor) -> Tensor:
+        """Logits [.., V] of the token that follows states."""
+        raise NotImplementedError
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """See TokenModel."""
+        where = positions + 1
+        self.memory[where, self.rows[:, None]] = tokens
+        first, last = max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1
+        self.reached = last
+        for i in range(first, last):
+            token = torch.full_like(self.rows, NOTHING) if self.silent[i] else self.memory[i + 1]
+            self.states[i + 1] = self.read(self.states[i], token)
+        return self.laws(self.states[where, self.rows[:, None]])
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See TokenModel."""
+        after = self.states.new_zeros(tokens.shape[1], *self.states.shape[1:])
+        over = lambda mask: mask.view(-1, *[1] * (self.states.ndim - 2))  # noqa: E731
+        for s in range(tokens.shape[1]):
+            at, parent = positions[:, s].clamp(0, self.length), parents[:, s]
+            before = self.states[at, self.rows]
+            if s:
+                before = torch.where(over(parent >= 0), after[parent.clamp(min=0), self.rows], before)
+            behind = self.read(before, torch.where(self.silent[at], NOTHING, tokens[:, s]))
+            # what is fed at -1 begins every sequence alike
+            after[s] = torch.where(over(positions[:, s] >= 0), behind, before)
+        self.nodes = tokens, positions, after
+        return self.laws(after.transpose(0, 1))
+
+    def keep(self, nodes: Tensor) -> None:
+        """See TokenModel."""
+        tokens, positions, after = self.nodes
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        inside = positions[row, node] < self.length
+        row, node = row[inside], node[inside]
+        where = positions[row, node] + 1
+        self.memory[where, row], self.states[where, row] = tokens[row, node], after[node, row]
 
 
 class Law(NamedTuple):
@@ -22,67 +88,26 @@ class Law(NamedTuple):
     emit: Tensor
 
 
-def informed(law: Law, told: Tensor, belief: Tensor, read: Tensor) -> Tensor:
-    """Beliefs [B, H] one position on, once `read` [B] was: rows of told [V + 1, H], what each token says of the states,
-    the last where nothing was read. A token that is impossible there says nothing either."""
-    seen = told[read] * belief
-    total = seen.sum(1, keepdim=True)
-    if not bool((total > 0).all()):
-        seen, total = torch.where(total > 0, seen, belief), torch.where(total > 0, total, 1)
-    return (seen / total) @ law.step
-
-
-class HiddenMarkov:
-    """A token model (see `TokenModel`) of `rows` sequences under a hidden law. A hole is summed over, as nothing was
-    read there; forced tokens tell nothing of the state. `drafts` is the law of the draft model."""
-
-    draft = cached_property(companion)
-    drafter = cached_property(lambda self: TabularDrafter(self.draft))
+class HiddenMarkov(Recurrent):
+    """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
 
     def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
-        self.law, self.drafts, self.length, self.width, self.forced = law, drafts, length, width, forced
-        self.vocab = law.emit.shape[1]
-        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=law.emit.dtype)[:, None]  # neighbours look alike
-        self.codebook = self.raw_codebook = self.embeddings = line
-        self.told = torch.cat([law.emit.T, law.emit.new_ones(1, law.emit.shape[0])])
-        self.memory = torch.full((length + 1, rows), self.vocab)  # what was fed, position -1 first; V at a hole
-        self.belief = law.begin.repeat(length + 1, rows, 1)  # [L + 1, B, H]
-        self.rows = torch.arange(rows)
+        line = 0.3 * torch.arange(1, law.emit.shape[1] + 1, dtype=law.emit.dtype)[:, None]
+        super().__init__(law.begin, line, length, rows, width, forced, drafts)
+        self.law = law
+        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
+        # [V + 1, H] what each token says of the states, the last where nothing was read
+        self.evidence = torch.cat([law.emit.T, law.emit.new_ones(1, law.emit.shape[0])])
 
-    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """See TokenModel."""
-        where = positions + 1
-        self.memory[where, self.rows[:, None]] = tokens
-        first, last = max(0, int(positions.min())), int(positions.max()) + 1
-        for i in range(first, last):
-            read = self.memory[i + 1] if self.forced[i] < 0 else torch.full_like(self.rows, self.vocab)
-            self.belief[i + 1] = informed(self.law, self.told, self.belief[i], read)
-        laws = self.belief[first : last + 1] @ self.law.emit  # [positions, B, V]
-        return laws[where - first, self.rows[:, None]].log()
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        belief = self.evidence[tokens] * states
+        total = belief.sum(1, keepdim=True)
+        if not bool((total > 0).all()):
+            belief, total = torch.where(total > 0, belief, states), torch.where(total > 0, total, 1)
+        return (belief / total) @ self.law.step
 
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """See TokenModel. Nodes past the end have the law of the end."""
-        after = self.belief.new_zeros(tokens.shape[1], *self.belief.shape[1:])
-        silent = torch.cat([self.forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
-        for s in range(tokens.shape[1]):
-            at, parent = positions[:, s].clamp(max=self.length), parents[:, s]
-            before = self.belief[at.clamp(min=0), self.rows]
-            if s:
-                before = torch.where((parent >= 0)[:, None], after[parent.clamp(min=0), self.rows], before)
-            read = torch.where(silent[at], self.vocab, tokens[:, s])
-            behind = informed(self.law, self.told, before, read)
-            after[s] = torch.where((at >= 0)[:, None], behind, before)
-        self.nodes = (tokens, positions, after)
-        return (after.transpose(0, 1) @ self.law.emit).log()
-
-    def keep(self, nodes: Tensor) -> None:
-        tokens, positions, after = self.nodes
-        row, column = (nodes >= 0).nonzero(as_tuple=True)
-        node = nodes[row, column]
-        inside = positions[row, node] < self.length
-        row, node = row[inside], node[inside]
-        where = positions[row, node] + 1
-        self.memory[where, row], self.belief[where, row] = tokens[row, node], after[node, row]
+    def laws(self, states: Tensor) -> Tensor:
+        return (states @ self.law.emit).log()
 
 
 def chain(table: Tensor) -> Law:
@@ -106,3 +131,51 @@ def counter(table: Tensor) -> Law:
             step[s, v, (s + v) % M] = table[(s + v) % M]
     begin = torch.cat([table[0], table.new_zeros((M - 1) * V)])
     return Law(begin, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
+
+
+class HashedTable(Recurrent):
+    """The law is the row of table [K, V], logits, that a polynomial hash of the prefix names (Karp & Rabin 1987)."""
+
+    def __init__(self, table: Tensor, length: int, rows: int, width: int, forced: Tensor, drafts: Tensor | None = None):
+        line = torch.arange(table.shape[1], dtype=table.dtype)[:, None] / table.shape[1]
+        super().__init__(torch.tensor(1), line, length, rows, width, forced, drafts)
+        self.table = table
+
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        return torch.where(tokens < 0, states, (BASE * states + tokens + 1) % PRIME)
+
+    def laws(self, states: Tensor) -> Tensor:
+        return self.table[states % len(self.table)]
+
+
+class Guided:
+    """A model that knows the prompt and one that does not, as the two halves of one batch (see `Sampled`)."""
+
+    def __init__(self, conditional: Any, unconditional: Any):
+        self.halves = conditional, unconditional
+        one = conditional
+        self.vocab, self.length, self.width, self.forced = one.vocab, one.length, one.width, one.forced
+        self.codebook, self.raw_codebook, self.embeddings = one.codebook, one.raw_codebook, one.embeddings
+
+    @cached_property
+    def draft(self) -> "Guided":
+        return Guided(*(half.draft for half in self.halves))
+
+    @cached_property
+    def drafter(self) -> TabularDrafter:
+        return TabularDrafter(self.draft)
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """See TokenModel."""
+        parts = zip(self.halves, tokens.chunk(2), positions.chunk(2), strict=True)
+        return torch.cat([half.logits(*inputs) for half, *inputs in parts])
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See TokenModel."""
+        parts = zip(self.halves, tokens.chunk(2), positions.chunk(2), parents.chunk(2), strict=True)
+        return torch.cat([half.tree(*inputs) for half, *inputs in parts])
+
+    def keep(self, nodes: Tensor) -> None:
+        """See TokenModel."""
+        for half, some in zip(self.halves, nodes.chunk(2), strict=True):
+            half.keep(some)

@@ -15,7 +15,7 @@ WIDTH = 32  # of the embeddings: caption_dim of a network that reads them
 WORDS = ("▁a", "▁red", "▁circle", "▁on", "▁blue", "▁photo", "▁of", "▁the", "▁dog", "▁cat", "▁")
 
 
-def write(folder: Path) -> dict[str, Path]:
+def write_t5(folder: Path) -> dict[str, Path]:
     """{"text": the encoder's folder}; the same bytes every time."""
     from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
 

@@ -1,0 +1,96 @@
+"""Models of text and their judge: the any-subset model, a folder of XLNetLMHeadModel, and GPT-2, each with a tokenizer
+made from the stories of this repository."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
+
+from parity.embedded import stories
+from parity.models.anysubset import causal
+from parity.models.anysubset.xlnet import xlnet as xlnet_network
+
+WRITES = ("xlnet", "gpt2")
+END = "<|endoftext|>"  # the one mark that GPT-2 knows
+MARKS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")  # XLNet's first nine
+SPACE = "▁"
+
+
+def drawn(net: nn.Module, seed: int, std: float = 0.05) -> dict[str, Tensor]:
+    """The state of a network of normal numbers with deviation `std` around 0, those of norms around what they begin
+    with: the same whatever was drawn before."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, value in net.state_dict().items():
+        if not value.is_floating_point():
+            state[name] = value.clone()
+            continue
+        alike = bool((value == value.flatten()[0]).all())  # as a norm begins; else what chance has drawn
+        base = value if alike else torch.zeros_like(value)
+        state[name] = base + std * torch.randn(value.shape, generator=generator)
+    return state
+
+
+def byte_pairs(marks: Sequence[str], size: int) -> Tokenizer:
+    """A byte-level BPE of at most `size` pieces, as GPT-2's and Qwen's, `marks` behind them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([" ".join(stories.text(i)) for i in range(20)], trainer)
+    tokenizer.add_special_tokens(list(marks))
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, config: dict[str, Any]) -> None:
+    """tokenizer.json and tokenizer_config.json, as transformers saves them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def xlnet_tokenizer() -> Tokenizer:
+    """Pieces of one letter, and the commonest words."""
+    text = [stories.text(i) for i in range(20)]
+    letters = sorted({letter for words in text for word in words for letter in word} | {chr(c) for c in range(33, 127)})
+    whole = sorted({w for words in text for w in words if w.isalpha()})[:150]
+    scored = [(mark, 0.0) for mark in MARKS] + [(SPACE, -3.0)]
+    scored += [(letter, -8.0) for letter in letters] + [(SPACE + word, -5.0) for word in whole]
+    tokenizer = Tokenizer(models.Unigram(scored, unk_id=0))
+    tokenizer.normalizer = normalizers.Replace("\n", " ")  # XLNet's knows no line ends
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.add_special_tokens(list(MARKS))
+    return tokenizer
+
+
+def xlnet(folder: Path) -> dict[str, str]:
+    tokenizer = xlnet_tokenizer()
+    marks = {mark.strip("</>") + "_token": mark for mark in ("<unk>", "<cls>", "<sep>", "<pad>", "<mask>")}
+    config = {"tokenizer_class": "XLNetTokenizer", "bos_token": "<s>", "eos_token": "</s>", **marks}
+    save_tokenizer(tokenizer, folder / "xlnet-base-cased", config)
+    net = xlnet_network(tokenizer.get_vocab_size(), 32, 2, 2)
+    net.load_state_dict(drawn(net, 8, 0.2))
+    net.save_pretrained(folder / "ASARM")
+    return {"xlnet": "ASARM", "tokenizer": "xlnet-base-cased"}
+
+
+def gpt2(folder: Path) -> dict[str, str]:
+    tokenizer = byte_pairs((END,), 320)
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END}
+    save_tokenizer(tokenizer, folder / "gpt2-large", config)
+    model = json.loads(tokenizer.to_str())["model"]
+    (folder / "gpt2-large/vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), encoding="utf-8")
+    merges = "".join(" ".join(pair) + "\n" for pair in model["merges"])
+    (folder / "gpt2-large/merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
+    vocab = tokenizer.get_vocab_size()
+    sizes = {"vocab_size": vocab, "n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    net = causal.build(sizes | {"bos_token_id": vocab - 1, "eos_token_id": vocab - 1})
+    net.load_state_dict(drawn(net, 9, 0.2))
+    net.save_pretrained(folder / "gpt2-large")
+    return {"judge": "gpt2-large"}
