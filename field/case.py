@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from parity_certify import Law, Sampled, certify_sampler, certify_verifier
 from parity_certify.law_file import random_law
+from parity_certify.laws import absorbed
 from parity_certify.verifiers import sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")
@@ -58,9 +59,13 @@ def law_of(case: dict[str, Any], models: Path) -> Law:
     own = {k: v for k, v in case["options"].items() if k in ("temperature", "top_k", "top_p")}
     if case.get("model", "llama") == "table":
         law = random_law(case.get("vocab", 4), case.get("length", 3))
-        return Law("table", law.prompts, truncated(law.tables, **own), law.length, None, law.extra)
-    with np.load(models / f"law-{case.get('prompt', 3)}.npz") as kept:
-        return Law("tiny Llama", kept["prompts"], truncated(kept["tables"], **own), 3)
+        prompts, tables = law.prompts, law.tables
+    else:
+        law, kept = Law("tiny Llama", *np.zeros((2, 0)), 3), np.load(models / f"law-{case.get('prompt', 3)}.npz")
+        prompts, tables = kept["prompts"], kept["tables"]
+    end = case.get("end")
+    tables = np.stack([absorbed(table, law.length, end) for table in truncated(tables, **own)])
+    return Law(law.name, prompts, tables, law.length, end, law.extra)
 
 
 # Samplers

@@ -39,7 +39,10 @@ class FieldError(Exception):
 
 def read(folder: Path) -> dict[str, Any]:
     """field.yaml with every default filled in; FieldError that names the key."""
-    found = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
+    try:
+        found = yaml.safe_load((folder / "field.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise FieldError(f"{folder.name}: field.yaml: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict) or (unknown := set(found) - KEYS):
         raise FieldError(f"{folder.name}: keys {sorted(unknown)}; allowed: {sorted(KEYS)}")
     found = {

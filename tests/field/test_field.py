@@ -1,4 +1,4 @@
-"""The field's frame: a folder that is right, one that is faulty, ones that crash, hang or cannot be had, and the page."""
+"""The frame of field/: folders that are right, faulty, that crash, hang or cannot be had; and the page."""
 
 import json
 import subprocess

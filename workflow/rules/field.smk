@@ -6,7 +6,7 @@ OUTPUTS          results/field/<name>/environment.json    its environment and cl
                  results/field/field.html                 the page; rows not run here are those of field/<name>/verdict.json
 
     snakemake field                               every implementation
-    snakemake field --config only=vllm            one again (several: only=vllm,transformers)
+    snakemake field --config only=mlx-lm            one again (several: only=mlx-lm,transformers)
 """
 
 FIELD = sorted(file.parent.name for file in (ROOT / "field").glob("*/field.yaml"))

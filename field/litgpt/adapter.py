@@ -1,0 +1,50 @@
+"""litgpt: the `generate` loop of its speculative decoding, on tables in place of the two networks."""
+
+import numpy as np
+import torch
+from litgpt.generate import speculative_decoding as theirs
+from parity_certify import Sampled
+from parity_certify.laws import first_of
+
+
+class Table(torch.nn.Module):
+    """Logits by prefix, addressed by position as their cache is; flat behind the table's last level."""
+
+    max_seq_length = 64
+
+    def __init__(self, rows, length):
+        super().__init__()
+        self.rows, self.length, self.held = torch.from_numpy(np.log(rows)).float(), length, {}
+
+    def forward(self, idx, input_pos, input_pos_maxp1=None):
+        self.held |= dict(zip(input_pos.tolist(), idx[0].tolist(), strict=True))
+        out = torch.zeros(1, len(input_pos), self.rows.shape[1])
+        for i, position in enumerate(input_pos.tolist()):  # the prompt is one token, at position 0
+            if position < self.length:
+                prefix = sum(self.held[j] * 4 ** (position - j) for j in range(1, position + 1))
+                out[0, i] = self.rows[first_of(4, position) + prefix]
+        return out
+
+
+def sampler(law, models, mended=False, temperature=1.0):
+    target, draft = Table(law.tables[0] ** temperature, law.length), Table(law.extra["draft"], law.length)
+    first, own = [], theirs.next_token
+
+    def recording(model, *arguments, **keywords):
+        first.append(own(model, *arguments, **keywords))
+        return first[-1]
+
+    theirs.next_token = recording
+
+    def sample(prompts, seed):
+        torch.manual_seed(seed)
+        rows, drafted, accepted = [], 0, 0.0
+        for prompt in torch.from_numpy(np.asarray(prompts)):
+            size = len(prompt) + law.length + 1
+            found, rate = theirs.generate(draft, target, prompt, size, include_prompt=False, speculative_k=2,
+                                          temperature=temperature)  # fmt: skip
+            rows.append(([int(first[-1])] if mended else []) + found.tolist())
+            drafted, accepted = drafted + 4, accepted + 4 * rate
+        return Sampled([np.array(row[: law.length]) for row in rows], drafted, int(accepted))
+
+    return sample
