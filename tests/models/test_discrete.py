@@ -32,6 +32,8 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
     assert models.side(manifest) == 4 * grid
     inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS).items()}
     loaded = models.load(manifest)
+    groups = loaded.groups()
+    assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
     assert (loaded.width, loaded.side) == (grid, 4 * grid)
     model, start = (
         loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8}),
@@ -55,11 +57,6 @@ def test_a_law_is_the_settings_and_not_the_batch(all_weights, tmp_path):
     for sampling in ({}, {"guidance": 3.0}, {"top_k": 5, "temperature": 0.5}):
         assert torch.allclose(law(sampling, slice(1, 2)), law(sampling)[1:], atol=1e-9)
     assert (law({"top_k": 5}) > 0).sum(1).tolist() == [5, 5] and not torch.allclose(law({}), law({"guidance": 3.0}))
-
-
-def test_groups_part_the_codes_in_halves(all_weights, tmp_path):
-    groups = models.load(fetch.manifest("discrete", "m", {"family": "llamagen"}, tmp_path)).groups()
-    assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
 
 
 def test_a_caption_that_does_not_fit_is_one_line(all_weights, tmp_path):

@@ -180,6 +180,3 @@ def test_a_drafter_of_another_width_is_not_added(tmp_path):
     ) as told:
         add.entry(str(folder), right.grid, {"drafter": wide})
     assert "\n" not in str(told.value)
-    other = tmp_path / "fits"
-    other.mkdir()
-    assert "drafter" in add.entry(str(folder), right.grid, {"drafter": drafter_of(other, right)})["files"]

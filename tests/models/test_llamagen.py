@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from transformers import T5EncoderModel
 
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
@@ -15,7 +14,7 @@ from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.decoders.discrete.zipar import zipar
-from parity.embedded.tokenizer import PREFIX, encode, token_ids
+from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, RMSNorm, Transformer, rotary_table
 from parity.models.discrete.sampling import Sampled, TokenSampling
@@ -94,17 +93,6 @@ def test_rotary_tables_are_zero_at_the_prefix_and_turn_in_two_directions():
     half = image.shape[2] // 2
     assert (image[:, 0, :half] == image[:, 3, :half]).all() and (image[0, :, half:] == image[3, :, half:]).all()
     assert not (image[0, 0, :half] == image[1, 0, :half]).all()
-
-
-def test_text_encoder_is_transformers_and_padding_goes_left():
-    ids = encode(CAPTIONS, PREFIX)
-    encoder = t5_encoder().eval()
-    assert isinstance(encoder, T5EncoderModel)
-    with torch.no_grad():
-        alone = encoder(**{k: v[:1, :9] for k, v in encode(CAPTIONS[:1], PREFIX).items()}).last_hidden_state
-        padded, valid = left_pad(encoder(**ids).last_hidden_state, ids["attention_mask"])
-    assert valid[0].tolist() == [0] * (PREFIX - 9) + [1] * 9
-    assert torch.allclose(padded[0, -9:], alone[0], atol=1e-5) and (padded[0, :-9] == 0).all()
 
 
 def test_cached_decoding_equals_recomputation(net, condition):

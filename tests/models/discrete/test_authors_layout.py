@@ -1,7 +1,10 @@
 """Lumina-mGPT and Anole as their authors release and prompt them."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
 
 from parity.base.weights import read_weights, save_weights
 from parity.models import add
@@ -69,17 +72,8 @@ def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a
     ],
 )
 def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
-    import yaml
-
-    said = manifest(layout, tmp_path / "model")
-    elsewhere = {part: path for part, path in map_paths(said).items() if part != "model"}
-    add.write(
-        "m", add.entry(said["files"]["model"], None, elsewhere, pixels=96), tmp_path / "m.yaml", lambda text: None
-    )
+    files = manifest(layout, tmp_path / "model")["files"]
+    elsewhere = {part: Path(file) for part, file in files.items() if part != "model"}
+    entry = add.entry(files["model"], None, elsewhere, pixels=96)
+    add.write("m", entry, tmp_path / "m.yaml", lambda text: None)
     assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == law
-
-
-def map_paths(said):
-    from pathlib import Path
-
-    return {part: Path(file) for part, file in said["files"].items()}

@@ -42,57 +42,35 @@ def test_a_whole_one_loads(said):
     assert load(said[0]).nets["net"].table.isfinite().all()
 
 
-def spoil_model_type(folder):
-    rewritten(folder / "config.json", lambda c: c.update(model_type="qwen2"))
+def set_config(**change):
+    return lambda folder: rewritten(folder / "config.json", lambda config: config.update(change))
 
 
-def spoil_size(folder):
-    rewritten(folder / "config.json", lambda c: c.update(num_attention_heads="many"))
+def replace_names(old, new):
+    def spoil(folder):
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text().replace(old, new))
+
+    return spoil
 
 
-def spoil_norm(folder):
-    rewritten(folder / "config.json", lambda c: c.update(swin_norm=True))
+SPOILED = {
+    "another type": (set_config(model_type="qwen2"), ["'qwen2'", "allowed here: 'chameleon'"]),
+    "a size": (set_config(num_attention_heads="many"), ["config.json", "not a configuration of chameleon"]),
+    "a norm": (set_config(swin_norm=True), ["swin_norm", "not built"]),
+    "a layer more": (set_config(num_hidden_layers=3), ["missing layers.2"]),
+    "a shard": (lambda folder: sorted(folder.glob("*.safetensors"))[1].unlink(), ["model-00002-of"]),
+    "names of codes": (replace_names("IMGIMG", "PICPIC"), ["codes are not", "allowed"]),
+    "the line token": (replace_names("<reserved08799>", "<eol>"), ["'<reserved08799>'", "allowed"]),
+    "no tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text('{"version": "1.0"}'),
+        ["tokenizer.json", "not a tokenizer"],
+    ),
+    "no file": (lambda folder: (folder / "tokenizer.json").unlink(), ["tokenizer.json", "no such file"]),
+}
 
 
-def spoil_layers(folder):
-    rewritten(folder / "config.json", lambda c: c.update(num_hidden_layers=3))
-
-
-def spoil_shard(folder):
-    sorted(folder.glob("*.safetensors"))[1].unlink()
-
-
-def spoil_names(folder):
-    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace("IMGIMG", "PICPIC"))
-
-
-def spoil_size_tokens(folder):
-    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text().replace("<reserved08799>", "<eol>"))
-
-
-def spoil_tokenizer(folder):
-    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
-
-
-def lose_tokenizer(folder):
-    (folder / "tokenizer.json").unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "parts"),
-    [
-        (spoil_model_type, ["'qwen2'", "allowed here: 'chameleon'"]),
-        (spoil_size, ["config.json", "not a configuration of chameleon"]),
-        (spoil_norm, ["swin_norm", "not built"]),
-        (spoil_layers, ["missing layers.2"]),
-        (spoil_shard, ["model-00002-of"]),
-        (spoil_names, ["codes are not", "allowed"]),
-        (spoil_size_tokens, ["'<reserved08799>'", "allowed"]),
-        (spoil_tokenizer, ["tokenizer.json", "not a tokenizer"]),
-        (lose_tokenizer, ["tokenizer.json", "no such file"]),
-    ],
-    ids=lambda x: getattr(x, "__name__", ""),
-)
+@pytest.mark.parametrize(("spoil", "parts"), SPOILED.values(), ids=SPOILED)
 def test_a_spoiled_folder_is_one_line(said, spoil, parts):
     given, folder = said
     spoil(folder)
@@ -143,19 +121,12 @@ def test_sizes_that_no_picture_has(given, parts):
     one_line(error, *parts)
 
 
-def test_a_part_that_a_family_lacks():
-    spec = ModelSpec(
-        family="janus",
-        source="files",
-        files={"model": "/", "text": "/"},
-        sha256=dict.fromkeys(("model", "text"), "0" * 64),
-    )
+def test_a_part_that_a_family_lacks_and_an_embedded_model_that_is_none():
+    files = {"model": "/", "text": "/"}
+    spec = ModelSpec(family="janus", source="files", files=files, sha256=dict.fromkeys(files, "0" * 64))
     with pytest.raises(ConfigError) as error:
         weights.check_files("pro", spec)
     one_line(error, "files.text", "allowed: model")
-
-
-def test_an_embedded_model_of_another_family():
     with pytest.raises(ConfigError) as error:
         weights.check_trained("pro", ModelSpec(family="janus"))
     one_line(error, "'janus'", "no model of it is embedded")
