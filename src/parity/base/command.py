@@ -83,8 +83,8 @@ def one_line(main: Callable[[], None]) -> None:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not SCARCE.search(str(error)):
             raise
-        said = ParityError(f"too little memory ({str(error)[:200] or 'of the process'}); run again with more")
-        print(f"error: {said}", file=sys.stderr)
+        problem = ParityError(f"too little memory ({str(error)[:200] or 'of the process'}); run again with more")
+        print(f"error: {problem}", file=sys.stderr)
         raise SystemExit(1) from None
     except OSError as error:
         if error.errno not in MENDED:

@@ -48,7 +48,7 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     count = torch.cuda.device_count() if count is None else count
     names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
-    folder, said = folder or Path(tempfile.gettempdir()), False
+    folder, printed = folder or Path(tempfile.gettempdir()), False
     while True:
         for i, name in enumerate(names):
             file = (folder / f"parity-{os.getuid()}{job}-cuda-{name.strip()}.lock").open("w")
@@ -59,9 +59,9 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
                 continue
             HELD.append(file)
             return f"cuda:{i}"
-        if not said:
+        if not printed:
             print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
-            said = True
+            printed = True
         time.sleep(pause)
 
 

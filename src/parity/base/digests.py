@@ -71,17 +71,17 @@ def of_file(file: Path) -> str:
     with file.open("rb") as stream:
         while block := stream.read(1 << 22):
             total.update(block)
-    said = file.stat()
-    if said.st_size >= LARGE and time.time_ns() - said.st_mtime_ns > SETTLED:
+    status = file.stat()
+    if status.st_size >= LARGE and time.time_ns() - status.st_mtime_ns > SETTLED:
         remember(known, remembered([file]), total.hexdigest())
     return total.hexdigest()
 
 
 def remembered(files: list[Path]) -> Path:
     """Where the digest of files is kept, as they are now: path, size, time and number of each."""
-    told = [[str(f.resolve()), s.st_size, s.st_mtime_ns, s.st_ino] for f in files for s in [f.stat()]]
+    stamps = [[str(f.resolve()), s.st_size, s.st_mtime_ns, s.st_ino] for f in files for s in [f.stat()]]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "parity/digests" / hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+    return home / "parity/digests" / hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
 
 
 def remember(before: Path, after: Path, digest: str) -> None:

@@ -64,8 +64,8 @@ def numbered_files(name: Path) -> list[Path]:
         return [name]
     wanted = re.compile(rf"{re.escape(before)}([0-9]+){re.escape(rest)}")
     found = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
-    said = re.match(r"-of-([0-9]+)\.", rest)
-    n = int(said[1]) if said else len(found)
+    total = re.match(r"-of-([0-9]+)\.", rest)
+    n = int(total[1]) if total else len(found)
     if not found or sorted(found) != list(range(n)):
         raise ParityError(f"{name}: {len(found)} files; allowed: numbered from 0 without a gap, {n or 'one or more'}")
     return [found[k] for k in range(n)]

@@ -42,13 +42,13 @@ def cores() -> int:
 
 def typed(words: Sequence[str]) -> str:
     """A command as it was typed, for a page that others read: keys, tokens and passwords are left out."""
-    told, hide = [], False
+    lines, hide = [], False
     for word in words:
         flag, equals, _ = word.partition("=")
         secret = word.startswith("-") and bool(SECRET.search(flag))
-        told.append(f"{flag}=..." if secret and equals else "..." if hide and not word.startswith("-") else word)
+        lines.append(f"{flag}=..." if secret and equals else "..." if hide and not word.startswith("-") else word)
         hide = (secret and not equals) or (hide and not word.startswith("-"))
-    return shlex.join(told)
+    return shlex.join(lines)
 
 
 def commit(folder: Path) -> str:

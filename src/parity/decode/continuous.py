@@ -189,12 +189,12 @@ class ClockedChain:
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         begin, counts = now(x.device), self.clock.counts
-        said = self.chain.predict(x, i)
-        counts["head_seconds"] += now(said.device) - begin
+        prediction = self.chain.predict(x, i)
+        counts["head_seconds"] += now(prediction.device) - begin
         counts["head_calls"] += 1
         counts["head_rows"] += x[..., 0].numel()
         self.clock.depth += torch.zeros_like(self.clock.depth).index_fill_(0, self.row, 1)
-        return said
+        return prediction
 
     def take(self, which: Tensor) -> "ClockedChain":
         return ClockedChain(self.chain.take(which), self.clock, self.row[which])

@@ -216,8 +216,8 @@ def vocabulary() -> tuple[str, ...]:
     """Every word the grammars can say; the mask is 0, the separator 1."""
     pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
     code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]
-    told = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
-    said = [*(w for pool in pools for w in pool), *told, *code, *FUNCTIONS, *NUMBERS]
+    happenings = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
+    said = [*(w for pool in pools for w in pool), *happenings, *code, *FUNCTIONS, *NUMBERS]
     words = {w for t in said for w in t.split() if "{" not in w}
     words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}
     return (MASK, SEPARATOR, LINE, INDENT, *sorted(words))

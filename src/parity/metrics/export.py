@@ -55,8 +55,8 @@ def geneval(folder: Path, number: int, row: Row, pictures: Sequence[np.ndarray],
 def dpg(folder: Path, number: int, row: Row, pictures: Sequence[np.ndarray], before: int) -> None:
     name = str(row.get("item_id", ""))
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        said = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
-        raise ParityError(f"{said}; allowed: a name as in dpg_bench.csv (format: dpg)")
+        where = f"dpg: row {number} of the prompts: item_id = {name[:40]!r}"
+        raise ParityError(f"{where}; allowed: a name as in dpg_bench.csv (format: dpg)")
     if len(pictures) not in (1, 4):
         raise ParityError(f"dpg: {len(pictures)} pictures of prompt {name}; allowed: 1 or 4 (image.prompts.repeats)")
     one = pictures[0]
@@ -68,8 +68,8 @@ def dpg(folder: Path, number: int, row: Row, pictures: Sequence[np.ndarray], bef
 def t2i_compbench(folder: Path, number: int, row: Row, pictures: Sequence[np.ndarray], before: int) -> None:
     prompt = row["prompt"]
     if "/" in prompt or "_" in prompt or len(prompt.encode()) > 240:
-        said = f"t2i_compbench: prompt {prompt[:40]!r} is part of a file's name"
-        raise ParityError(f"{said}; allowed: 240 bytes without / and _")
+        problem = f"t2i_compbench: prompt {prompt[:40]!r} is part of a file's name"
+        raise ParityError(f"{problem}; allowed: 240 bytes without / and _")
     for k, picture in enumerate(pictures):
         png(folder / "samples" / f"{prompt}_{before + k:06d}.png", picture)
 
@@ -97,8 +97,8 @@ def exported(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, 
     prompts = before = 0
     for caption, pictures in together(images):
         if not places[caption]:
-            said = f"prompt {caption[:40]!r} of the cell is not in the prompt file, or more often than there"
-            raise ParityError(f"{layout}: {said}; allowed: the file that was decoded")
+            problem = f"prompt {caption[:40]!r} of the cell is not in the prompt file, or more often than there"
+            raise ParityError(f"{layout}: {problem}; allowed: the file that was decoded")
         number = places[caption].pop(0)
         WRITE[layout](folder, number, rows[number], pictures, before)
         prompts, before = prompts + 1, before + len(pictures)

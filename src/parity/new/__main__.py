@@ -107,8 +107,8 @@ def decoder(name: str, kind: str, like: str) -> str:
         if isinstance(target, ast.Name) and target.id == "PLAIN" and node.end_lineno:
             drop |= set(range(node.lineno - 1, node.end_lineno))
     text = "".join(line for i, line in enumerate(kept) if i not in drop)
-    said = f'"""{name}, begun as a copy of `{like}`: say here what differs, and the paper and section it is from.\n\n'
-    return re.sub(rf"^def {like}\(", f"def {name}(", text.replace('"""', said, 1), count=1, flags=re.MULTILINE)
+    head = f'"""{name}, begun as a copy of `{like}`: say here what differs, and the paper and section it is from.\n\n'
+    return re.sub(rf"^def {like}\(", f"def {name}(", text.replace('"""', head, 1), count=1, flags=re.MULTILINE)
 
 
 def checked(name: str, package: str) -> str:
@@ -144,8 +144,8 @@ def new_decoder() -> None:
     text = decoder(name, a.kind, like)
     files = {PACKAGE / package / f"{name}.py": text}
     if re.search(rf"\b{wrong}\b", text) and not a.like:
-        said = {"wrong": wrong, "source": source, "call": call, "arguments": arguments}
-        files[ROOT / f"tests/decoders/test_{name}.py"] = DECODER_TEST.format(name=name, kind=a.kind, **said)
+        fields = {"wrong": wrong, "source": source, "call": call, "arguments": arguments}
+        files[ROOT / f"tests/decoders/test_{name}.py"] = DECODER_TEST.format(name=name, kind=a.kind, **fields)
     written(files)
     print(
         f"its exact layer, and the rest small: snakemake --cores all --config '{KINDS[a.kind]}={{methods: {{{name}:"

@@ -222,10 +222,10 @@ def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
     """Rows that test the tests, and p-values of true null hypotheses."""
     rows, null = [], []
     for name, path in paths.self_tests(files.settings, files.only).items():
-        said, about = files.json(path), name.partition("-")[2]
+        result, about = files.json(path), name.partition("-")[2]
         kind = "discrete" if about == "long" else about.removeprefix("long")
-        rows += [{"kind": kind, "self_test": True, **row} for row in said["rows"]]
-        null += [{"test": test, "p_value": p} for test, ps in said.get("p_values", {}).items() for p in ps]
+        rows += [{"kind": kind, "self_test": True, **row} for row in result["rows"]]
+        null += [{"test": test, "p_value": p} for test, ps in result.get("p_values", {}).items() for p in ps]
     return rows, pd.DataFrame(null, columns=["test", "p_value"])
 
 
@@ -267,7 +267,7 @@ def gather(
 
     root   the folder below which results are found
     home   the folder that the page will stand in, below `root`
-    given  where files lie that the configuration names; `root`, if nothing is said
+    given  where files lie that the configuration names; `root`, if nothing is judged_rows
     """
     files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root, given)
     summary, records, equality, verdicts = [], [], [], []
@@ -279,11 +279,11 @@ def gather(
         tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
         every_cell = {cell.key: cell for cell in files.cells}
-        said = {
+        judged_rows = {
             row["key"]: of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
             for row in rows
         }
-        summary += [row | {name: said[row["key"]].get(name) for name in JUDGED} for row in rows]
+        summary += [row | {name: judged_rows[row["key"]].get(name) for name in JUDGED} for row in rows]
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]

@@ -49,10 +49,10 @@ PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 def predicted(row: Mapping[str, Any]) -> Entry:
     """Seconds an image would take by the roofline; where calls of a draft model are among the depth, none."""
-    said = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
-    if row.get("drafted") or any(missing(v) for v in said):
+    counts = [row.get(name) for name in ("target_conditions", "target_head_rows", "depth", "steps")]
+    if row.get("drafted") or any(missing(v) for v in counts):
         return Entry("not predicted", "", "none")
-    places, rows, depth, rounds = map(float, said)  # type: ignore[arg-type]
+    places, rows, depth, rounds = map(float, counts)  # type: ignore[arg-type]
     if read(row["options"]).get("iterations"):  # places drawn at once know the same tokens: one evaluation
         places = rounds
     return Entry(f"{(PLACE * places + max(CALL * (depth - rounds), ROW * rows)) / 1000:.2f} s")

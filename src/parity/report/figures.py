@@ -344,8 +344,8 @@ NEEDS = {"line": ["x", "y"], "histogram": ["value"]}
 
 
 def read_extra(file: Path) -> Extra:
-    said = read_json(file)
-    return Extra(**{**said, "data": pd.DataFrame(said["data"])})
+    content = read_json(file)
+    return Extra(**{**content, "data": pd.DataFrame(content["data"])})
 
 
 def draw(e: Extra) -> Figure:

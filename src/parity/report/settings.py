@@ -77,6 +77,6 @@ def labels(rows: Sequence[Row]) -> list[str]:
         values = [m.get(name) for m in more]
         same = {n: {json.dumps(v, default=str) for v, o in zip(values, names, strict=True) if o == n} for n in names}
         apart = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
-        told = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(names, values, strict=True)]
-        names = [t if len(same[n]) > 1 else n for t, n in zip(told, names, strict=True)]
+        phrases = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(names, values, strict=True)]
+        names = [t if len(same[n]) > 1 else n for t, n in zip(phrases, names, strict=True)]
     return [n if names.count(n) == 1 else f"{n} #{names[: i + 1].count(n)}" for i, n in enumerate(names)]

@@ -57,11 +57,11 @@ def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
-    taken = FIGURES | {name: said for figures in metrics(kind).values() for name, said in figures.items()}
+    taken = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
-    told = {name: label(*said) for name, said in taken.items() if name in here and said[1] != MEASURED}
-    if told:
-        columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in told.items())]
+    labels = {name: label(*meaning) for name, meaning in taken.items() if name in here and meaning[1] != MEASURED}
+    if labels:
+        columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in labels.items())]
         yield Details("Other figures", [show(rows, columns, "What else was measured.", mark)])
 
 

@@ -82,9 +82,9 @@ def points(
     what they are: no 4.0 for 4, no NaN for none."""
     every, result = list(rows), []
     labels = [label_of(spec, figure.by) for spec, _ in every]
-    told = [r.get("told", spec["options"]) for spec, r in every]
-    for label, options, (spec, r) in zip(labels, told, every, strict=True):
-        same = [o for o, other in zip(told, labels, strict=True) if other == label]
+    option_sets = [r.get("told", spec["options"]) for spec, r in every]
+    for label, options, (spec, r) in zip(labels, option_sets, every, strict=True):
+        same = [o for o, other in zip(option_sets, labels, strict=True) if other == label]
         note = notes(same, [figure.x, *figure.by])[same.index(options)]
         x: Any = r.get(figure.x) if figure.x in known else setting(spec, figure.x)
         if isinstance(x, list) or (x is None and figure.x in known):  # a paper that does not say which

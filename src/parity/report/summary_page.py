@@ -134,11 +134,11 @@ def predicted(file: Path) -> dict[str, str]:
         return {}
     found = json.loads(file.read_text())
     rows = found.get("decoders", []) if found.get("measured") else []
-    said = [r for r in rows if r.get("seconds an image, predicted") is not None]
-    first = said[0]["network"] if said else ""
+    predictions = [r for r in rows if r.get("seconds an image, predicted") is not None]
+    first = predictions[0]["network"] if predictions else ""
     return {
         r["method"]: f"{r['seconds an image, predicted']:.2f} s an image of {first}"
-        for r in sorted(said, key=lambda r: -r["seconds an image, predicted"])  # compiled or not: the faster
+        for r in sorted(predictions, key=lambda r: -r["seconds an image, predicted"])  # compiled or not: the faster
         if r["network"] == first
     }
 

@@ -49,13 +49,13 @@ def show(
     style: str = "",
 ) -> Table:
     """A table with a line for each row; `mark` gives a line's CSS class. In a wide one what is the same in every line
-    is said once, in the caption."""
+    is shared once, in the caption."""
     every = list(rows)
     lines = [[c.entry(row) for c in columns] for row in every]
     same = alike(lines) if len(columns) > WIDE else []
     if same:
-        said = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
-        caption = f"{caption.rstrip('.')}. The same in every row: {said}.".lstrip(". ")
+        shared = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
+        caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
         kept = [i for i in range(len(columns)) if i not in same]
         columns, lines = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines]
     methods = [words(row.get("method")) for row in every]
@@ -144,8 +144,8 @@ def mark(row: Row) -> str:
 def label_entry(row: Row) -> Entry:
     """The label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
-    said = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
-    return Entry(words(row.get("label"), "any"), ", ".join(filter(None, said)), "name")
+    details = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
+    return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name")
 
 
 METHOD = Column("Method", label_entry, "with the options in which its variants differ, and the key of its cell")

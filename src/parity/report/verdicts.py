@@ -53,8 +53,8 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
     if kind == "continuous" and t.exact is not None:
         default = options(kind, method, {})
-        told = [k for k, v in chosen.items() if v != default[k] or k in SMALL[kind]]
-        name = f"{name_of(kind, method, chosen, told)}, on mixtures"
+        names = [k for k, v in chosen.items() if v != default[k] or k in SMALL[kind]]
+        name = f"{name_of(kind, method, chosen, names)}, on mixtures"
         return Name(name, name)
     return Name(t.cell.key, label)
 
@@ -317,10 +317,10 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
         weakest = own.loc[int(lowest.iloc[int(runs.argmax())])]
         hit = runs <= ALPHA
         enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
-        said, verdict = outcome(str(fault), int(hit.sum()), len(hit), bool(hit.groupby(level=0).all().any()), enough)
+        words, verdict = outcome(str(fault), int(hit.sum()), len(hit), bool(hit.groupby(level=0).all().any()), enough)
         row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "effect": weakest["effect"]}
         result.append(
-            row | {"outcome": said, "verdict": verdict, "largest_p": float(runs.max()), "model": weakest["model"]}
+            row | {"outcome": words, "verdict": verdict, "largest_p": float(runs.max()), "model": weakest["model"]}
         )
     return result
 

@@ -52,8 +52,11 @@ def recipe(job: Job) -> Recipe:
         net.eval()
         wanted, _, shown = class_pictures(job, test=True)
         x = to_pictures(shown)
-        said = {"held_out_accuracy": net(x), "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x)))}
-        figures = {k: float((v.argmax(1).numpy() == wanted).mean()) for k, v in said.items()}
+        scores = {
+            "held_out_accuracy": net(x),
+            "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x))),
+        }
+        figures = {k: float((v.argmax(1).numpy() == wanted).mean()) for k, v in scores.items()}
         return figures, {"classes": list(CLASSES)}
 
     return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, every=100)

@@ -54,8 +54,8 @@ def recipe(job: Job) -> Recipe:
 
     def finish():
         clip.eval()
-        told, shown = pictures(job, test=True)
-        distinct = list({caption: i for i, caption in enumerate(told)}.values())
-        return {"retrieval": retrieval(clip, [told[i] for i in distinct], shown[distinct])}, MODEL_CONFIG
+        captions, shown = pictures(job, test=True)
+        distinct = list({caption: i for i, caption in enumerate(captions)}.values())
+        return {"retrieval": retrieval(clip, [captions[i] for i in distinct], shown[distinct])}, MODEL_CONFIG
 
     return Recipe(clip, loss, finish, stream=(2,), peak=1e-3, weight_decay=0.1, average=0.995)

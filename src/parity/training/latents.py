@@ -45,11 +45,11 @@ def latents_recipe(
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
-        told = given[rows]
+        conditions = given[rows]
         if unconditional:
             dropped = torch.from_numpy(rng.random(job.batch) < unconditional)
-            told = told.masked_fill(dropped.view(-1, *[1] * (told.ndim - 1)), -1)
-        return value(net, tokens[rows], told, rng), {}
+            conditions = conditions.masked_fill(dropped.view(-1, *[1] * (conditions.ndim - 1)), -1)
+        return value(net, tokens[rows], conditions, rng), {}
 
     def held_out():
         draws = (np.random.default_rng([job.seed, *of]) for of in tested)

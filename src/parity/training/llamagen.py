@@ -70,9 +70,9 @@ def recipe(job: Job) -> Recipe:
         return nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
 
     def held_out():
-        told = torch.zeros(64, dtype=torch.bool)
+        captioned = torch.zeros(64, dtype=torch.bool)
         parts = zip(*(x.split(64) for x in (test_ids, test_valid, test_tokens)), strict=True)
-        return float(np.mean([nats(*part, told, net).item() for part in parts]))
+        return float(np.mean([nats(*part, captioned, net).item() for part in parts]))
 
     header = asdict(config)
     return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=held_out)

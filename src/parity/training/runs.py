@@ -47,21 +47,30 @@ class Run:
 
 def declared(module: str) -> list[Run]:
     """The runs of a module; ConfigError that names its file and what it lacks, or what there is not."""
-    said = require("training", module, ("RUN", "KIND", "DATA", "EXAMPLES", "CARDS"), ("recipe",))
+    declaration = require("training", module, ("RUN", "KIND", "DATA", "EXAMPLES", "CARDS"), ("recipe",))
     for key, allowed in (("KIND", INSTALLS), ("DATA", SAID_OF_DATA)):
-        if said[key] not in allowed:
+        if declaration[key] not in allowed:
             where = f"src/parity/training/{module}.py: {key}"
-            raise ConfigError(f"{where} = {said[key]!r}; allowed: {', '.join(allowed)}")
-    if bare := [name for name in said["RUN"] if name not in said["CARDS"]]:
-        raise ConfigError(f"src/parity/training/{module}.py: CARDS: nothing is said of {bare[0]}, which RUN names")
+            raise ConfigError(f"{where} = {declaration[key]!r}; allowed: {', '.join(allowed)}")
+    if bare := [name for name in declaration["RUN"] if name not in declaration["CARDS"]]:
+        raise ConfigError(
+            f"src/parity/training/{module}.py: CARDS: nothing is declaration of {bare[0]}, which RUN names"
+        )
     reads, threads = constant("training", module, "READS", ()), constant("training", module, "THREADS", 1)
     installed = constant("training", module, "INSTALLED", {})
     return [
         Run(
-            *(name, module, said["KIND"], said["DATA"], said["CARDS"][name], installed.get(name, name)),
-            *(steps, batch, said["EXAMPLES"], threads, reads),
+            *(
+                name,
+                module,
+                declaration["KIND"],
+                declaration["DATA"],
+                declaration["CARDS"][name],
+                installed.get(name, name),
+            ),
+            *(steps, batch, declaration["EXAMPLES"], threads, reads),
         )
-        for name, (steps, batch) in said["RUN"].items()
+        for name, (steps, batch) in declaration["RUN"].items()
     ]
 
 

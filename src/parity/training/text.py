@@ -43,26 +43,26 @@ QUESTIONS = {
 
 def answers(scene: scenes.Scene) -> list[int]:
     """The index of each question's answer."""
-    said = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
+    words = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
     for i in (0, 1):
         for what in OF_THINGS:
-            said[f"{what}{i}"] = getattr(scene.things[i], what) if i < len(scene.things) else ""
-    return [options.index(said[question]) for question, options in QUESTIONS.items()]
+            words[f"{what}{i}"] = getattr(scene.things[i], what) if i < len(scene.things) else ""
+    return [options.index(words[question]) for question, options in QUESTIONS.items()]
 
 
 def recipe(job: Job) -> Recipe:
     """Its log ends with the share of held-out questions answered right. The heads that answer are not written."""
 
     def asked(first, count, test):
-        told = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
-        return *token_ids([s.caption for s in told], PREFIX), torch.tensor([answers(s) for s in told])
+        scene_list = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
+        return *token_ids([s.caption for s in scene_list], PREFIX), torch.tensor([answers(s) for s in scene_list])
 
     ids, valid, labels = asked(FIRST, job.examples, False)
     torch.manual_seed(job.seed)
     t5 = t5_encoder()
     heads = nn.ModuleDict({q: nn.Linear(t5.config.d_model, len(options)) for q, options in QUESTIONS.items()})
 
-    def said(ids, valid):
+    def describe(ids, valid):
         hidden = t5(input_ids=ids, attention_mask=valid).last_hidden_state
         mean = (hidden * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
         return [head(mean) for head in heads.values()]
@@ -72,13 +72,13 @@ def recipe(job: Job) -> Recipe:
 
     def loss(step, rng):
         rows = torch.from_numpy(rng.integers(0, job.examples, job.batch))
-        logits, wanted = said(ids[rows], valid[rows]), labels[rows]
+        logits, wanted = describe(ids[rows], valid[rows]), labels[rows]
         nats = [F.cross_entropy(x, wanted[:, k]) for k, x in enumerate(logits)]
         return torch.stack(nats).sum(), {"right": right(logits, wanted)}
 
     def finish():
         *told, wanted = asked(FIRST_TEST, 500, True)
-        return {"held_out_right": right(said(*told), wanted)}, t5.config.to_dict()
+        return {"held_out_right": right(describe(*told), wanted)}, t5.config.to_dict()
 
     net = nn.ModuleDict({"t5": t5, "heads": heads})
     return Recipe(net, loss, finish, stream=(4,), peak=2e-3, average=0.0, published=t5)

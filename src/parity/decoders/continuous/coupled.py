@@ -82,8 +82,8 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float 
     T = chain.steps
     steps = torch.arange(T, device=index.device)
     i = (T - steps).expand(len(index), -1)
-    said = chain.predict(torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), i)
-    before, ahead = walks.first, step_of(chain, i, said)
+    prediction = chain.predict(torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), i)
+    before, ahead = walks.first, step_of(chain, i, prediction)
     moved: list[list[Tensor]] = []
     stayed: list[Tensor] = []
     for s, old in enumerate(zip(*(v.unbind(1) for v in walks[1:5]), strict=True)):

@@ -27,9 +27,9 @@ TARGETS = "walks"
 SOURCE = "De Bortoli et al. 2025"
 
 
-def step_of(chain: Chain, i: Tensor, said: Tensor) -> Affine:
+def step_of(chain: Chain, i: Tensor, prediction: Tensor) -> Affine:
     """The steps i under predictions; deviation 0 where the sampler takes the mean."""
-    step = chain.gaussian(i, said)
+    step = chain.gaussian(i, prediction)
     return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
 
 
@@ -56,13 +56,13 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
     z = noise.normal("sample", place[:, None] * (T + 1) + steps, dim)
     x, at = z[:, T].clone(), torch.full_like(place, T)  # the point that is final, and the step that follows it
     accepted = torch.zeros_like(place)
-    said = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
+    predictions = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
     while len(rows := (at > 0).nonzero().flatten()):
         here, own = chain.take(rows), noise.take(rows)
         i = at[rows, None] - steps[: min(ahead, int(at.max()))]
         real, i = i > 0, i.clamp(min=1)
         r, index = torch.arange(len(rows), device=device), place[rows, None] * (T + 1) + i
-        points, q = drafted(x[rows], step_of(here, i, said[rows[:, None], i]), z[rows[:, None], i - 1])
+        points, q = drafted(x[rows], step_of(here, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
         heard = here.predict(points[:, :-1], i)
         step = step_of(here, i, heard)
         p = step.mean(points[:, :-1]), step.std
@@ -75,10 +75,10 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
         row, k = done.nonzero(as_tuple=True)
         z[rows[row], i[row, k] - 1] = moved[row, k]
         last = final - 1 if draft == "frozen" else real.sum(1) - 1
-        said[rows] = heard[r, last][:, None]
+        predictions[rows] = heard[r, last][:, None]
         if draft == "sweep":  # what was heard of each step stays its own: an earlier draft of it was near
             row, k = real.nonzero(as_tuple=True)
-            said[rows[row], i[row, k]] = heard[row, k]
+            predictions[rows[row], i[row, k]] = heard[row, k]
         at[rows] -= final
     return x, z, accepted
 

@@ -186,8 +186,8 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
         rng, counts = np.random.default_rng([seed, size]), counted(decoder, size, seed)
         rows = joint_rows("mutants", counts, T.law, T.vocab, T.length, rng=rng, draws=draws, model=T.name)
-        said = moved(decoder) | {"detected": hit(rows)}
-        return [r | said for r in rows if r["test"] in OUTCOME]
+        altered_rows = moved(decoder) | {"detected": hit(rows)}
+        return [r | altered_rows for r in rows if r["test"] in OUTCOME]
 
     for method, (decoder, fault) in VARIANTS.items():
         for size in (n, 10 * n) if fault in NEEDED else (n,):

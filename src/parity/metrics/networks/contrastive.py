@@ -81,9 +81,9 @@ def open_clip_of(path: Path, architecture: str, what: str, device: str = "cpu", 
         name, more = f"local-dir:{path}", {}
     else:
         if open_clip.get_model_config(architecture) is None:
-            said = f"{what}.architecture = {architecture!r}"
+            where = f"{what}.architecture = {architecture!r}"
             raise ParityError(
-                f"{said}: open_clip has no such; allowed: as ViT-L-14-quickgelu, or a folder with {CONFIG}"
+                f"{where}: open_clip has no such; allowed: as ViT-L-14-quickgelu, or a folder with {CONFIG}"
             )
         name, more = architecture, {"pretrained": str(path)}
         text = open_clip.get_model_config(architecture)["text_cfg"]

@@ -39,15 +39,15 @@ def build(widths: Iterable[int], hidden: int) -> nn.Module:
 
 def load(file: Path, device: str = "cpu") -> nn.Module:
     """ParityError for a file that is not this network's."""
-    said = shapes(file)
+    tensors = shapes(file)
     every, at = [], 0
     for count in BLOCKS:
         every += [f"features.{at + 2 * i}.weight" for i in range(count)]
         at += 2 * count + 1
     wanted = [*every, "classifier.0.weight"]
-    if missing := [name for name in wanted if name not in said or not said[name].ndim]:
+    if missing := [name for name in wanted if name not in tensors or not tensors[name].ndim]:
         raise ParityError(f"networks.vgg16 = {str(file)!r}: not the file of this network: it lacks {missing[0]}")
-    net = build([len(said[name]) for name in every], len(said["classifier.0.weight"]))
+    net = build([len(tensors[name]) for name in every], len(tensors["classifier.0.weight"]))
     load_weights(net, file, UNREAD)
     return net.eval().to(device)
 

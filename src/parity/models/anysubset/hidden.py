@@ -72,8 +72,8 @@ class Parity:
     def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         place = torch.arange(known.shape[1])
         own = (place // self.period == (at // self.period)[:, None]) & (place != at[:, None])
-        told = own & (known < self.words)
-        unknown, total = (own & ~told).sum(1), torch.where(told, known, 0).sum(1)
+        readable = own & (known < self.words)
+        unknown, total = (own & ~readable).sum(1), torch.where(readable, known, 0).sum(1)
         sums = (total[:, None] + torch.arange(self.words)) % self.words
         unknown = unknown.clamp(max=self.period - 1)
         weights = self.base * self.behind[unknown[:, None], sums]

@@ -280,12 +280,12 @@ class Steps:
             eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
-    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
-        start, v = said.chunk(2, -1)
+    def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
+        start, v = prediction.chunk(2, -1)
         if self.sampling.clip:
             start = start.clamp(-self.sampling.clip, self.sampling.clip)
         known = coefficients(self.sampling.sampler, self.sampling.steps, self.sampling.eta)
-        of_start, of_x, low, high = of_step(known, i, said)
+        of_start, of_x, low, high = of_step(known, i, prediction)
         std = (0.25 * (v + 1) * high + 0.25 * (1 - v) * low).exp()
         return Affine(of_start * start, of_x.expand_as(start), self.sampling.temperature * std)
 

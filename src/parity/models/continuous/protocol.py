@@ -111,7 +111,7 @@ class Chain(Protocol):
         """[..., P] what the network says at x_i = x [..., D], in numbers that stay useful at the next steps."""
         ...
 
-    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
+    def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         """The steps from x_i under predictions [..., P], of these points or of others."""
         ...
 

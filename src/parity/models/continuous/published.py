@@ -166,15 +166,15 @@ def convert(
     if grid and not hasattr(family, "resized"):
         raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
     file = vae or target
-    state, said = fitted_autoencoder(tensors(file)[0], file)
-    sums = {"kl.safetensors": write(state, out / "kl.safetensors", said)}
+    state, header = fitted_autoencoder(tensors(file)[0], file)
+    sums = {"kl.safetensors": write(state, out / "kl.safetensors", header)}
     files = {model: target} | ({f"{model}-draft": draft} if draft else {})
     for name, file in files.items():
         state, what = tensors(file)
         tell(f"{file}: {what}")
         state, config = fitted(family, state, file, grid, words)
-        said = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: KEPT[what]}
-        sums[f"{name}.safetensors"] = write(state, out / f"{name}.safetensors", said)
+        header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: KEPT[what]}
+        sums[f"{name}.safetensors"] = write(state, out / f"{name}.safetensors", header)
     if words is not None:
         publish(out / f"{model}-tokenizer.json", words.to_str().encode())
         sums[f"{model}-tokenizer.json"] = sha256(out / f"{model}-tokenizer.json")

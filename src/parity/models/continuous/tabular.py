@@ -130,11 +130,11 @@ class MixtureWalk:
         k = (u > w.cumsum(1)[:, None]).sum(-1).clamp(max=w.shape[1] - 1)
         rows = torch.arange(N, device=x.device)[:, None]
         turned = torch.where(points.abs() < 1, r, -r)
-        said = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
-        return torch.cat(said, -1).reshape(*x.shape[:-1], 4 * D)
+        parameters = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
+        return torch.cat(parameters, -1).reshape(*x.shape[:-1], 4 * D)
 
-    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
-        turned, spread, mean, scale = said.chunk(4, -1)
+    def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
+        turned, spread, mean, scale = prediction.chunk(4, -1)
         if isinstance(i, int):
             return Affine(mean, 0 * turned, scale) if i == 1 else Affine(0 * mean, turned, spread)
         final = (i == 1)[..., None]

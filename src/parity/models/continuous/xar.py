@@ -249,9 +249,9 @@ class Flow:
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         return x - self.times(i, x)[0] * self.velocity(x, i)
 
-    def gaussian(self, i: int | Tensor, said: Tensor) -> Affine:
-        _, of_start, of_x, std = self.times(i, said)
-        return Affine(of_start * said, of_x.expand_as(said), std.expand_as(said))
+    def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
+        _, of_start, of_x, std = self.times(i, prediction)
+        return Affine(of_start * prediction, of_x.expand_as(prediction), std.expand_as(prediction))
 
     def __len__(self) -> int:
         return self.context.places.numel()

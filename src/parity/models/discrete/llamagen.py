@@ -307,18 +307,18 @@ def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, in
     what stands in FAMILY["sizes"] is left out. ParityError for shapes that are no LlamaGen's."""
     vocab, dim = shapes["tok_embeddings.weight"]
     layers = 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("layers."))
-    said = {"vocab": vocab, "dim": dim, "layers": layers, "heads": HEADS.get(dim, dim // 64), "grid": grid}
+    sizes_read = {"vocab": vocab, "dim": dim, "layers": layers, "heads": HEADS.get(dim, dim // 64), "grid": grid}
     if "cls_embedding.embedding_table.weight" in shapes:  # of a class; one entry more stands for none
         classes = shapes["cls_embedding.embedding_table.weight"][0] - 1
-        said |= {"prefix": 1, "caption_dim": 0, "classes": classes}
+        sizes_read |= {"prefix": 1, "caption_dim": 0, "classes": classes}
     elif "cls_embedding.uncond_embedding" in shapes:
-        said |= dict(zip(("prefix", "caption_dim"), shapes["cls_embedding.uncond_embedding"], strict=True))
+        sizes_read |= dict(zip(("prefix", "caption_dim"), shapes["cls_embedding.uncond_embedding"], strict=True))
     else:
         raise ParityError("no cls_embedding that is known; allowed: a LlamaGen transformer, of captions or of classes")
     if shapes["layers.0.feed_forward.w1.weight"][0] != (hidden := LlamaGenConfig(dim=dim).hidden):
         width = shapes["layers.0.feed_forward.w1.weight"][0]
         raise ParityError(f"feed_forward.w1 has {width} rows; allowed: {hidden}, as published ones of width {dim}")
-    return {key: value for key, value in said.items() if value != FAMILY["sizes"][key]}
+    return {key: value for key, value in sizes_read.items() if value != FAMILY["sizes"][key]}
 
 
 def stride(shapes: Mapping[str, tuple[int, ...]]) -> int:

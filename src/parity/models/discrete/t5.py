@@ -69,8 +69,8 @@ def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
         cleaned = [clean(c) for c in captions]
         cut = sum(len(ids) > length for ids in tokenizer(cleaned)["input_ids"])
         if cut:
-            said = f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there"
-            print(said, file=sys.stderr, flush=True)
+            warning = f"captions: {cut} of {len(captions)} are longer than {length} tokens and are cut there"
+            print(warning, file=sys.stderr, flush=True)
         return tokenizer(cleaned, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
 
     return words

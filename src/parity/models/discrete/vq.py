@@ -205,16 +205,16 @@ def side_of(tokens: int) -> int:
     return side
 
 
-def read_sizes(said: Mapping[str, tuple[int, ...]]) -> VQConfig:
+def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
     """Of a published tokenizer, from the shapes of its tensors. ParityError for shapes that are no such tokenizer's."""
     try:
-        codebook, code_dim = said["quantize.embedding.weight"]
-        ch, levels = said["encoder.conv_in.weight"][0], count(said, "encoder.conv_blocks.")
-        widths = [said[f"encoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in range(levels)]
+        codebook, code_dim = shapes_by_name["quantize.embedding.weight"]
+        ch, levels = shapes_by_name["encoder.conv_in.weight"][0], count(shapes_by_name, "encoder.conv_blocks.")
+        widths = [shapes_by_name[f"encoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in range(levels)]
         return VQConfig(
-            codebook, code_dim, ch, tuple(w // ch for w in widths), count(said, "encoder.conv_blocks.0.res."),
-            said["post_quant_conv.weight"][0],
-            decoder_attention=any(name.startswith("decoder.conv_blocks.0.attn.") for name in said),
+            codebook, code_dim, ch, tuple(w // ch for w in widths), count(shapes_by_name, "encoder.conv_blocks.0.res."),
+            shapes_by_name["post_quant_conv.weight"][0],
+            decoder_attention=any(name.startswith("decoder.conv_blocks.0.attn.") for name in shapes_by_name),
         )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ParityError(f"not an image tokenizer of LlamaGen: {error}") from None
