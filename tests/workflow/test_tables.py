@@ -6,13 +6,13 @@ import pytest
 
 from tests.workflow.conftest import runner
 
-LESS = "image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}"  # the rest takes as long again
+LESS = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")  # the rest takes as long again
 FEW = "equality={n: 10000, long: 0, mutants: 1000, calibration: 100, swaps: 99}"
 
 
 @pytest.mark.slow
 def test_a_table_runs_on_stand_ins_to_a_page_that_says_so(project):
-    done = runner(project)("--config", "stand_in=true", LESS, FEW, config="workflow/experiments/sjd-table1.yaml")
+    done = runner(project)("--config", "stand_in=true", *LESS, FEW, config="workflow/experiments/sjd-table1.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     folder = project / "results/sjd-table1-stand_in"
     page = (folder / "report.html").read_text()
