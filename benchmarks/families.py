@@ -142,7 +142,7 @@ class Target:
 def widened(one: Cached, rows: int) -> Cached:
     """A model that has read one prompt, for so many pictures of it; its drafter too, if it has one of its own."""
     many = copy.copy(one)
-    for name in ("on", "last", "told", "shift"):
+    for name in ("on", "last", "prefix_states", "shift"):
         if (x := getattr(one, name)) is not None:
             setattr(many, name, x.repeat_interleave(rows, 0))
     assert one.whole is not None  # on a CPU

@@ -1,7 +1,6 @@
 """The command line: rows are files, what cannot be done is one line."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -47,13 +46,3 @@ def test_the_tests_of_the_tests_are_commands(tmp_path, monkeypatch):
 def test_an_unknown_method_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(ParityError, match=r"parity.decoders.discrete.nothing: no such module"):
         run(monkeypatch, "exact", "--kind", "discrete", "--method", "nothing", "--out", tmp_path / "x.json")
-
-
-def test_what_needs_no_torch_starts_without_it():
-    """The paired layer and the verdict cost less than importing torch."""
-    names = [f"parity.equality.{name}" for name in ("__main__", "layers", "paired", "layers.discrete.paired")]
-    names += ["parity_certify.verdict", "parity_certify.result_rows"]
-    program = f"import sys, importlib\nfor n in {names}: importlib.import_module(n)\n"
-    program += "print('torch' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
