@@ -70,7 +70,7 @@ def test_a_module_that_declares_all_is_a_recipe(module):
     "changed, said",
     [
         ({"EXAMPLES": None}, "declares no EXAMPLES"),
-        ({"CARDS": {}}, "CARDS: nothing is said of toy, which RUN names"),
+        ({"CARDS": {}}, "CARDS: has no toy, which RUN names"),
         ({"KIND": "image"}, "KIND = 'image'; allowed: discrete, anysubset, continuous"),
         ({"DATA": "faces"}, "DATA = 'faces'; allowed: scenes, classes, texts"),
     ],

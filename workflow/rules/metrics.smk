@@ -79,7 +79,7 @@ rule reference_features:
     threads: 1
     resources:
         gpu=gpu,
-        mem_mb=memory,
+        mem_mb=lambda w, attempt: job_resources.BASE * attempt,
         runtime=runtime,
     params:
         networks=lambda w, input: flag_list("networks", input.networks),

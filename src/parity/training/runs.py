@@ -53,9 +53,7 @@ def declared(module: str) -> list[Run]:
             where = f"src/parity/training/{module}.py: {key}"
             raise ConfigError(f"{where} = {declaration[key]!r}; allowed: {', '.join(allowed)}")
     if bare := [name for name in declaration["RUN"] if name not in declaration["CARDS"]]:
-        raise ConfigError(
-            f"src/parity/training/{module}.py: CARDS: nothing is declaration of {bare[0]}, which RUN names"
-        )
+        raise ConfigError(f"src/parity/training/{module}.py: CARDS: has no {bare[0]}, which RUN names")
     reads, threads = constant("training", module, "READS", ()), constant("training", module, "THREADS", 1)
     installed = constant("training", module, "INSTALLED", {})
     return [
