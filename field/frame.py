@@ -151,7 +151,7 @@ def folder_of(name: str) -> Path:
 def in_environment(environment: dict[str, Any], about: dict[str, Any], folder: Path) -> dict[str, Any]:
     """How a process of the implementation is started: alone, on few threads, with its own packages."""
     paths = [str(ROOT / "certify/src"), environment["repository"]]
-    more = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
+    more = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     more |= {"REPOSITORY": environment["repository"], "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
     return {"env": kept | more | {k: str(v) for k, v in about["environment"].items()}, "cwd": folder}

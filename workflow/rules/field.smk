@@ -57,6 +57,7 @@ rule field_judge:
         "field/{name}/field.yaml",
         "field/{name}/adapter.py",
         "field/case.py",
+        "field/borrowed.py",
         environment="results/field/{name}/environment.json",
         models="results/field/models",
         reproduction=lambda w: [file for file in [f"field/{w.name}/reproduce.py"] if Path(file).exists()],
@@ -68,7 +69,7 @@ rule field_judge:
         name="|".join(FIELD),
     conda:
         "../../envs/parity.yaml"
-    threads: 2
+    threads: 1
     params:
         code=code("parity_certify.sampler", "parity_certify.verifier"),
     message:

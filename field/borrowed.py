@@ -1,0 +1,118 @@
+"""For adapters of repositories: their functions without their imports, and a table in place of a network."""
+
+import __future__
+
+import ast
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+def functions(path: str, *names: str, replace: dict[str, str] | None = None, **scope: Any) -> list[Any]:
+    """Functions, classes and methods of one file of the repository, of their own lines, without the file's imports.
+
+    `scope`: what they find as globals, modules and stubs. `replace`: text of the file that is put otherwise: the
+    name of a device that is not here, or a mend. KeyError where the file has no such name, ValueError where no such text.
+    """
+    text = Path(os.environ["REPOSITORY"], path).read_text(encoding="utf-8")
+    for old, new in (replace or {}).items():
+        if old not in text:
+            raise ValueError(f"{path}: no text {old!r}")
+        text = text.replace(old, new)
+    tree = ast.parse(text)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found = {node.name: node for c in classes for node in c.body if isinstance(node, ast.FunctionDef)}  # methods
+    found |= {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    module = ast.Module([found[name] for name in names], [])
+    exec(compile(module, path, "exec", flags=__future__.annotations.compiler_flag), scope)
+    return [scope[name] for name in names]
+
+
+def conditionals(table: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+    """Laws [n, V] behind prefixes [n, L] of a table by prefix: the empty one, then those of one token, of two, ...;
+    uniform behind prefixes that are longer than the table's."""
+    n, length = prefixes.shape
+    V = table.shape[1]
+    if V**length > len(table):
+        return np.full((n, V), 1 / V)
+    code = np.zeros(n, dtype=np.int64)
+    for token in prefixes.T:
+        code = code * V + token
+    return table[(V**length - 1) // (V - 1) + code]
+
+
+def paths_of(parents: np.ndarray) -> list[list[int]]:
+    """A tree's nodes as paths from the root to each leaf. `parents` [N]: -1 is the root."""
+    leaves = [i for i in range(len(parents)) if i not in set(parents.tolist())]
+    paths = []
+    for leaf in leaves:
+        path = [leaf]
+        while parents[path[0]] >= 0:
+            path.insert(0, int(parents[path[0]]))
+        paths.append(path)
+    return paths
+
+
+def eagle_tree(tokens: np.ndarray, parents: np.ndarray, q: np.ndarray, p: np.ndarray) -> dict[str, Any]:
+    """A tree as EAGLE and what grew from it hand it to `evaluate_posterior`, D tokens deep, behind a root token 0.
+
+    candidates, cart_candidates_prob [paths, D + 1]; logits [paths, D + 1, V]; op: draft laws of each depth's parents;
+    p_indices: which of them a node was drawn from; b_indices: its earlier siblings; tree_candidates [1, N + 1].
+    """
+    import torch
+
+    paths = paths_of(parents)
+    nodes = torch.tensor(paths)
+    depth_of = {node: d for path in paths for d, node in enumerate(path)}
+    drawn_from: list[list[int]] = [[] for _ in paths[0]]  # of each depth, parents in the order of their children
+    for node in range(len(tokens)):
+        if (parent := int(parents[node])) not in drawn_from[depth_of[node]]:
+            drawn_from[depth_of[node]].append(parent)
+    first = {int(parent): int((parents == parent).argmax()) for parent in parents}  # its law is not reduced yet
+    siblings = [[i + 1 for i in range(node) if parents[i] == parents[node]] for node in range(len(tokens))]
+    root = torch.zeros((len(paths), 1), dtype=torch.long)
+    chance = torch.tensor(q[np.arange(len(tokens)), tokens]).float()
+    return {
+        "candidates": torch.cat([root, torch.tensor(tokens)[nodes]], 1),
+        "cart_candidates_prob": torch.cat([root + 1.0, chance[nodes]], 1),
+        "logits": torch.tensor(p).float().log()[torch.cat([root, nodes + 1], 1)],
+        "op": [torch.tensor(np.stack([q[first[up]] for up in layer])).float() for layer in drawn_from],
+        "p_indices": [[0, *(drawn_from[d].index(int(parents[i])) for d, i in enumerate(path))] for path in paths],
+        "b_indices": [[[], *(torch.tensor(siblings[i], dtype=torch.long) for i in path)] for path in paths],
+        "tree_candidates": torch.tensor([[0, *tokens.tolist()]]),
+    }
+
+
+class TableModel:
+    """A table in place of a causal network of transformers: `outputs.logits`, and a cache that holds the tokens.
+
+    Tokens are those of the table plus `shift`; smaller ones are never drawn. `skip`: tokens in front that the
+    table does not see.
+    """
+
+    device = "cpu"
+
+    def __init__(self, table: np.ndarray, skip: int, shift: int = 0) -> None:
+        self.table, self.skip, self.shift, self.calls = table, skip, shift, 0
+
+    def logits_behind(self, tokens: Any) -> Any:
+        """Logits [n, V + shift] behind tokens [n, L]."""
+        import torch
+
+        laws = conditionals(self.table, tokens[:, self.skip :].numpy() - self.shift)
+        low = torch.full((len(tokens), self.shift), -torch.inf)
+        return torch.cat([low, torch.tensor(laws).float().log()], 1)
+
+    def __call__(self, input_ids: Any, past_key_values: Any = None, **_: Any) -> SimpleNamespace:
+        import torch
+
+        self.calls += 1
+        cached = past_key_values[0][0][:, 0, :, 0] if past_key_values else input_ids[:, :0]
+        tokens = torch.cat([cached, input_ids], 1)
+        ends = range(cached.shape[1] + 1, tokens.shape[1] + 1)
+        logits = [self.logits_behind(tokens[:, : max(end, self.skip)]) for end in ends]
+        cache = tokens[:, None, :, None]
+        return SimpleNamespace(logits=torch.stack(logits, 1), past_key_values=((cache, cache),))

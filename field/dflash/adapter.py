@@ -1,0 +1,45 @@
+"""DFlash: `dflash_generate` on the tiny Llama, with a stub that drafts."""
+
+import time
+import types
+import typing
+
+import borrowed
+import numpy as np
+import torch
+import transformers
+from parity_certify import Sampled
+from parity_certify.adapters import transformers as generating
+
+BLOCK = 3  # the last token and two drafts
+
+
+class Drafter:
+    """In place of their draft network: hidden states of random drafts, by way of the target's own head."""
+
+    block_size, mask_token_id, target_layer_ids = BLOCK, 0, [0]
+
+    def __call__(self, noise_embedding, **_):
+        return torch.randn_like(noise_embedding)
+
+
+def sampler(law, models, temperature=1.0):
+    scope = {"torch": torch, "nn": torch.nn, "SimpleNamespace": types.SimpleNamespace, **vars(typing)}
+    scope |= {"DynamicCache": transformers.DynamicCache, "_cuda_time": time.perf_counter}
+    names = "extract_context_feature", "sample", "dflash_generate"
+    generate = borrowed.functions("dflash/model.py", *names, **scope)[-1]
+    target = generating.load(models / "llama")
+
+    def sample(prompts, seed):
+        torch.manual_seed(seed)
+        rows, drafted, accepted = [], 0, 0
+        for row in prompts:
+            found = generate(
+                Drafter(), target, torch.tensor(row)[None], law.length, None, temperature, return_stats=True
+            )
+            rows.append(found.output_ids[0, len(row) :].numpy())
+            drafted += (BLOCK - 1) * len(found.acceptance_lengths)
+            accepted += sum(found.acceptance_lengths) - len(found.acceptance_lengths)
+        return Sampled(np.stack(rows), drafted, accepted)
+
+    return sample

@@ -1,0 +1,26 @@
+"""Grouped speculative decoding: one call of `SpeculativeSampler`."""
+
+import borrowed
+import torch
+
+
+def verifier():
+    scope = {"torch": torch, "F": torch.nn.functional}
+    (sampler,) = borrowed.functions("scheduler/jacobi_iteration_lumina_mgpt.py", "SpeculativeSampler", **scope)
+
+    def verify(tokens, q, p):
+        V = q.shape[1]
+        state = {
+            "reject_sampling_relative_ids": torch.zeros(1),
+            "reject_sampling_draft_token_logits": torch.zeros(1, V),
+        }
+        step = sampler(sampling_last_draft_token=torch.zeros(1, dtype=torch.long), **state)
+        draft = torch.cat([torch.full((1, 1, V), 1 / V), torch.tensor(q)[None].float()], 1)
+        target = torch.tensor(p)[None].float()
+        own = torch.multinomial(target[0], 1).T
+        more = {"all_collected_input_ids": torch.zeros(1, 1).long(), "head_img_sims": torch.zeros(V, V)}
+        arguments = torch.tensor([[0, *tokens]]), own, draft, target, draft.log(), target.log()
+        (length,), found, _ = step(*arguments, **more)
+        return found[0, :length].tolist()
+
+    return verify

@@ -1,0 +1,63 @@
+"""PEARL: parallel speculative decoding, draft and target each in a process of its own, on tables."""
+
+import multiprocessing
+from types import MethodType, SimpleNamespace
+
+import borrowed
+import numpy as np
+import torch
+from parity_certify import Sampled
+
+GAMMA, PROMPT = 2, [0, 0, 0, 0]
+NAMES = "top_k_top_p_filter", "norm_logits", "sample", "max_fn"
+
+
+MEND = {"prefix_len - self.args.gamma + i)": "prefix_len - self.args.gamma + i + 1)"}  # each place a seed of its own
+
+
+def decoder(function, mend, law, main, pipe):
+    """Their `Decoding`, as far as the loop asks: the models, and an accelerator of two processes."""
+    scope = {"torch": torch, "F": torch.nn.functional}
+    scope |= dict(zip(NAMES, borrowed.functions("src/util.py", *NAMES, **scope), strict=True))
+    (scope["KVCacheModel"],) = borrowed.functions("src/kvcache.py", "KVCacheModel", **scope)
+    replace = {'"cuda:1"': '"cpu"'} | (MEND if mend else {})
+    (loop,) = borrowed.functions("src/engine.py", function, replace=replace, **scope)
+
+    def gather(own):
+        pipe.send(own.numpy())
+        both = [own, torch.tensor(pipe.recv())]
+        return torch.cat(both if main else both[::-1])
+
+    self = SimpleNamespace(vocab_size=4, num_acc_tokens=[], draft_forward_times=0, target_forward_times=0)
+    self.accelerator = SimpleNamespace(is_main_process=main, wait_for_everyone=lambda: None, gather=gather)
+    # what is returned last is drafted and not yet verified: two windows more than are judged
+    self.args = SimpleNamespace(temp=1.0, top_k=0, top_p=0.0, gamma=GAMMA, max_tokens=law.length + 2 * GAMMA)
+    self.draft_model = borrowed.TableModel(law.extra["draft"], len(PROMPT))
+    self.target_model = borrowed.TableModel(law.tables[0], len(PROMPT))
+    self.run = MethodType(loop, self)
+    return self
+
+
+def decode(self, seeds):
+    """Sequences [n, L + ...], each with a seed of its own, as both processes begin with the same."""
+    rows = []
+    for seed in seeds:
+        self.seed = seed
+        torch.manual_seed(seed)
+        rows.append(self.run(torch.tensor([PROMPT]))[0].numpy())
+    return rows
+
+
+def sampler(law, models, function="parallel_speculative_decoding", mend=False):
+    def sample(prompts, seed):
+        seeds = np.random.default_rng(seed).integers(2**40, size=len(prompts)).tolist()
+        ours, theirs = multiprocessing.Pipe()
+        draft = decoder(function, mend, law, True, ours)
+        if function == "parallel_speculative_decoding":
+            target = decoder(function, mend, law, False, theirs)
+            process = multiprocessing.get_context("fork").Process(target=decode, args=(target, seeds), daemon=True)
+            process.start()
+        rows = [row[len(PROMPT) : len(PROMPT) + law.length] for row in decode(draft, seeds)]
+        return Sampled(np.stack(rows), law.length * len(rows), sum(draft.num_acc_tokens))
+
+    return sample
