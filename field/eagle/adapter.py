@@ -6,7 +6,6 @@ import borrowed
 import torch
 from transformers import TemperatureLogitsWarper
 
-
 MEND = {
     "if adjustflag and accept_length != candidates.shape[1]:": "if adjustflag and accept_length != candidates.shape[2]:"
 }

@@ -6,7 +6,6 @@ import borrowed
 import torch
 from transformers import TemperatureLogitsWarper
 
-
 MEND = {
     "gt_logits = logits[best_candidate, accept_length - 1]\n": (
         "gt_logits = logits_processor(None, logits[best_candidate, accept_length - 1][None])[0]\n"
