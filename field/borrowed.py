@@ -14,8 +14,8 @@ import numpy as np
 def functions(path: str, *names: str, replace: dict[str, str] | None = None, **scope: Any) -> list[Any]:
     """Functions, classes and methods of one file of the repository, of their own lines, without the file's imports.
 
-    `scope`: what they find as globals, modules and stubs. `replace`: text of the file that is put otherwise: the name of
-    a device that is not here, or a mend. KeyError: the file has no such name; ValueError: no such text.
+    `scope`: what they find as globals, modules and stubs. `replace`: text of the file that is put otherwise: the name
+    of a device that is not here, or a mend. KeyError: the file has no such name; ValueError: no such text.
     """
     text = Path(os.environ["REPOSITORY"], path).read_text(encoding="utf-8")
     for old, new in (replace or {}).items():

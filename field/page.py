@@ -98,8 +98,8 @@ def sequences(row: dict[str, Any]) -> str:
 
 
 def sentences(rows: list[dict[str, Any]]) -> list[str]:
-    """What a reader can quote."""
-    ran = [r for r in rows if r["kind"] != "not run"]
+    """What a reader can quote. Rows of a mend are ours, and not counted."""
+    ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
     names = {r["of"]["name"] for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
     faults = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossless"]
@@ -195,7 +195,7 @@ def document(rows: list[dict[str, Any]]) -> str:
         name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
         cells = [name, f"`{r['case']}`", version(one), r["level"], words(r), sequences(r), accepted(r), one["date"]]
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    faults = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossless"]
+    faults = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossless" and not r["options"].get("mend")]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     for name in dict.fromkeys(r["of"]["name"] for r in faults):
         own = [r for r in faults if r["of"]["name"] == name]
@@ -206,6 +206,8 @@ def document(rows: list[dict[str, Any]]) -> str:
         )
         if again:
             lines.append(f"  `python field/{name}/reproduce.py`: `{again}`")
+        mended = [f"`{r['case']}`: {words(r)}" for r in rows if r["of"]["name"] == name and r["options"].get("mend")]
+        lines += [f"  With the mend of `field/{name}/report.md`, {'; '.join(mended)}."] if mended else []
     silent = [r for r in rows if r["kind"] == "not run" or r["error"]]
     lines += ["", "## What gave no verdict", ""] if silent else []
     lines += [f"- {r['of']['title']}, {r['case']}: {r['error']}" for r in silent]

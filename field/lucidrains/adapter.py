@@ -48,7 +48,7 @@ def sampler(law, models, rows, plain=False, mend=False):
 
     def sample(prompts, seed):
         torch.manual_seed(seed)
-        tokens, accepted, drafted = [], 0.0, 0
+        tokens, accepted = [], 0.0
         for i in range(0, len(prompts), rows):
             part = torch.tensor(prompts[i : i + rows])
             end = part.shape[1] + LENGTH
@@ -57,9 +57,8 @@ def sampler(law, models, rows, plain=False, mend=False):
                 continue
             found, mean = theirs.speculative_decoding(target, draft, part, end, gamma=GAMMA, filter_thres=0.0)
             tokens.append(found)
-            drafted += GAMMA * len(part)  # of one pass, as `mean` is
-            accepted += float(mean) * len(part)
+            accepted += float(mean) * len(part)  # of one pass
         out = np.concatenate([x.numpy() for x in tokens])
-        return out if plain else Sampled(out, drafted, round(accepted))
+        return out if plain else Sampled(out, GAMMA * len(out), round(accepted))
 
     return sample

@@ -8,12 +8,12 @@ import torch
 from parity_certify import Sampled
 
 SIZE, SHIFT, FLOAT32 = 24, 3, {"torch.float16": "torch.float32"}
-LATE = "        self.tokens[:accept_length] = self.tokens[accept_list]\n"  # after a token was put at accept_length
-EARLY = "        accept_length = len(accept_list)\n"
 GROW = {"roots": [[0], [1, 2], [3]], "branches": [[2], [1, 0], [0]], "Successors": [[1, 2], [3], [], []], "size": 4}
-GROW |= {"depth": torch.tensor([0, 1, 1, 2])}
-GROW |= {"mask": torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1.0]])}  # what a node sees
+SEEN = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1.0]])  # of the four nodes, by each
 UTILS = "_make_causal_mask", "get_sampling_logits", "get_residual", "sampling_without_replacement"
+MOVE = "        self.tokens[:accept_length] = self.tokens[accept_list]\n"
+COUNT = "        accept_length = len(accept_list)\n"
+FIRST = {MOVE: "", COUNT: COUNT + MOVE}  # the mend of the first fault
 
 
 class Engine(borrowed.TableModel):
@@ -23,8 +23,8 @@ class Engine(borrowed.TableModel):
 
     def __init__(self, table):
         super().__init__(table, 1, SHIFT)
-        self.engine = self
-        self.kv_cache, self.stored = SimpleNamespace(gather_kv_incremental=self.gather), torch.zeros(2, SIZE).long()
+        self.engine, self.stored = self, torch.zeros(2, SIZE).long()  # tokens and their positions
+        self.kv_cache = SimpleNamespace(gather_kv_incremental=self.gather)
 
     def gather(self, places, begin):
         self.stored[:, begin : begin + len(places)] = self.stored[:, places]
@@ -32,38 +32,28 @@ class Engine(borrowed.TableModel):
     def inference(self, input_ids, storage_ids, position_ids, attn_mask):
         self.calls += 1
         self.stored[:, storage_ids] = torch.stack([input_ids[0], position_ids[0]])
-        out = []
-        for row in attn_mask[0, 0]:
-            seen = torch.nonzero(row == 0)[:, 0]
-            out.append(self.logits_behind(self.stored[0, seen[self.stored[1, seen].argsort()]][None])[0])
-        return torch.stack(out)[None]
+        before = [self.stored[:, row == 0] for row in attn_mask[0, 0]]
+        return torch.stack([self.logits_behind(tokens[at.argsort()][None])[0] for tokens, at in before])[None]
 
     graph_inference = inference
 
 
-def sampler(law, models, order=False, mend=False):
+def sampler(law, models, mend=""):
     scope = {"torch": torch, "softmax": torch.nn.functional.softmax}
     scope |= dict(zip(UTILS, borrowed.functions("utils.py", *UTILS, **scope), strict=True))
     (scope["Tree"],) = borrowed.functions("Tree/Tree.py", "Tree", replace=FLOAT32, **scope)
-    (tree_of,) = borrowed.functions(
-        "Tree/SpecTree.py",
-        "SpecTree",
-        replace=FLOAT32 | ({LATE: "", EARLY: EARLY + LATE} if order or mend else {}),
-        **scope,
-    )
-    draw = {i: lambda x, r, n=n: scope[UTILS[3]](x, r, n, 1.0) for i, n in enumerate((2, 1))}
-    kept = {0: torch.tensor([0, 1]), 1: torch.tensor([0])}  # of the children drawn of each node, as many as it has
-    how = {"temperature": 1.0, "top_p": 1.0, "max_length": SIZE, "vocab_size": 4 + SHIFT, "grow_map": GROW}
-    how |= {"residual_graph": scope["get_residual"], "sampling_callables": draw}
+    (tree_of,) = borrowed.functions("Tree/SpecTree.py", "SpecTree", replace=FLOAT32 | (FIRST if mend else {}), **scope)
+    how = {"temperature": 1.0, "top_p": 1.0, "max_length": SIZE, "vocab_size": 4 + SHIFT}
+    how |= {"grow_map": GROW | {"depth": torch.tensor([0, 1, 1, 2]), "mask": SEEN}, "residual_graph": scope[UTILS[2]]}
+    how |= {"sampling_callables": {i: lambda x, r, n=n: scope[UTILS[3]](x, r, n, 1.0) for i, n in ((0, 2), (1, 1))}}
+    how |= {"sample_gather_indices": {0: torch.tensor([0, 1]), 1: torch.tensor([0])}}
 
     def one():
-        draft, target = Engine(law.extra["draft"]), Engine(law.tables[0])
-        lowest = torch.full((SIZE, SIZE), torch.finfo(torch.float32).min)
-        empty = {"attn_mask": lowest, "position_ids": torch.zeros(SIZE).long(), "sample_gather_indices": kept}
-        tree = tree_of(draft, target, torch.tensor([3]), **how, **empty)
-        tokens = []
+        draft, target, tokens = Engine(law.extra["draft"]), Engine(law.tables[0]), []
+        empty = {"attn_mask": torch.full((SIZE, SIZE), torch.finfo(torch.float32).min)}
+        tree = tree_of(draft, target, torch.tensor([3]), position_ids=torch.zeros(SIZE).long(), **how, **empty)
         while len(tokens) <= law.length:
-            if mend:  # the second fault too
+            if mend == "both":
                 tree.rand.uniform_(), tree.r.uniform_()
             tree.construct_grow_map()
             tokens = tree.verify()[0].tolist()
