@@ -62,6 +62,11 @@ def read_rows(files: list[Path]) -> list[dict[str, Any]]:
     )
 
 
+def is_fault(row: dict[str, Any]) -> bool:
+    """Lossy where losslessness is claimed, in the release as it is."""
+    return row["kind"] == "lossy" and row["claim"] == "lossless" and not row["options"].get("mend")
+
+
 def version(one: dict[str, Any]) -> str:
     if one["repository"]:
         return one["commit"][:7]
@@ -102,7 +107,7 @@ def sentences(rows: list[dict[str, Any]]) -> list[str]:
     ran = [r for r in rows if r["kind"] != "not run" and not r["options"].get("mend")]
     names = {r["of"]["name"] for r in ran}
     right = [r for r in ran if r["kind"] in ("certified", "consistent")]
-    faults = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossless"]
+    faults = [r for r in ran if is_fault(r)]
     design = [r for r in ran if r["kind"] == "lossy" and r["claim"] == "lossy"]
     faulty = sorted({r["of"]["title"] for r in faults}, key=str.lower)
     bounds = [r["verdict"]["bound"] for r in right]
@@ -145,7 +150,7 @@ def facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     found += [("Minutes", f"{row['minutes']:g}"), ("Run", one["date"]), ("Obtained", ", ".join(one["packages"]))]
     found.append(("Repository", f"{one['repository']} at {one['commit']}" if one["repository"] else ""))
     found += [("Note", one["note"])]
-    if row["kind"] == "lossy" and row["claim"] == "lossless":
+    if is_fault(row):
         again = one["reproduction"]
         shows = "shows the fault" if again.get("shows") else "does not show the fault"
         found += [("Where", one["where"])]
@@ -159,15 +164,14 @@ def page(rows: list[dict[str, Any]]) -> str:
     heads = "".join(
         f"<th tabindex='0'>{h}</th>" for h in ("Implementation", "Version", "Kind", "Verdict", "Drafts", "Run")
     )
-    body = ""
+    body, faulty = "", {r["of"]["name"] for r in rows if is_fault(r)}
     for r in rows:
         one = r["of"]
         inner = "".join(f"<dt>{escape(k)}</dt><dd>{escape(x)}</dd>" for k, x in facts(r))
-        files = [FIELD / one["name"] / name for name in ("reproduce.py", "report.md")]
-        if r["kind"] == "lossy" and r["claim"] == "lossless":
-            inner = f"<dl>{inner}</dl>" + "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
-        else:
-            inner = f"<dl>{inner}</dl>"
+        inner = f"<dl>{inner}</dl>"
+        if is_fault(r) or one["name"] not in faulty:  # a report on one without a fault answers those who see one
+            files = [FIELD / one["name"] / name for name in ("reproduce.py", "report.md")]
+            inner += "".join(f"<pre>{escape(f.read_text())}</pre>" for f in files if f.is_file())
         title = escape(f"{one['title']}: {r['case']}")
         sort = f"{ORDER.index(r['kind'])}{int(r['claim'] != 'lossless')}"
         body += f"<tr><td><details><summary>{title}</summary>{inner}</details></td><td>{escape(version(one))}</td>"
@@ -195,7 +199,7 @@ def document(rows: list[dict[str, Any]]) -> str:
         name = f"[{one['title']}]({one['url']})" if one["url"] else one["title"]
         cells = [name, f"`{r['case']}`", version(one), r["level"], words(r), sequences(r), accepted(r), one["date"]]
         lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-    faults = [r for r in rows if r["kind"] == "lossy" and r["claim"] == "lossless" and not r["options"].get("mend")]
+    faults = [r for r in rows if is_fault(r)]
     lines += ["", "## Lossy, though they claim to be lossless", ""] if faults else []
     for name in dict.fromkeys(r["of"]["name"] for r in faults):
         own = [r for r in faults if r["of"]["name"] == name]

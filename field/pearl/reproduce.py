@@ -1,6 +1,5 @@
 """PEARL: two drafts that follow each other are accepted by the same random number. Exit code 1: so it is."""
 
-import __future__
 import ast
 import os
 import sys
@@ -14,7 +13,7 @@ def function_of(path, name, **scope):
     """A function of a file of the repository (the folder REPOSITORY, or this one), without the file's imports."""
     text = Path(os.environ.get("REPOSITORY", "."), path).read_text()
     node = next(node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name)
-    exec(compile(ast.Module([node], []), path, "exec", flags=__future__.annotations.compiler_flag), scope)
+    exec(compile(ast.Module([node], []), path, "exec"), scope)
     return scope[name]
 
 
