@@ -22,7 +22,6 @@ def toy(model: Any, start: Infilling, *, noise: Noise, fault: str = "none") -> I
     """Plain decoding, a token a loop; or with a fault."""
     tokens, N = start.tokens, start.tokens.shape[1]
     keys = noise.keys + (noise.keys.sum() if fault == "reads its neighbours" else 0)
-    keys = torch.arange(len(keys)) if fault == "draws by its place in the batch" else keys
     n = start.begin - int(fault == "writes over its prompt")
     while bool((n < start.end).any()):
         here = ranks(start, n, 1)
@@ -61,17 +60,6 @@ def a_row_alone_is_the_row_in_a_batch(method, variant):
         assert alone.nfe[0] == together.nfe[b] and alone.aux[0] == together.aux[b]
 
 
-def a_row_is_the_row_wherever_it_stands(method, variant):
-    """Rows that trade places, noise and prompt alike."""
-    model = texts(3, 6, 3)
-    start = prompts(model, 30, 5, variant.method)
-    turn, keys = torch.arange(30).flip(0), counted_noise(9, range(30))
-    own = record(model, start, method(model, start, noise=keys, **variant.given))
-    start = Infilling(*(x[turn] for x in start))
-    turned = record(model, start, method(model, start, noise=keys.take(turn), **variant.given))
-    assert torch.equal(own.tokens[turn], turned.tokens) and torch.equal(own.nfe[turn], turned.nfe)
-
-
 def prompts_stand_and_all_else_is_filled(method, variant):
     """Known tokens anywhere, rows of several lengths; what lies behind a row's end stays as it was."""
     model = texts(3, 6, 4)
@@ -102,7 +90,6 @@ def evaluations_are_those_of_the_model(method, variant):
 VARIANTS = list(variants("anysubset"))
 RULES = {
     a_row_alone_is_the_row_in_a_batch: ("reads its neighbours", VARIANTS),
-    a_row_is_the_row_wherever_it_stands: ("draws by its place in the batch", VARIANTS),
     prompts_stand_and_all_else_is_filled: ("writes over its prompt", VARIANTS),
     stopping_early_is_an_error: ("goes on", VARIANTS),
     evaluations_are_those_of_the_model: ("asks twice", VARIANTS),

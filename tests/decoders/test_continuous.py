@@ -21,7 +21,7 @@ from parity.models.continuous.diffusion import (
     single_path_log_ratio,
     walk,
 )
-from parity.models.continuous.mar import MAR, MARConfig, MARNet, guidance_at
+from parity.models.continuous.mar import MAR, MARConfig, MARNet
 from parity.models.continuous.protocol import Pair, Start, draw_order
 from tests.tables import mixtures
 
@@ -29,10 +29,6 @@ CONFIG = MARConfig(
     classes=6, grid=4, dim=4, width=32, encoder=1, decoder=1, heads=2, buffer=2, head_width=32, head_depth=1
 )
 SAMPLING = HeadSampling(steps=5, guidance=2.0)
-RELEASED = {
-    "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
-    "give_up": "zero",
-}  # fmt: skip
 
 
 def network(seed: int, spread: float = 0.1) -> MARNet:
@@ -93,31 +89,6 @@ def test_parallel_sampling_fills_the_image_once(iterations, schedule):
         assert known[0] < 16 - known[-2]  # few at first, many at the end
     done = decode(pair(DRAFT, 2), ["a", "b"], iterations=iterations, schedule=schedule)
     assert done.tokens.isfinite().all() and done.step.max() <= (iterations or 16)
-
-
-def released_known(iterations: int, length: int) -> list[int]:
-    """Tokens known after each iteration, as the published sampler counts its mask in single precision."""
-    masked, known = length, []
-    for step in range(iterations):
-        wanted = torch.tensor(float(np.floor(length * np.cos(math.pi / 2.0 * (step + 1) / iterations))))
-        wanted = torch.maximum(torch.tensor(1.0), torch.minimum(torch.tensor(float(masked - 1)), wanted))
-        masked = 0 if step == iterations - 1 else min(masked, int(wanted))
-        known.append(length - masked)
-    return known
-
-
-@pytest.mark.parametrize("length", [64, 256])
-def test_the_cosine_schedule_is_the_published_one(length):
-    for iterations in range(1, length + 1):
-        assert known_after(iterations, "cosine", length) == released_known(iterations, length), iterations
-
-
-def test_guidance_of_the_last_draw_counts_one_token_as_masked():
-    at = [
-        guidance_at(HeadSampling(guidance=5.0, guidance_schedule=s), torch.tensor([1, 255, 256]), 256)
-        for s in ("linear", "constant")
-    ]
-    assert at[0].tolist() == [1 + 4 / 256, 1 + 4 * 255 / 256, 1 + 4 * 255 / 256] and at[1].tolist() == [5.0] * 3
 
 
 # --- on mixtures, whose densities are in closed form
@@ -186,21 +157,6 @@ def test_the_residual_is_the_positive_part_and_says_when_it_gives_up():
 
 
 # --- trajectories
-
-
-@pytest.mark.parametrize("aligned", [True, False])
-def test_theorem_1_shared_noise_lowers_the_squared_distance_by_twice_the_trace(aligned):
-    n, laws = 200_000, []
-    for seed in (1, 2):
-        rng = torch.Generator().manual_seed(seed)
-        mean, std = torch.randn(1, 3, generator=rng).double(), torch.rand(1, 3, generator=rng).double() + 0.2
-        laws.append(Trajectory(mean.expand(n, -1), std.expand(n, -1), torch.zeros(n)))
-    p, q = laws
-    noise = torch.randn(2, n, 3, generator=torch.Generator().manual_seed(3)).double()
-    far = [((q.sample(lambda _: noise[0]) - p.sample(lambda _, k=k: noise[k])) ** 2).sum(-1) for k in (0, 1)]
-    lowered, error = far[1].mean() - far[0].mean(), (far[1] - far[0]).std() / math.sqrt(n)
-    trace = 2 * (q.std[0] * p.std[0]).sum() if aligned else torch.zeros(())
-    assert (abs(lowered - trace) < 4 * error) == aligned
 
 
 class Gentle(torch.nn.Module):

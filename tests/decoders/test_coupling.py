@@ -63,7 +63,7 @@ def test_means_apart_keep_as_many_draws_as_any_coupling_may():
     assert drawn(Q)[1].all()
 
 
-@pytest.mark.parametrize("ratio", [1.0 + 1e-6, 1.3, 0.5, 0.01, 1e4])
+@pytest.mark.parametrize("ratio", [1.0 + 1e-6, 0.5, 1e4])
 def test_the_residual_of_deviations_is_drawn_in_bounded_tries(ratio):
     """(p - r)+ of one number, its law by quadrature; a ratio near one does not slow it."""
     n = residual(torch.full((N, 1), ratio).double(), counted_noise(2, range(N)), torch.arange(N))[:, 0].numpy()
@@ -180,26 +180,6 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
     assert (near - plain).abs().max() <= 0.05
 
 
-@torch.inference_mode()
-def test_a_walk_without_noise_has_a_path():
-    target = model("mar", sampler="ddim", eta=0.0)
-    noise, start = started(target)
-    plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path")).tokens
-    assert (path - plain).abs().max() <= 1e-3
-
-
-@torch.inference_mode()
-def test_a_path_that_is_settled_step_by_step_leaves_its_tolerance(monkeypatch):
-    """What moved by eps or less is not looked at again: over steps and places that adds up."""
-    monkeypatch.setattr(jacobi, "GROWTH", 0.01)
-    target = model("mar")
-    noise, start = started(target)
-    plain = record(Pair(target), start, mar(Pair(target), start, noise=noise)).tokens
-    path = record(Pair(target), start, coupled(Pair(target), start, noise=noise, law="path", eps=0.05)).tokens
-    assert (path - plain).abs().max() > 0.05
-
-
 @pytest.mark.parametrize("family", ["mar", "xar"])
 @pytest.mark.parametrize("method", [spec_head, coupled])
 @torch.inference_mode()
@@ -217,11 +197,3 @@ def test_steps_without_noise_are_refused(method):
     with pytest.raises(ParityError, match=r"eta 0.*allowed: eta above 0") as told:
         list(method(Pair(target), start, noise=noise))
     assert "\n" not in str(told.value)
-
-
-@torch.inference_mode()
-def test_a_window_past_the_image_is_the_image():
-    target = model("mar")
-    noise, start = started(target)
-    wide, whole = (record(Pair(target), start, coupled(Pair(target), start, noise=noise, window=w)) for w in (4096, 9))
-    assert torch.equal(wide.tokens, whole.tokens)

@@ -6,19 +6,16 @@ import math
 import pytest
 import torch
 
-from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.decoders.candidates import dynamic, harmonic
-from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.eagle import eagle
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import similarity, vvs
-from parity.decoders.trees import leaves, path_to
 from parity.decoders.verification import descend, look_alikes
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, nodes
-from tests.tables import run, table
+from tests.tables import table
 
 
 def tree_of(model, rows, total, depth, top_k, shift=0.0):
@@ -53,17 +50,6 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
             expected = law.log_softmax(-1)[0].gather(1, torch.tensor(drawn)[:, None]).sum().item()
             assert scores[node] == pytest.approx(expected)
         assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
-
-
-def test_sequences_of_a_tree_are_the_paths_to_its_leaves():
-    tree = tree_of(TabularModel(table(5, 5), 5, 8), 8, 11, 3, 4)
-    for b in range(8):
-        parents = tree.parents[b].tolist()
-        leaf = sorted(set(range(11)) - set(parents))
-        assert leaves(tree)[b].nonzero().flatten().tolist() == leaf
-        for node in leaf:
-            path = path_to(tree, torch.full((8,), node), 3)[b].tolist()
-            assert [n for n in path if n >= 0] == up(parents, node) and path == sorted(path, key=lambda n: n < 0)
 
 
 def test_the_static_tree_is_the_products_of_ranks():
@@ -127,15 +113,6 @@ def test_a_good_drafter_saves_passes_and_skipping_saves_more():
     assert (record(own, start, vvs(own, start, **size, **skipping)).nfe == 3).all()  # 1, 2 + 2 + 1, 2 + 1
 
 
-def test_a_drafter_that_knows_the_races_is_right_more_often():
-    """Same tree size, same drafter; the tokens are plain sampling's either way."""
-    logits = table(4, 6)
-    plain = run(ar, logits, 6, 3000)
-    blind, seeing = (run(eagle, logits, 6, 3000, total=4, depth=4, top_k=2, rank=r) for r in ("probability", "race"))
-    assert torch.equal(plain.tokens, blind.tokens) and torch.equal(plain.tokens, seeing.tokens)
-    assert seeing.nfe.float().mean() < blind.nfe.float().mean() - 0.3
-
-
 # --- a draft model
 
 
@@ -166,12 +143,3 @@ def test_speculative_sampling_accepts_one_minus_the_total_variation():
     d = drafted(*(x.expand(nodes(4, 6), -1) for x in (p, q)), gamma=1, rows=20_000)
     expected = 1 - 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum().item()
     assert abs((d.kept[:, 0] == 2).double().mean().item() - expected) < 4 * (expected * (1 - expected) / 20_000) ** 0.5
-
-
-def test_speculative_sampling_needs_a_draft_model():
-    class Bare(TabularModel):
-        draft = None
-
-    model, start = Bare(table(3, 4), 4, 2), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(ParityError, match="no draft model"):
-        next(spec(model, start, noise=counted_noise(0, range(2))))

@@ -10,8 +10,6 @@ import torch
 
 from parity.base.noise import Noise, counted_noise
 from parity.decode import anysubset, continuous, discrete
-from parity.decode.loop import refills
-from parity.decode.queue import Queue
 from parity.decoders.steps import Step
 from parity.experiment import options
 from parity.models.anysubset.causal import Causal
@@ -211,31 +209,6 @@ def test_a_decoder_elsewhere(kind, model, method, nets):
     assert torch.equal(back(there.step), here.step)
     if options.declaration(kind, method).TARGETS == "walks":
         return  # its coupling draws by rejection, and asks the host whether it must: docs/exact.md
-    for number, (passes, reads) in enumerate(looks):
-        assert len(reads) <= max(passes, 1) + (0 if number else SETUP), f"pass {number}: {passes} passes, {reads}"
-
-
-@pytest.mark.parametrize("method", [m for m in options.methods("discrete") if refills("discrete", m)])
-def test_a_batch_that_is_refilled_elsewhere(method, nets):
-    """The same tokens, and the one read of a pass tells which rows are done."""
-    given = options.small("discrete", options.options("discrete", method, {}))
-
-    def whole(device: Any = None) -> tuple[Any, list]:
-        put, looks = Put(device), []
-        keys = put(counted_noise(1, range(ROWS + WAIT)).keys)
-        model, noise = put.watched(nets.llamagen(put), "logits", "tree"), Noise(keys[:ROWS], torch.float64)
-        model.queue = Queue(model, noise, keys, lambda rows: nets.llamagen(put, rows))
-        start = torch.zeros_like(noise.keys)
-        steps = decoder("discrete", method)(model, start, noise=noise, **given)
-        return discrete.record(model, start, noted(steps, put, looks)), looks
-
-    here, _ = whole()
-    with elsewhere() as device:
-        for net in nets.everything():
-            device.put(net)
-        there, looks = whole(device)
-    assert torch.equal(back(there.tokens), here.tokens) and torch.equal(back(there.step), here.step)
-    assert torch.equal(back(there.nfe), here.nfe) and there.tokens.shape[0] == ROWS + WAIT
     for number, (passes, reads) in enumerate(looks):
         assert len(reads) <= max(passes, 1) + (0 if number else SETUP), f"pass {number}: {passes} passes, {reads}"
 

@@ -32,15 +32,10 @@ CASES = [
 ]
 CASES += [
     (sjd, {"window": 3, "init": "sample_above", "refine": False}),
-    (sjd_coupled, {"window": 4, "init": "random", "coupling": "maximal"}),
-    (sjd_coupled, {"window": 4, "init": "repeat_left", "coupling": "maximal", "warm": True}),
     (sjd_coupled, {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
-    (gsd, {"window": 3, "group": 2, "resample": "group"}),
     (gsd, {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
     (sjd_pac, {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
-    (spec, {"gamma": 9}),
     (spec, {"gamma": 9, "verify": "block"}),
-    (lantern_pp, {"relax": 0.0}),
     (lantern_pp, {"relax": 0.0, "breadth": 1, "depth": 3}),
 ]
 SMALL = {"depth": 2, "total": 12}
@@ -116,15 +111,6 @@ def each_as_the_first(p, q, candidates, valid, point, u, exponential):
     return torch.where(point, drawn, token), torch.where(point & (drawn == candidates[:, 0]), 0, rank)
 
 
-def correction_of_p(p, q, draft, point, accepted, fresh, exponential):
-    return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, exponential)
-
-
-def bonus_from_q(p, q, draft, point, accepted, fresh, exponential):
-    q = torch.cat([q[:, :1], q[:, :-1]], 1)  # the law of the slot before
-    return finish(p, q, draft, point, accepted, torch.where(point, race(q, exponential), fresh), exponential)
-
-
 def runs_as_the_last(p, q, draft, bonus, u):
     """A block whose shorter runs stand as often as the whole."""
     ratio, W = (p / q).gather(-1, draft[..., None])[..., 0], draft.shape[1]
@@ -141,8 +127,6 @@ def runs_as_the_last(p, q, draft, bonus, u):
     [
         ("sjd", {"verify": corrected_from_p}, {"window": 3}),
         ("sjd_pac", {"verify_siblings": each_as_the_first}, {"window": 4, "init": "sample_above"}),
-        ("spec", {"finish": correction_of_p}, {"gamma": 2}),
-        ("spec", {"finish": bonus_from_q}, {"gamma": 2}),
         ("spec", {"VERIFY": {"block": runs_as_the_last}}, {"gamma": 3, "verify": "block"}),
     ],
 )

@@ -16,7 +16,7 @@ from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
 from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
-from tests.tables import p_value, prompts, row, texts
+from tests.tables import p_value, prompts, texts
 
 
 class Recorder:
@@ -91,11 +91,11 @@ def test_another_order_is_another_law():
 
 @pytest.mark.parametrize("k", [2, 3, 5])
 def test_assd_never_needs_more_passes_than_tokens(k):
-    """10,000 rows of random models, prompts, lengths."""
+    """Rows of random models, prompts, lengths."""
     for seed, scale in enumerate((0.3, 1.5, 4.0, 1.5)):
         model = texts(3, 6, seed, scale)
-        start = prompts(model, 2500, seed)
-        done = record(model, start, assd(model, start, noise=counted_noise(seed, range(2500)), k=k))
+        start = prompts(model, 1000, seed)
+        done = record(model, start, assd(model, start, noise=counted_noise(seed, range(1000)), k=k))
         tokens = start.end - start.begin
         assert (done.nfe <= tokens).all()
         assert (done.nfe[tokens == 1] == 1).all()  # line 9: one token left needs no verification
@@ -112,13 +112,6 @@ def test_the_controls_break_the_theorem():
     assert (done.nfe <= tokens).all() and (done.nfe + done.aux > tokens).any() and (done.aux == done.nfe).all()
 
 
-def test_more_orders_cost_more_evaluations():
-    model = Recorder(texts(3, 6, 1))
-    one = row(prompts(model.model, 20, 7), 0)
-    done = record(model, one, sigma_gpt(model, one, noise=counted_noise(0, range(1)), orders=3))
-    assert int(done.nfe[0]) == 4 * int(done.loops[0]) == 2 * len(model.calls)  # not the two batches of a loop
-
-
 def test_first_draft_is_always_accepted():
     """Lemma 1: its draft law is the law it would be verified against; and it stands in the result as it was drawn."""
     model = Recorder(texts(3, 6, 2))
@@ -133,13 +126,6 @@ def test_first_draft_is_always_accepted():
         assert (noise.uniform("accept", asked[:, :1]) * own < joint)[alive].all() and step.final[alive, 0].all()
         accepted += int(alive.sum())
     assert accepted > 2000
-
-
-def test_first_bigram_draft_is_not_always_accepted():
-    model = texts(3, 6, 2)
-    start = prompts(model, 2000, 1)
-    alone = [s.final.sum(1) == 1 for s in assd_ngram(model, start, noise=counted_noise(0, range(2000)), k=4)]
-    assert sum(int((a & (start.end - start.begin > 1)).sum()) for a in alone) > 0
 
 
 def test_bigrams_are_counted_from_neighbouring_known_tokens():

@@ -6,10 +6,8 @@ import torch
 from parity.base.noise import counted_noise
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.gsd import groups
-from parity.decoders.discrete.mtj import mtj
 from parity.decoders.discrete.sjd import sjd
-from parity.decoders.discrete.sjd_coupled import sjd_coupled
-from parity.decoders.verification import race, verify
+from parity.decoders.verification import race
 from parity.decoders.window import Window
 from parity.models.discrete.tabular import TabularModel, nodes
 from tests.tables import run, table
@@ -24,20 +22,6 @@ def opened(init, kept, forced=None, **given):
     step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(kept), p)
     assert slots.open()
     return slots, p, step
-
-
-def test_what_is_not_final_is_carried_with_its_law_and_the_window_shrinks_at_the_end():
-    slots, p, step = opened("random", [1, 3])
-    assert step.kept.tolist() == [1, 3] and step.positions.tolist() == [0, 0]
-    draft, q, point = slots.drafts()
-    assert draft.shape == (2, 4) and slots.where.tolist() == [[1, 2, 3, 4], [3, 4, 5, 6]]
-    assert draft[0, :3].tolist() == [2, 3, 4] and draft[1, 0] == 4
-    assert torch.equal(q[0, :3], p[0, 1:]) and torch.equal(q[1, 0], p[1, 3])
-    assert point.tolist() == [[False, False, False, True], [False, True, True, True]]
-    slots.advance(draft, torch.tensor([4, 1]), q)
-    assert slots.open() and slots.where.tolist() == [[5], [4]]  # one open position at most
-    assert slots.advance(torch.zeros(2, 1, dtype=torch.int64), torch.tensor([1, 1]), q[:, :1]).kept.tolist() == [0, 1]
-    assert not slots.open()
 
 
 @pytest.mark.parametrize(("init", "new"), [("repeat_left", [4, 4]), ("repeat_above", [3, 3])])
@@ -79,30 +63,6 @@ def test_forced_tokens_cost_plain_sampling_no_pass():
     forced = torch.tensor([2, -1, 2, 2, -1, 0])
     done = run(ar, table(3, 6), 6, 50, forced=forced)
     assert (done.nfe == 2).all() and (done.tokens[:, forced >= 0] == forced[forced >= 0]).all()
-
-
-def test_branches_lower_the_passes():
-    """On a table whose law changes with every token no draft fits for long: here the alternatives are what helps."""
-    logits = table(4, 6)
-    chain, bare, tree = (
-        run(d, logits, 6, 3000, window=4, **o)
-        for d, o in ((sjd_coupled, {"warm": True}), (mtj, {"branches": 0}), (mtj, {"branches": 8}))
-    )
-    assert tree.nfe.float().mean() < min(chain.nfe.float().mean(), bare.nfe.float().mean()) - 0.3
-    assert (tree.nodes > bare.nodes).float().mean() > 0.9
-
-
-def test_a_draft_from_q_is_accepted_with_probability_one_minus_the_total_variation():
-    """GSD supplement, Proposition 1, to Monte-Carlo accuracy."""
-    n, V = 200_000, 6
-    p, q = torch.rand(2, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    p, q = p / p.sum(), q / q.sum()
-    noise, one = counted_noise(0, range(n)), torch.zeros(n, 1, dtype=torch.int64)
-    draft = race(q, noise.exponential("draft", one, V))
-    laws, point = (law.expand(n, 1, V) for law in (p, q)), torch.zeros(n, 1, dtype=torch.bool)
-    done = verify(*laws, draft, point, noise.uniform("accept", one), noise.exponential("sample", one, V))
-    rate, expected = (done.tokens == draft).double().mean().item(), 1 - 0.5 * (p - q).abs().sum().item()
-    assert abs(rate - expected) < 4 * (expected * (1 - expected) / n) ** 0.5
 
 
 @pytest.mark.parametrize(("G", "border"), [(1, "clip"), (2, "clip"), (5, "clip"), (6, "plain"), (40, "clip")])

@@ -102,8 +102,3 @@ def test_where_there_is_no_candidate_no_law_is_relaxed(seed):
     """Nothing can be drafted before the first pass, so its token is plain decoding's; later ones are others."""
     plain, relaxed = (run(d, table(4, 6, seed), 6, 500).tokens for d in (ar, lantern_pp))
     assert torch.equal(plain[:, 0], relaxed[:, 0]) and not torch.equal(plain, relaxed)
-
-
-def test_older_features_make_worse_drafts_not_other_tokens_and_a_skip_makes_other_tokens():
-    assert torch.equal(PLAIN, tokens(vvs, delta=0.0, schedule="off", s1=2))
-    assert not torch.equal(tokens(vvs, schedule="off"), tokens(vvs, interval=2))

@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from parity.base.noise import counted_noise
-from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.zipar import zipar
-from parity.models.discrete.tabular import TabularModel
 from tests.tables import run, table
 
 
@@ -35,21 +32,3 @@ def test_zipar_fills_what_the_grammar_forces():
     assert torch.equal(a.tokens, z.tokens) and torch.equal(a.nfe, z.nfe)
     z = run(zipar, logits, 9, 300, width=3, forced=forced, ahead=1)
     assert (z.tokens[:, forced >= 0] == forced[forced >= 0]).all() and (z.nfe == 3).all() and (a.nfe == 4).all()
-
-
-class Watched(TabularModel):
-    """Keeps what it was fed: a dictionary of position to tokens [B], pass by pass."""
-
-    def logits(self, tokens, positions):
-        fed = dict(zip(positions[0].tolist(), tokens.clone().unbind(1), strict=True))
-        self.seen = [*getattr(self, "seen", []), fed]
-        return super().logits(tokens, positions)
-
-
-def test_zipar_lets_the_last_token_above_stand_in_until_the_true_one_is_there():
-    model, start = Watched(table(4, 9), 9, 50, width=3), torch.zeros(50, dtype=torch.int64)
-    done = record(model, start, zipar(model, start, noise=counted_noise(0, range(50)), ahead=1))
-    assert [sorted(fed) for fed in model.seen] == [[-1], [0, 2], [1, 3, 5], [2, 4, 6], [5, 7]]
-    assert torch.equal(model.seen[1][2], done.tokens[:, 0]) and torch.equal(model.seen[2][5], done.tokens[:, 3])
-    assert all(torch.equal(fed[i], done.tokens[:, i]) for fed in model.seen[3:] for i in fed)
-    assert torch.equal(done.nodes, torch.full((50,), 11))

@@ -9,15 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.noise import batch_noise
-from parity.base.weights import sha256
-from parity.decode.discrete import record
-from parity.decoders.discrete.eagle import eagle
-from parity.decoders.discrete.lantern import lantern
-from parity.experiment import checks, weights
+from parity.experiment import checks
 from parity.models import add, fetch
 from parity.models.discrete import llamagen
-from parity.models.discrete import load as models
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer, prefix_mask, released
 from parity.models.discrete.vq import VQ, VQConfig
@@ -25,7 +19,6 @@ from parity.stand_ins.discrete import eagle_drafter
 from tests.models import t5
 
 C = LlamaGenConfig(vocab=64, dim=32, layers=2, heads=4, grid=4, prefix=6, caption_dim=t5.WIDTH, multiple_of=32)
-TREE = {"total": 8, "depth": 2, "top_k": 3}
 
 
 def drafter_of(folder, c=C):
@@ -125,32 +118,6 @@ def lay(folder: Path, c: LlamaGenConfig, drafted: bool = True) -> Path:
     return folder
 
 
-def test_a_folder_with_a_drafter_becomes_an_experiment_that_drafts(tmp_path):
-    """From files to pictures by the user's path; the drafter changes what a pass gives, never the law: the tokens of a
-    coupled method are plain sampling's."""
-    c = LlamaGenConfig(**asdict(C) | {"dim": 128, "heads": 2, "multiple_of": 256, "prefix": 12})
-    said = add.entry(str(lay(tmp_path / "m", c)), c.grid, None)
-    assert set(said["files"]) == {"transformer", "vq", "text", "drafter"}
-    assert said["sha256"]["drafter"] == sha256(Path(said["files"]["drafter"]))
-    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}]}}}
-    checks.load(json.loads(json.dumps(raw)))
-    manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
-    assert weights.header(Path(manifest["files"]["drafter"]))["eps"] == 1e-6
-    captions = ["a red circle", "the dog"]
-    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(captions).items()}
-    loaded, law = (
-        models.load(manifest, needs="drafter"),
-        {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0},
-    )
-    assert isinstance(loaded.nets["drafter"], llamagen.CaptionedDrafter)
-    start = torch.zeros(2, dtype=torch.int64)
-    for method, options in ((eagle, TREE), (lantern, {**TREE, "k": 5})):
-        model = loaded.model(inputs, law)
-        done = record(model, start, method(model, start, noise=batch_noise(0, captions), **options))
-        assert done.tokens.shape == (2, 16) and (done.nfe <= 16).all()
-        assert loaded.pictures(done.tokens).shape == (2, 64, 64, 3)
-
-
 def test_a_drafter_of_another_target_is_one_line(tmp_path):
     folder = lay(tmp_path / "m", c := LlamaGenConfig(**asdict(C) | {"dim": 128, "heads": 2, "multiple_of": 256}))
     said = add.entry(str(folder), c.grid, None)
@@ -163,20 +130,3 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path):
     config.write_text(json.dumps(right | {"num_attention_heads": 8}))
     with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 2, as the target's"):
         fetch.manifest("discrete", "m", said, tmp_path / "out")
-    state = torch.load(config.parent / "pytorch_model.bin")
-    torch.save({k: v for k, v in state.items() if "v_proj" not in k}, config.parent / "pytorch_model.bin")
-    with pytest.raises(ParityError, match=r"not a drafter of one layer .*: lacks layers\.0\.self_attn\.v_proj") as told:
-        released(config.parent, {}, c)
-    assert "\n" not in str(told.value)
-
-
-def test_a_drafter_of_another_width_is_not_added(tmp_path):
-    right = LlamaGenConfig(**asdict(C) | {"dim": 128, "heads": 2, "multiple_of": 256})
-    folder, other = lay(tmp_path / "m", right, drafted=False), tmp_path / "other"
-    other.mkdir()
-    wide = drafter_of(other, LlamaGenConfig(**asdict(right) | {"dim": 256}))
-    with pytest.raises(
-        ParityError, match="a drafter of another target: width 256; allowed: 128, as the target's"
-    ) as told:
-        add.entry(str(folder), right.grid, {"drafter": wide})
-    assert "\n" not in str(told.value)

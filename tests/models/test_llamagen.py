@@ -8,9 +8,6 @@ import torch
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.eagle import eagle
-from parity.decoders.discrete.jacobi import jacobi
-from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.decoders.discrete.zipar import zipar
@@ -74,13 +71,8 @@ def test_names_and_shapes_are_the_published_ones():
     }
     assert {k: shapes[k] for k in wanted} == wanted and len(shapes) == 3 + 1 + 36 * 7 + 2
     assert sum(v.numel() for v in state.values()) == pytest.approx(775e6, rel=0.05)
-    codes = {
-        "quantize.embedding.weight": [16384, 8],
-        "encoder.conv_blocks.4.attn.1.q.weight": [512, 512, 1, 1],
-        "decoder.conv_blocks.0.upsample.conv.weight": [512, 512, 3, 3],
-        "encoder.conv_blocks.0.downsample.conv.weight": [128, 128, 3, 3],
-    }
-    assert {k: list(vq[k].shape) for k in codes} == codes
+    codes = {"quantize.embedding.weight": (16384, 8), "decoder.conv_blocks.0.upsample.conv.weight": (512, 512, 3, 3)}
+    assert {k: tuple(vq[k].shape) for k in codes} == codes
     with torch.device("meta"):
         c2i = LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
         assert list(Transformer(c2i).state_dict()["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
@@ -149,68 +141,6 @@ def test_padding_of_a_caption_changes_nothing_but_what_is_masked(net, condition)
     assert torch.allclose(a, b, atol=1e-12)
 
 
-@pytest.mark.parametrize(("decoder", "options"), [(sjd, {"window": 1}), (jacobi, {"coupling": "shared", "window": 5})])
-def test_reductions_hold_on_the_real_network(net, condition, decoder, options):
-    """Token for token in float64, with guidance and top-k; and each row alone equals the row in the batch."""
-    embeddings, valid = condition
-    sampling = TokenSampling(guidance=3.0, top_k=20)
-
-    def run(f, rows, **o):
-        return decoded(f, Sampled(LlamaGen(net, embeddings[rows], valid[rows], True), sampling), rows, **o)
-
-    plain = run(ar, [0, 1, 2])
-    assert torch.equal(run(decoder, [0, 1, 2], **options).tokens, plain.tokens)
-    for f, o in ((sjd, {"window": 4, "init": "sample_above"}), (decoder, options)):
-        together = run(f, [0, 1, 2], **o)
-        for r in range(3):
-            assert torch.equal(run(f, [r], **o).tokens[0], together.tokens[r])
-
-
-def test_a_tree_is_its_branches_one_by_one_and_keep_is_what_feeding_remembers(net, condition):
-    """Both with left-padded prompts and guidance's paired rows."""
-    generator = torch.Generator().manual_seed(1)
-    embeddings, valid = condition
-
-    def fresh():
-        return LlamaGen(net, embeddings, valid, guided=True)
-
-    rows, root = 2 * len(CAPTIONS), 3
-    final = torch.randint(64, (rows, root + 1), generator=generator)  # at positions 0..root
-    parents = torch.tensor([-1, 0, 1, 0, 3, 1]).expand(rows, -1)
-    depth = torch.tensor([0, 1, 2, 1, 2, 2])
-    tokens = torch.cat([final[:, -1:], torch.randint(64, (rows, 5), generator=generator)], 1)
-    model = fresh()
-    model.logits(torch.cat([final[:, :1], final[:, :-1]], 1), torch.arange(-1, root).expand(rows, -1))
-    found = model.tree(tokens, (root + depth).expand(rows, -1), parents)
-    for path in ([0, 1, 2], [0, 3, 4], [0, 1, 5]):
-        plain = fresh()
-        line = torch.cat([final[:, :1], final[:, :-1], tokens[:, path]], 1)
-        law = plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
-        assert torch.allclose(found[:, path], law[:, -3:], atol=1e-9)
-    model.keep(torch.tensor([0, 3, 4, -1]).expand(rows, -1))
-    line = torch.cat([final[:, :1], final[:, :-1], tokens[:, [0, 3, 4]]], 1)
-    new = torch.randint(64, (rows, 2), generator=generator)
-    plain, at = fresh(), torch.arange(line.shape[1] - 1, line.shape[1] + 1).expand(rows, -1)
-    plain.logits(line, torch.arange(-1, line.shape[1] - 1).expand(rows, -1))
-    assert torch.allclose(model.logits(new, at), plain.logits(new, at), atol=1e-9)
-
-
-def test_a_tree_leaves_all_that_was_fed_also_what_stands_behind_it(net, condition):
-    """A tree at position 2 of rows that were fed up to 8 and 12, also one that is wider than what is left."""
-    generator, (embeddings, valid) = torch.Generator().manual_seed(4), condition
-    fed, one = torch.randint(64, (3, 10), generator=generator), torch.randint(64, (3, 1), generator=generator)
-    for last in (8, 12):
-        at = torch.arange(last - 9, last + 1).expand(3, -1)
-        plain, model = (LlamaGen(net, embeddings, valid, guided=False) for _ in range(2))
-        for each in (plain, model):
-            each.logits(fed, at)
-        S = 5 if last == 8 else 9
-        tree = torch.randint(64, (3, S), generator=generator)
-        model.tree(tree, (2 + torch.arange(S)).expand(3, -1), (torch.arange(S) - 1).expand(3, -1))
-        law, expected = (each.logits(one, torch.full((3, 1), last + 1)) for each in (model, plain))
-        assert torch.allclose(law, expected, atol=1e-9)
-
-
 @pytest.fixture(scope="module")
 def drafter():
     torch.manual_seed(2)
@@ -224,46 +154,7 @@ def with_drafter(net, drafter, embeddings, valid, guided):
     return model
 
 
-def test_the_drafters_cache_and_tree_equal_its_whole_forward(net, drafter, condition):
-    """Ragged rows, a row's last token read twice, and a path of a tree: the laws of the uncached network on the same
-    tokens and features."""
-    embeddings, valid = condition
-    generator = torch.Generator().manual_seed(3)
-    final = torch.randint(64, (3, 12), generator=generator)
-    model = with_drafter(net, drafter, embeddings, valid, False)
-    model.logits(torch.cat([final[:, :1], final], 1), torch.arange(-1, 12).expand(3, -1))
-    with torch.inference_mode():
-        truth = net.features(embeddings, valid, torch.zeros(3, dtype=torch.bool), final)
-    assert torch.allclose(model.features[:, :13], truth, atol=1e-10)
-    for first, last in ((0, [2, 0, 1]), (1, [5, 3, 4])):
-        end = torch.tensor(last)[:, None]
-        read = (torch.arange(first, 6).expand(3, -1)).minimum(end)
-        law = model.drafter.logits(final.gather(1, read), read, read - 1)[:, -1]
-    picked = torch.randint(64, (3, 4), generator=generator)  # two of the first level, then one below each
-    level1 = model.drafter.tree(picked[:, :2], end + 1 + torch.zeros(3, 2, dtype=torch.int64), torch.full((3, 2), -1))
-    level2 = model.drafter.tree(
-        picked[:, 2:], end + 2 + torch.zeros(3, 2, dtype=torch.int64), torch.tensor([[1, 0]]).expand(3, -1)
-    )
-    with torch.inference_mode():
-        for b, n in enumerate(last):
-            for way, (one, two) in ((0, (1, 2)), (1, (0, 3))):  # node 2 follows node 1, node 3 node 0
-                tokens = torch.cat([final[b, : n + 1], picked[b, [one, two]]])[None]
-                features, S = truth[b : b + 1, : n + 1], n + 3
-                for upto in range(n + 1, S + 1):  # a drafted token stands beside the feature that was predicted for it
-                    table, mask = (
-                        net.table[SMALL.prefix :][:upto],
-                        torch.ones(upto, upto, dtype=torch.bool).tril()[None, None],
-                    )
-                    found = drafter(net.tok_embeddings(tokens[:, :upto]), features[:, :upto], table[None], mask)
-                    features = torch.cat([features, found[:, -1:]], 1)
-                laws = net.output(features[0, -3:])
-                for cached, plain in ((law[b], laws[0]), (level1[b, one], laws[1]), (level2[b, way], laws[2])):
-                    assert torch.allclose(cached, plain, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "options", [{"interval": 2}, {"schedule": "dynamic", "threshold": -1.0, "select": "confidence"}, {"replace": 1.0}]
-)
+@pytest.mark.parametrize("options", [{"interval": 2}, {"replace": 1.0}])
 def test_post_verification_restores_the_exact_cache(net, drafter, condition, options):
     """After every pass of vvs, tokens taken unverified included, keys, values and features are those of a fresh prefill
     of the same tokens."""
@@ -294,15 +185,6 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
                     assert torch.allclose(mine[:, :end], theirs[model.going, :end], atol=1e-9)
         assert torch.allclose(model.features[:, :known], fresh.features[:, :known], atol=1e-9)
     assert skipped > 0
-
-
-def test_eagle_returns_the_tokens_of_plain_sampling_on_the_real_network(net, drafter, condition):
-    embeddings, valid = condition
-    found = []
-    for decoder, options in ((ar, {}), (eagle, {"total": 20, "depth": 3, "top_k": 5})):
-        model = Sampled(with_drafter(net, drafter, embeddings, valid, True), TokenSampling(guidance=3.0, top_k=20))
-        found.append(decoded(decoder, model, **options))
-    assert torch.equal(found[0].tokens, found[1].tokens) and found[1].nfe.float().mean() < 16
 
 
 def spoil(model, slots):
@@ -373,15 +255,8 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_norm_is_torchs_bit_for_bit(dtype):
-    """And a product in another order is not."""
-    generator, other = torch.Generator().manual_seed(0), False
-    for dim in (16, 100, 192, 1280):
-        norm = RMSNorm(dim, 1e-5).to(dtype)
-        norm.weight.data = torch.randn(dim, generator=generator).to(dtype)
-        for scale in (1e-3, 1.0, 1e3):
-            x = (scale * torch.randn(4, 7, dim, generator=generator)).to(dtype)
-            wanted = torch.rms_norm(x, (dim,), norm.weight, 1e-5)
-            with torch.inference_mode():
-                assert torch.equal(norm.forward(x), wanted)
-            other |= not torch.equal(x * norm.weight * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt(), wanted)
-    assert other
+    generator, norm = torch.Generator().manual_seed(0), RMSNorm(1280, 1e-5).to(dtype)
+    norm.weight.data = torch.randn(1280, generator=generator).to(dtype)
+    x = torch.randn(4, 7, 1280, generator=generator).to(dtype)
+    with torch.inference_mode():
+        assert torch.equal(norm.forward(x), torch.rms_norm(x, (1280,), norm.weight, 1e-5))

@@ -41,11 +41,6 @@ def test_a_digest_told_by_the_hub_is_that_of_the_files_here(repository, path):
     assert sha256(repository / path) != told
 
 
-def test_a_small_file_is_fetched_for_its_digest(repository, monkeypatch):
-    monkeypatch.setattr(pin, "download", lambda repo, commit, name: repository / name)
-    assert pin.digest(held(repository), "note.txt") == hashlib.sha256(b"small").hexdigest()
-
-
 def test_what_is_not_in_it_is_named(repository):
     with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1.safetensors"):
         pin.digest(held(repository), "other")

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.noise import batch_noise
-from parity.base.weights import sha256
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.eagle import eagle
@@ -149,13 +148,6 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path, released):
     wrong = "was trained for another target: its num_attention_heads is 2; allowed: 4"
     with pytest.raises(ConfigError, match=wrong):
         said_of(tmp_path, other)
-    said = said_of(tmp_path, released)
-    said["files"]["drafter"], said["sha256"]["drafter"] = str(other), sha256(other)
-    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
-    with pytest.raises(ConfigError, match=wrong):
-        checks.load(json.loads(json.dumps(raw)))
-    with pytest.raises(ConfigError, match=wrong):
-        fetch.manifest("discrete", "m", said, tmp_path / "out")
     state = torch.load(released / "pytorch_model.bin", weights_only=True)
     torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other / "pytorch_model.bin")
     with pytest.raises(ParityError, match=r"missing layers\.0\.self_attn\.q_norm\.weight") as told:

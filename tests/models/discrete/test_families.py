@@ -7,8 +7,6 @@ import torch
 
 from parity.base.weights import tensors
 from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.jacobi import jacobi
-from parity.decoders.discrete.sjd import sjd
 from parity.experiment import options
 from parity.models.discrete.llama import codes_of
 from parity.models.discrete.sampling import TokenSampling
@@ -98,20 +96,6 @@ def test_a_tree_is_its_branches(family, pictures):
     assert distance(law[:, 0], family.laws(behind)[:, -1]) < NEAR
 
 
-def test_a_hole_is_masked(family, pictures):
-    law = []
-    for spoiled in (False, True):
-        model = family.model(guided=False)
-        fed(model, pictures, 0, 3)
-        if spoiled:
-            for layer in model.cache:
-                for x in layer:
-                    x[:, model.prefix + 5] = 1e3
-        at = torch.full((3, 1), 6)
-        law.append(model.logits(pictures[:, 6:7], at))  # 4 and 5 are never fed
-    assert torch.equal(*law)
-
-
 def test_greedy_pictures_are_transformers_own(family):
     """Over a whole picture, with guidance, token for token; and a row alone is the row of a batch."""
     greedy = TokenSampling(guidance=3.0, top_k=1)
@@ -179,12 +163,3 @@ def test_every_decoder_draws_whole_pictures(family, method):
     s = family.loaded.nets["vq"].size
     height, width, _ = family.loaded.pictures(done.tokens).shape[1:]
     assert height * s["columns"] == width * s["rows"] and max(height, width) == family.loaded.side
-
-
-@pytest.mark.parametrize("decode", [jacobi, sjd])
-def test_greedy_windows_are_plain_decoding(family, decode):
-    greedy = TokenSampling(guidance=3.0, top_k=1)
-    plain = decoded(family.model(), ar, range(3), greedy)
-    done = decoded(family.model(), decode, range(3), greedy, window=16)
-    assert torch.equal(done.tokens, plain.tokens)
-    assert done.passes <= plain.passes + 1  # the end that the grammar forces may be a window of its own

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from parity.base.errors import ConfigError, ParityError
-from parity.base.weights import save_weights, shapes, tensors, unpickle
+from parity.base.weights import save_weights, shapes, tensors
 from parity.experiment import weights
 from parity.experiment.schema import ModelSpec
-from parity.models.discrete import chameleon, emu3, janus
 from parity.models.discrete.load import encoder, load
 from tests.families import manifest
 
@@ -38,10 +37,6 @@ def one_line(error, *parts):
     assert "\n" not in text and all(part in text for part in parts), text
 
 
-def test_a_whole_one_loads(said):
-    assert load(said[0]).nets["net"].table.isfinite().all()
-
-
 def set_config(**change):
     return lambda folder: rewritten(folder / "config.json", lambda config: config.update(change))
 
@@ -56,17 +51,13 @@ def replace_names(old, new):
 
 SPOILED = {
     "another type": (set_config(model_type="qwen2"), ["'qwen2'", "allowed here: 'chameleon'"]),
-    "a size": (set_config(num_attention_heads="many"), ["config.json", "not a configuration of chameleon"]),
-    "a norm": (set_config(swin_norm=True), ["swin_norm", "not built"]),
     "a layer more": (set_config(num_hidden_layers=3), ["missing layers.2"]),
     "a shard": (lambda folder: sorted(folder.glob("*.safetensors"))[1].unlink(), ["model-00002-of"]),
     "names of codes": (replace_names("IMGIMG", "PICPIC"), ["codes are not", "allowed"]),
-    "the line token": (replace_names("<reserved08799>", "<eol>"), ["'<reserved08799>'", "allowed"]),
     "no tokenizer": (
         lambda folder: (folder / "tokenizer.json").write_text('{"version": "1.0"}'),
         ["tokenizer.json", "not a tokenizer"],
     ),
-    "no file": (lambda folder: (folder / "tokenizer.json").unlink(), ["tokenizer.json", "no such file"]),
 }
 
 
@@ -108,8 +99,6 @@ def test_a_long_caption_is_cut_and_counted(said, capsys):
     [
         ({"rows": 47}, ["network.rows = 47", "multiple of 2"]),
         ({"line": 2}, ["network.line = 2", "at most 1"]),
-        ({"layers": 2}, ["network.layers = 2", "unknown size"]),
-        ({"columns": 0}, ["network.columns = 0", "1 or more"]),
     ],
 )
 def test_sizes_that_no_picture_has(given, parts):
@@ -132,26 +121,9 @@ def test_a_part_that_a_family_lacks_and_an_embedded_model_that_is_none():
     one_line(error, "'janus'", "no model of it is embedded")
 
 
-def test_places_of_published_pictures():
-    """Rows, tokens in one, and all of them, as published."""
-
-    def of(**given):
-        return weights.places_of(ModelSpec(source="files", **given))
-
-    assert of(family="chameleon") == (48, 49, 48 * 49 + 1)
-    assert of(family="chameleon", network={"rows": 32, "columns": 32, "line": 0}) == (32, 32, 1025)
-    assert of(family="emu3") == (90, 91, 8192)
-    assert of(family="janus") == (24, 24, 576)
-    assert of(family="llamagen") == (16, 16, 256)
-    for family in (chameleon, emu3, janus):
-        sizes = family.FAMILY["network"]
-        assert family.shape({"network": {}})[0] == sizes["columns"] + sizes.get("line", 0)
-
-
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        (lambda t: t.to(torch.int32), "int32"),
         (lambda t: t.to(torch.float8_e4m3fn), "float8"),
         (lambda t: torch.full_like(t, float("nan")), "NaN"),
     ],
@@ -166,16 +138,3 @@ def test_weights_that_are_no_numbers_are_one_line(said, change, shown):
     with pytest.raises(ParityError) as error:
         load(given)
     one_line(error, shown, "allowed", "mlp")
-
-
-class Calls:
-    def __reduce__(self):
-        return print, ("executed",)
-
-
-def test_a_pickle_that_calls_is_refused_without_advice_to_run_it(tmp_path, capsys):
-    torch.save({"state_dict": Calls()}, tmp_path / "x.pt")
-    with pytest.raises(ParityError) as error:
-        unpickle(tmp_path / "x.pt")
-    one_line(error, "x.pt", "print")
-    assert "weights_only" not in str(error.value) and "executed" not in capsys.readouterr().out
