@@ -100,34 +100,6 @@ class Whole:
         ).last_hidden_state
         return self.head(hidden[:, valid.shape[1] - 1 :])
 
-    @torch.inference_mode()
-    def generated(self, guidance: float) -> Tensor:
-        """Tokens [B, L] of transformers' greedy `generate` under its own guidance, kept to the grammar."""
-        from transformers import LogitsProcessorList, PrefixConstrainedLogitsProcessor
-        from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
-
-        if self.layout == "janus":
-            self.theirs.generation_config.generation_kwargs = {"boi_token_id": int(self.inputs["words"][0, -1])}
-            return self.theirs.generate(
-                self.inputs["words"], attention_mask=self.inputs["valid"], generation_mode="image", do_sample=False,
-                guidance_scale=guidance,
-            )  # fmt: skip
-        model, P = self.model(), self.inputs["words"].shape[1]
-        ids, L = self.ids, model.length
-        allowed = [[int(ids[t])] if t >= 0 else ids[:64].tolist() for t in model.forced.tolist()]
-        if self.layout != "emu3":
-            self.theirs.model.vocabulary_mapping.__dict__["image_tokens"] = []  # which its forward would exclude
-        negative: Any = (self.inputs["negative"], self.inputs["negative_valid"])
-        guided = UnbatchedClassifierFreeGuidanceLogitsProcessor(guidance, self.theirs, *negative)
-        kept = PrefixConstrainedLogitsProcessor(lambda b, row: allowed[len(row) - P], num_beams=1)
-        out = self.theirs.generate(
-            self.inputs["words"], attention_mask=self.inputs["valid"], do_sample=False, max_new_tokens=L,
-            min_new_tokens=L, logits_processor=LogitsProcessorList([guided, kept]), eos_token_id=None, pad_token_id=0,
-        )  # fmt: skip
-        back = torch.full((self.theirs.lm_head.out_features,), -1)
-        back[ids] = torch.arange(len(ids))
-        return back[out[:, P:]]
-
     def both(self, tokens: Tensor, rows: Any = slice(None)) -> Tensor:
         """The laws of conditional rows, then unconditional ones."""
         return torch.cat([self.laws(tokens, which, rows) for which in ("words", "negative")])

@@ -1,61 +1,29 @@
 """What commands share: flags, and errors that are one line where a user can mend them."""
 
-import argparse
 import errno
 import os
-from pathlib import Path
+import sys
 
 import pytest
 
-from parity.base.command import arguments, cost, one_line, pin_threads, progress
+from parity.base import console
+from parity.base.command import cost, one_line, pin_threads, progress
 from parity.base.errors import ConfigError, ParityError
 from parity.base.machine import typed
-
-
-def parsed(names, given):
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    arguments(parser, *names)
-    return vars(parser.parse_args(given))
-
-
-def test_flags_that_recur_have_one_meaning():
-    names = ("spec", "laws?", "shards+", "pictures*", "threads", "device", "batch")
-    assert parsed(names, ["--spec", "s", "--shards", "a", "b"]) == {
-        "spec": Path("s"), "laws": None, "shards": [Path("a"), Path("b")], "pictures": [],
-        "threads": 1, "device": "cpu", "batch": 32,
-    }  # fmt: skip
-    assert parsed(("laws?", "pictures*"), ["--laws", "l", "--pictures", "p"])["pictures"] == [Path("p")]
-    for missing in (["--spec", "s"], ["--shards", "a"]):
-        with pytest.raises((argparse.ArgumentError, SystemExit)):
-            parsed(names, missing)
-
-
-@pytest.mark.parametrize("kind", [ParityError, ConfigError])
-def test_what_a_user_can_mend_is_one_line(kind, capsys):
-    def main():
-        raise kind("models.m = 'x': allowed: y")
-
-    with pytest.raises(SystemExit) as stopped:
-        one_line(main)
-    assert stopped.value.code == 1 and capsys.readouterr().err == "error: models.m = 'x': allowed: y\n"
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (
-            OSError(errno.ENOSPC, "No space left on device", "results/a.npz"),
-            "results/a.npz: No space left on device; make",
-        ),
-        (OSError(errno.EFBIG, "File too large"), "a file: File too large; allow larger files and run again"),
+        (ConfigError("models.m = 'x': allowed: y"), "models.m = 'x': allowed: y"),
+        (OSError(errno.ENOSPC, "No space left on device", "results/a.npz"), "results/a.npz: No space left on device;"),
         (PermissionError(errno.EACCES, "Permission denied", "results"), "results: Permission denied; let it be read"),
-        (OSError(errno.EROFS, "Read-only file system", "results"), "results: Read-only file system; let it be written"),
         (MemoryError(), "too little memory (of the process); run again with more"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory:\nyou tried 9 bytes"), "too little memory"),
     ],
     ids=lambda x: getattr(x, "strerror", None) or type(x).__name__,
 )
-def test_what_the_machine_refuses_is_one_line(error, words, capsys):
+def test_what_a_user_can_mend_is_one_line(error, words, capsys):
     def main():
         raise error
 
@@ -98,3 +66,18 @@ def test_a_command_is_told_without_its_keys():
     command += ["--storage-s3-secret-key=three", "report", "--keep-going", "--storage-x-token", "four"]
     said = "snakemake --configfile 'a b.yaml' --storage-s3-access-key ... ... --cores 2 --storage-s3-secret-key=..."
     assert typed(command) == f"{said} report --keep-going --storage-x-token ..."
+
+
+def ran(monkeypatch, capsys, *given):
+    monkeypatch.setattr(sys, "argv", ["parity", *given])
+    with pytest.raises(SystemExit) as end:
+        console.main()
+    return end.value.code, capsys.readouterr()
+
+
+def test_stages_are_subcommands(monkeypatch, capsys):
+    code, said = ran(monkeypatch, capsys, "equality", "exact", "--help")
+    assert code == 0 and "usage: parity equality exact" in said.out
+    code, said = ran(monkeypatch, capsys, "certfy")
+    assert code == 2 and said.err.startswith("error: command 'certfy': allowed: certify, ")
+    assert said.err.count("\n") == 1

@@ -114,21 +114,12 @@ def test_a_digest_is_of_a_file_or_of_all_weights_of_a_folder(tmp_path):
         check(tmp_path / "c.safetensors", total, "models.m")
 
 
-def test_a_folder_of_pickled_shards_has_their_digest_and_an_empty_one_none(tmp_path):
-    """Not the digest of nothing, which every such folder would share."""
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
-        sha256(tmp_path)
-    for number in (1, 2):
-        (tmp_path / f"pytorch_model-0000{number}-of-00002.bin").write_bytes(b"%d" % number)
-    assert sha256(tmp_path) == summed(tmp_path, *(f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)))
-    save(tmp_path / "model.safetensors", {"x": torch.ones(2)})  # is what is loaded, where both are there
-    assert sha256(tmp_path) == summed(tmp_path, "model.safetensors")
-
-
 @pytest.mark.parametrize(("kind", "index"), zip(("safetensors", "bin"), digests.INDICES, strict=True))
 def test_half_a_folder_is_one_line(tmp_path, kind, index):
     names = [f"{'model' if kind == 'safetensors' else 'pytorch_model'}-{i}-of-2.{kind}" for i in (1, 2)]
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
+        sha256(tmp_path)
     (tmp_path / index).write_text(json.dumps({"weight_map": dict(zip("ab", names, strict=True))}))
     for name in names:
         (tmp_path / name).write_bytes(b"x")
@@ -204,9 +195,7 @@ def test_what_a_training_run_puts_before_names_is_taken_off(tmp_path):
 
 PAGES = {
     "page.safetensors": (b"<!DOCTYPE html><html>sign in</html>", "web page"),
-    "page.pt": (b"\n <html>gone</html>", "web page"),
     "pointer.bin": (b"version https://git-lfs.github.com/spec/v1", "a pointer"),
-    "list.pt": ([torch.ones(1)], "holds no tensors by name"),
     "number.pt": ({"model": 3}, "holds no tensors by name"),
 }
 
@@ -232,7 +221,7 @@ class Buffered(torch.nn.Module):
         self.register_buffer("table", torch.arange(c.width) / 1024, persistent=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
     """Weights and tables are those of a network built in full; nothing is drawn for what the file replaces."""
     full, before = Buffered(Sizes(5)), torch.random.get_rng_state()
@@ -241,9 +230,6 @@ def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
     assert torch.equal(torch.random.get_rng_state(), before) and not net.training
     assert all(torch.equal(v, full.state_dict()[k].to(dtype)) for k, v in net.state_dict().items())
     assert net.table.dtype == dtype and torch.equal(net.table, full.table.to(dtype)) and net.linear.weight.requires_grad
-    assert not net.table.is_meta
-    with torch.device("meta"):  # the way that loses the table
-        assert torch.arange(5).is_meta
     x = torch.ones(1, 5, dtype=dtype)
     assert torch.equal(net.linear(x), full.to(dtype).linear(x))
 
@@ -251,7 +237,7 @@ def test_a_network_built_unfilled_is_the_network(tmp_path, dtype):
 MEASURED = """
 import sys, torch
 from pathlib import Path
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from parity.base.weights import loaded, save_weights, unpickle
 
 folder = Path(sys.argv[1])
@@ -260,60 +246,37 @@ def kilobytes(what):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what))
 
 def build():
-    return torch.nn.Sequential(*(torch.nn.Linear(1600, 1600, bias=False) for _ in range(20)))
+    return torch.nn.Sequential(*(torch.nn.Linear(1600, 1600, bias=False) for _ in range(10)))
 
-def before(file, dtype):
-    net = build()
-    net.load_state_dict({k: v.float() for k, v in load_file(file).items()})
-    return net.to(dtype)
-
-def peak(name, way, *args):
+def peak(file, way):
     Path("/proc/self/clear_refs").write_text("5")  # the largest so far is forgotten
     start = kilobytes("VmRSS")
-    way(*args)
-    print(name, (kilobytes("VmHWM") - start) * 1024 / (folder / name.split(":")[0]).stat().st_size)
+    way()
+    print((kilobytes("VmHWM") - start) * 1024 / file.stat().st_size)
 
-for dtype in (torch.float32, torch.bfloat16):
-    state = {f"{i}.weight": torch.full((1600, 1600), i / 32, dtype=dtype) for i in range(20)}
-    save_file(state, folder / f"{dtype}.safetensors".removeprefix("torch."))
-    if dtype == torch.float32:
-        torch.save({"model": state}, folder / "float32.pt")
-    del state
-for stored, dtype in (("float32", torch.float32), ("float32", torch.bfloat16), ("bfloat16", torch.bfloat16)):
-    file = folder / f"{stored}.safetensors"
-    for way in (lambda: loaded(build, file, dtype=dtype), lambda: before(file, dtype)):
-        peak(f"{file.name}:{dtype}", way)
-peak("float32.pt", lambda: save_weights(unpickle(folder / "float32.pt"), folder / "converted.safetensors"))
+state = {f"{i}.weight": torch.full((1600, 1600), i / 32) for i in range(10)}
+file, pickled = folder / "a.safetensors", folder / "a.pt"
+save_file(state, file)
+torch.save({"model": state}, pickled)
+del state
+peak(file, lambda: loaded(build, file, dtype=torch.float32))
+peak(pickled, lambda: save_weights(unpickle(pickled), folder / "converted.safetensors"))
+peak(file, lambda: (build(), loaded(build, file, dtype=torch.float32)))  # must be seen: a network filled at first
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks are read from Linux's /proc")
 def test_loading_needs_little_more_than_the_file(tmp_path):
-    """Peak of resident memory, files' pages included, beside the size of a file of 205 MB (102 MB in bfloat16)."""
+    """Peak of resident memory, files' pages included, beside the size of a file of 102 MB."""
     given_back = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}  # what is freed by one way is no other's gain
     command = [sys.executable, "-c", MEASURED, tmp_path]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=given_back).stdout
-    for file in tmp_path.iterdir():
-        file.unlink()
-    ratios = [float(line.split()[1]) for line in said.splitlines()]
-    assert len(ratios) == 7 and max(ratios[::2]) <= 1.2 and min(ratios[1::2]) > 1.9, said
+    one, other, twice = map(float, said.split())
+    assert max(one, other) <= 1.25 < 1.9 < twice, said
 
 
 def test_a_network_with_values_refuses_integers(tmp_path):
     save_file({"weight": torch.ones(2, 2, dtype=torch.int32), "bias": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(ParityError, match=r"weight is torch\.int32; allowed: float16"):
         load_weights(torch.nn.Linear(2, 2), tmp_path / "x.safetensors")
-
-
-def test_shapes_tell_dtypes_without_numbers(tmp_path):
-    held = {
-        "a": torch.ones(3, 2, dtype=torch.bfloat16),
-        "b": torch.tensor(1),
-        "c": torch.ones(0, 4),
-        "d": torch.ones(2).to(torch.float8_e4m3fn),
-    }
-    save_file(held, tmp_path / "x.safetensors")
-    entries = shapes(tmp_path / "x.safetensors")
-    assert {k: (t.shape, t.dtype) for k, t in entries.items()} == {k: (t.shape, t.dtype) for k, t in held.items()}
-    assert all(t.is_meta for t in entries.values())

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from parity.base.errors import ParityError
 from parity.decode.loop import leaf
 from parity.decode.shard_io import NEEDED, read_shard
 from parity.experiment.options import KINDS
@@ -23,15 +22,24 @@ def same(one, two, kind):
 
 
 @every_kind
-def test_a_row_alone_is_the_row_in_a_batch(job, decoded):
-    """Tokens and steps do not depend on the batch; on the seed they do."""
+def test_a_row_alone_is_the_row_in_a_batch_and_a_shard_says_how_it_came_about(job, decoded):
+    """Tokens and steps do not depend on the batch; on the seed they do. Every column is filled in; plain decoding was
+    timed beside the first batches of the job, and beside no other."""
     together, alone = decoded(job), decoded(job, batch=1, code="1")
     assert same(alone.tokens, together.tokens, job.kind) and np.array_equal(alone.step, together.step)
     assert alone.batch.tolist() == [1, 1, 1] and together.batch.tolist() == [3, 3, 3]
     assert not same(decoded(job.asked(seed=3)).tokens, together.tokens, job.kind)
+    assert set(NEEDED) <= set(alone.columns) and all(len(c) == 3 for c in alone.columns.values())
+    assert alone.ids.dtype.kind == "U" and (alone.step.max(1) >= 1).all() and (alone.passes >= 1).all()
+    timed = np.arange(3) < leaf(job.kind).PACED
+    assert np.array_equal(np.isfinite(alone.plain_seconds), timed) and (alone.plain_seconds[timed] > 0).all()
+    assert ((alone.network_seconds > 0) & (alone.network_seconds < alone.seconds)).all()
+    singles = [getattr(alone, name)[timed] for name in ("seconds", "plain_seconds")]
+    assert np.array_equal([alone.single_seconds[timed], alone.plain_single_seconds[timed]], singles)  # batches of one
+    assert alone.provenance["spec"] == job.spec and alone.provenance["code"] == "1"
 
 
-@every_kind
+@pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
 def test_a_job_is_refilled_where_its_method_can_be(job, decoded):
     """Asked for, of images alone, whose methods say so; where a GPU is not, not by itself."""
     apart, one = decoded(job, batch=2), decoded(job, batch=2, code="1", refill="on")
@@ -41,26 +49,11 @@ def test_a_job_is_refilled_where_its_method_can_be(job, decoded):
     assert one.at_once.tolist() == ([2] * 3 if job.kind == "discrete" else [2, 2, 1])
 
 
-@every_kind
-def test_a_shard_says_what_it_holds_and_how_it_came_about(job, decoded):
-    """Every row is filled in; plain decoding was timed beside the first batches of the job, and beside no other."""
-    found = decoded(job, batch=1)
-    assert set(NEEDED) <= set(found.columns) and all(len(c) == 3 for c in found.columns.values())
-    assert found.ids.dtype.kind == "U" and (found.step.max(1) >= 1).all() and (found.passes >= 1).all()
-    timed = np.arange(3) < leaf(job.kind).PACED
-    assert np.array_equal(np.isfinite(found.plain_seconds), timed) and (found.plain_seconds[timed] > 0).all()
-    assert ((found.network_seconds > 0) & (found.network_seconds < found.seconds)).all()
-    alone = [getattr(found, name)[timed] for name in ("seconds", "plain_seconds")]
-    assert np.array_equal([found.single_seconds[timed], found.plain_single_seconds[timed]], alone)  # batches of one
-    assert found.provenance["spec"] == job.spec and found.provenance["code"] == "0"
-
-
-@every_kind
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
 def test_what_is_in_the_store_is_decoded_no_second_time(job, decoded):
     """An option changed and changed back, or a result deleted: linked from the store, no model loaded. Of other code or
     another seed: decoded."""
-    name = {"discrete": "window", "anysubset": "k", "continuous": "gamma"}[job.kind]
-    changed = job.asked(options={**job.spec["options"], name: 3})
+    changed = job.asked(options={**job.spec["options"], "k": 3})
     first, _ = decoded(job), decoded(changed)
     (job.folder / "0-of-1.npz").unlink()
     assert np.array_equal(decoded(job, checkpoint=NOWHERE).tokens, first.tokens)
@@ -86,7 +79,7 @@ def test_a_damaged_file_of_the_store_is_decoded_again(job, decoded, damage):
     assert np.array_equal(decoded(job).tokens, whole.tokens)
 
 
-@pytest.mark.parametrize("job", ["discrete", "anysubset"], indirect=True)
+@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
 def test_a_job_of_several_shards_decodes_those_that_are_not_kept(job, decoded, capsys):
     """The same rows in one file, a shard lost alone decoded again; plain decoding is timed beside the first."""
     whole, some = decoded(job), decoded(job, shards=2, code="1")
@@ -115,17 +108,6 @@ def test_a_killed_job_leaves_nothing_and_its_repetition_is_the_whole(job, decode
     assert line.endswith("1 of 3\n") and not job.store.exists() and not (job.folder / "0-of-1.npz").exists()
     again = decoded(job, batch=1)
     assert np.array_equal(again.tokens, decoded(job, code="1").tokens)
-
-
-@pytest.mark.parametrize("job", ["anysubset"], indirect=True)
-def test_a_job_without_its_inputs_is_told(job, decoded, monkeypatch):
-    arguments = job.arguments()
-    at = arguments.index("--inputs")
-    monkeypatch.setattr(sys, "argv", ["decode", *arguments[:at], *arguments[at + 2 :]])
-    from parity.decode.__main__ import main
-
-    with pytest.raises(ParityError, match="--inputs: none; needed for anysubset"):
-        main()
 
 
 @pytest.mark.parametrize("job", ["anysubset"], indirect=True)

@@ -1,7 +1,5 @@
 """The batch loop and its clock, on models that count what they are asked."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -73,30 +71,3 @@ def test_batches_of_other_numbers_of_passes_are_one_shard():
         assert np.array_equal((s.kept > 0).sum(1), s.nfe) and (s.passes >= s.nfe).all()
         assert np.array_equal(s.tokens, shards[0].tokens) and np.array_equal(s.kept, shards[0].kept)
     assert len(set(shards[0].passes)) > 1
-
-
-def test_laws_and_noise_are_float64_where_the_cell_is():
-    """The same seed in another dtype: the same draws but for rounding, of noise with more bits."""
-    seen = []
-
-    def model(rows, sampling):
-        seen.append(rows)
-        return TabularModel(table(3, L), L, len(rows["ids"]), width=L)
-
-    loaded = SimpleNamespace(device="cpu", model=model)
-    wide, narrow = (decode("discrete", loaded, cell("ar") | {"dtype": d}, ROWS, 7) for d in ("float64", "bfloat16"))
-    assert np.array_equal(wide.tokens, narrow.tokens) and len(seen) == 2 and (seen[0]["captions"] == "c").all()
-
-
-def test_an_unknown_kind_or_method_is_no_quiet_default():
-    with pytest.raises(ModuleNotFoundError, match=r"parity\.decoders\.discrete\.nothing"):
-        decode("discrete", Loaded(), {**cell(), "method": "nothing"}, ROWS, 2)
-
-
-def test_plain_decoding_is_its_own_measure():
-    """No second time; of its first row alone it is timed."""
-    loaded = Loaded()
-    shard = decode("discrete", loaded, cell("ar"), ROWS, 4, 1)
-    assert [m.passes for m in loaded.models] == [1, L, L, L]
-    assert np.array_equal(shard.plain_seconds[:4], shard.seconds[:4]) and np.isnan(shard.plain_seconds[4:]).all()
-    assert shard.single_seconds[0] == shard.plain_single_seconds[0] > 0

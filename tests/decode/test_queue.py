@@ -14,14 +14,12 @@ from parity.decode.shard_io import TIMES
 from parity.decoders.window import Window
 from parity.experiment import options
 from parity.models import add, fetch
-from parity.models.discrete import cached, llamagen
+from parity.models.discrete import cached
 from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llamagen import FeatureDrafter, Transformer
 from parity.models.discrete.load import encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel
 from parity.stand_ins.discrete import anole, anole_drafter
-from tests.decoders.test_elsewhere import LLAMAGEN, random
 from tests.tables import decoder, table, variants
 
 N, AT_ONCE, L = 40, 6, 7
@@ -63,10 +61,6 @@ def test_a_row_in_another_place_and_pass_is_the_same_row(law, variant):
     assert other.passes >= own.nfe.sum() / AT_ONCE > own.passes
 
 
-def test_every_method_whose_rows_end_apart_refills():
-    assert set(options.methods("discrete")) - set(REFILLING) == {"ar", "zipar"}  # all of its rows end in one pass
-
-
 FORGETS = [
     ("jacobi", Noise, "replace", lambda self, rows, keys: None),
     ("sjd", Window, "_begin", lambda self, rows: None),
@@ -84,36 +78,7 @@ def test_what_is_left_of_the_row_before_is_seen(method, owner, name, nothing, mo
     assert not torch.equal(own.tokens, other.tokens) or not torch.equal(own.nfe, other.nfe)
 
 
-# --- networks, whose rows have prompts
-
-
-class LlamaGenOf:
-    """Small random networks of LlamaGen's kind, each row's caption in its inputs."""
-
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        self.net, self.small = random(Transformer(LLAMAGEN)), random(Transformer(LLAMAGEN), 1)
-        self.drafter = random(FeatureDrafter(LLAMAGEN), 2)
-
-    def model(self, rows: dict[str, np.ndarray], sampling: dict[str, Any]) -> Sampled:
-        condition, valid = (torch.from_numpy(rows[k]) for k in ("embeddings", "valid"))
-        model = llamagen.LlamaGen(self.net, condition, valid, True)
-        codes = torch.randn(16, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-        model.raw_codebook, model.codebook = codes, torch.nn.functional.normalize(codes)
-        model.drafter = EagleDrafter(self.drafter, model)
-        model.draft = llamagen.LlamaGen(self.small, condition, valid, True, returns=True)
-        return Sampled(model, TokenSampling(guidance=1.8, top_k=12))
-
-
-def captions(n: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    valid = np.arange(3) >= rng.integers(0, 3, n)[:, None]
-    ids = np.array([f"{i}" for i in range(n)])
-    return {"ids": ids, "captions": ids, "embeddings": rng.normal(size=(n, 3, 4)), "valid": valid}
-
-
-CAPTIONS, NETS = captions(11), LlamaGenOf()
+# --- a network, whose rows have prompts
 
 
 def cell(method: str) -> dict[str, Any]:
@@ -124,38 +89,6 @@ def cell(method: str) -> dict[str, Any]:
 def same(own: Any, other: Any) -> None:
     for name in set(own.columns) - {*TIMES, "first_seconds", "passes", "batch", "at_once"}:
         assert np.array_equal(own.columns[name], other.columns[name]), name
-
-
-@pytest.mark.parametrize("method", REFILLING)
-def test_a_shard_that_is_refilled_is_the_shard(method):
-    """Its captions, features, drafts and drafter, too; times are of all its rows."""
-    rows = captions(11)
-    own = loop.decode("discrete", LlamaGenOf(), cell(method), rows, 4, 1)
-    other = loop.decode("discrete", LlamaGenOf(), cell(method), rows, 4, 1, refill=True)
-    same(own, other)
-    assert set(other.batch) == {11} and set(other.at_once) == {4} and len(set(other.passes)) == 1
-    assert np.isfinite(other.plain_seconds).all() and np.isfinite(other.single_seconds).sum() == 1
-    assert set(own.at_once) == {4, 3} and other.passes[0] <= np.unique(own.passes).sum() * 3
-
-
-def test_rows_that_begin_compile_nothing_and_leave_the_cache_where_it_is():
-    """They are few or many: compiled, each number of them would be another graph."""
-    reads: list[int] = []
-
-    def read(net: Any, x: torch.Tensor, *given: Any) -> torch.Tensor:
-        reads.append(len(x))
-        return cached.a_pass(net, x, *given)
-
-    def model(rows: slice) -> Sampled:
-        condition, valid = (torch.from_numpy(CAPTIONS[k][rows]) for k in ("embeddings", "valid"))
-        return Sampled(llamagen.LlamaGen(NETS.net, condition, valid, True, read=read), TokenSampling(guidance=1.8))
-
-    noise, keys = counted_noise(2, range(4)), counted_noise(2, range(11)).keys
-    batch, start = model(slice(4)), torch.zeros(4, dtype=torch.int64)
-    batch.queue, cache = Queue(batch, noise, keys, model), batch.model.cache[0][0].data_ptr()
-    record(batch, start, decoder("discrete", "jacobi")(batch, start, noise=noise, window=3))
-    assert set(reads) == {8}  # with guidance, a row counts twice
-    assert batch.model.cache[0][0].data_ptr() == cache  # nor is the cache, which may be most of a GPU, made anew
 
 
 @pytest.fixture(scope="module")

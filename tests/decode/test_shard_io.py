@@ -56,7 +56,7 @@ def test_a_shard_comes_back_and_its_columns_are_attributes(tmp_path):
         _ = back.nodes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), how=st.sampled_from(["flip", "cut"]))
 def test_damage_is_a_named_error_or_changes_nothing(tmp_path_factory, where, how):
     """A flipped byte or a cut file: read_shard says which file is damaged, and never returns other tokens."""

@@ -1,7 +1,5 @@
 """Decoders of continuous tokens: the target alone, and continuous speculative decoding with its departures."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -9,16 +7,14 @@ import torch
 from parity.base.errors import ParityError
 from parity.base.noise import batch_noise, counted_noise
 from parity.decode.continuous import Clocked, record
-from parity.decoders.continuous.cspd import cspd, residual
+from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import known_after, mar
 from parity.equality.targets.continuous import continuous_rows
 from parity.models.continuous.diffusion import (
     TRAINED,
     HeadSampling,
     Steps,
-    Trajectory,
     schedule,
-    single_path_log_ratio,
     walk,
 )
 from parity.models.continuous.mar import MAR, MARConfig, MARNet
@@ -137,25 +133,6 @@ def test_a_pair_that_does_not_fit_is_one_line(models, given, words):
         next(mar(models, start, noise=counted_noise(0, range(2)), iterations=6))
 
 
-def test_the_residual_is_the_positive_part_and_says_when_it_gives_up():
-    n, noise = 40_000, counted_noise(1, range(40_000))
-    p, q = (
-        Trajectory(torch.full((n, 1), mean).double(), torch.ones(n, 1).double(), torch.zeros(n).double())
-        for mean in (0.0, 0.8)
-    )
-    first = torch.zeros(n, dtype=torch.int64)
-    x, made, none = residual(p, q, torch.zeros(n), noise, first, 1, 200, 1.0)
-    grid = torch.linspace(-5, 3, 4001).double()
-    own, other = (torch.distributions.Normal(mean, 1).log_prob(grid).exp() for mean in (0.0, 0.8))
-    density = (own - other).clamp(min=0)
-    mean = (grid * density).sum() / density.sum()
-    assert not none.any() and made.min() >= 1
-    assert abs(x.mean() - mean) < 4 * x.std() / math.sqrt(n)
-    assert abs(float(mean)) > 0.3  # and not the target's own mean
-    _, made, none = residual(p, p, torch.zeros(n), noise, first, 1, 3, 1.0)  # p = q: nothing is left
-    assert none.all() and (made == 3).all()
-
-
 # --- trajectories
 
 
@@ -198,11 +175,3 @@ def test_the_ratio_of_two_aligned_paths_is_that_of_their_deviations_and_last_ste
     last = two[0].log_density(x0) - two[1].log_density(x0)
     assert torch.allclose(total, last + log_sigma, rtol=1e-9, atol=1e-9)
     assert not torch.allclose(total, last - log_sigma, rtol=1e-3)  # the inverse Sigma, as released
-
-
-def test_a_single_path_ratio_has_mean_one():
-    """E_q p(Y)/q(Y) = 1 (appendix A.1.2), for models so near that its mean can be seen."""
-    n, noise = 20_000, path_of(20_000)
-    ratio = single_path_log_ratio(gentle(0.0203, n), gentle(0.02, n), noise.__getitem__).exp()
-    assert abs(ratio.mean() - 1) < 4 * ratio.std() / math.sqrt(n) and ratio.std() > 1e-3
-    assert ratio.median() < 1  # and yet most paths are less likely under the other model

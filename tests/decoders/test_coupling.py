@@ -180,16 +180,6 @@ def test_the_path_without_tolerance_is_plain_decoding(family):
     assert (near - plain).abs().max() <= 0.05
 
 
-@pytest.mark.parametrize("family", ["mar", "xar"])
-@pytest.mark.parametrize("method", [spec_head, coupled])
-@torch.inference_mode()
-def test_a_sampler_that_takes_the_last_mean(family, method):
-    target = model(family, last="mean")
-    noise, start = started(target)
-    tokens, moved = with_noise(method(Pair(target), start, noise=noise), target, start)
-    assert (plain_under(target, start, moved) - tokens).abs().max() < 1e-9
-
-
 @pytest.mark.parametrize("method", [spec_head, coupled])
 def test_steps_without_noise_are_refused(method):
     target = model("mar", sampler="ddim", eta=0.0)

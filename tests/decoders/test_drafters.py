@@ -1,14 +1,11 @@
 """Decoders with a drafter or a draft model: their trees, their acceptance, what a good one saves."""
 
-import itertools
-import math
-
 import pytest
 import torch
 
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.decoders.candidates import dynamic, harmonic
+from parity.decoders.candidates import dynamic
 from parity.decoders.discrete.eagle import eagle
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import similarity, vvs
@@ -52,35 +49,13 @@ def test_the_dynamic_tree_holds_the_likeliest_nodes_of_those_expanded():
         assert sorted(trees[4].score[b].tolist(), reverse=True) == pytest.approx(sorted(scores, reverse=True)[:4])
 
 
-def test_the_static_tree_is_the_products_of_ranks():
-    """LANTERN++, as we have it: written out for width 4 and depth 3."""
-    tree = harmonic(4, 3)
-    paths = [p for d in (1, 2, 3) for p in itertools.product(range(1, 5), repeat=d) if math.prod(p) <= 4]
-    ranks = {c: r for own in tree.children for r, c in enumerate(own, 1)}
-    drawn = [tuple(ranks[n] for n in up(tree.parents, node)[1:]) for node in range(1, len(paths) + 1)]
-    assert sorted(drawn) == sorted(paths)
-    assert tree.depth == [len(up(tree.parents, node)) - 1 for node in range(len(paths) + 1)]
-    assert tree.depth == sorted(tree.depth) and tree.parents[0] == -1
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_similarity_of_candidate_sequences_is_the_papers_sum(stride):
-    """VVS, eq. 2 and Alg. 1, over the sequences written out."""
-    generator, V, depth = torch.Generator().manual_seed(3), 6, 3
-    codes = torch.randn(V, 2, generator=generator, dtype=torch.float64)
-    tree = tree_of(TabularModel(table(V, 4), 4, 5), 5, 12, depth, 4, torch.rand(5, V, generator=generator))
-    found = similarity(tree, codes, depth, 0.9, stride)
-    unit = codes / codes.norm(dim=1, keepdim=True)
-    for b in range(5):
-        parents = tree.parents[b].tolist()
-        paths = [tree.tokens[b, up(parents, n)].tolist() for n in sorted(set(range(12)) - set(parents))][::stride]
-        means = []
-        for d in range(max(map(len, paths))):
-            reach = [unit[path[d]] for path in paths if len(path) > d]
-            pairs = [float(x @ y) for x, y in itertools.combinations(reach, 2)]
-            means.append(sum(pairs) / len(pairs) if pairs else 1.0)
-        weights = [0.9**d for d in range(len(means))]
-        assert found[b].item() == pytest.approx(sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights))
+def test_similarity_is_of_candidate_sequences_beside_each_other():
+    """VVS, eq. 2: one where all codes are one, less where they differ."""
+    codes = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    tree = tree_of(TabularModel(table(6, 4), 4, 5), 5, 12, 3, 4)
+    assert torch.allclose(similarity(tree, codes[:1].expand(6, -1), 3, 0.9, 1), torch.ones(5).double())
+    found = similarity(tree, codes, 3, 0.9, 1)
+    assert (found < 1).all() and not torch.equal(found, similarity(tree, codes, 3, 0.1, 1))
 
 
 def test_rejected_candidates_take_their_look_alikes_with_them():

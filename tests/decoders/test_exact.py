@@ -84,14 +84,6 @@ def test_what_is_lossy_is_rejected(method, given):
     assert p_value(counts(run(method, LOGITS, L, N, **given).tokens, V), LAW) < 1e-6
 
 
-@pytest.mark.parametrize(("method", "given"), [c for c in LOSSY if c[0] not in (vvs, zipar)])
-def test_a_lossy_decoder_that_verifies_every_token_leaves_what_is_forced(method, given):
-    tokens = run(
-        method, table(V, L, pair=True), L, 500, forced=FORCED, sampling=TokenSampling(guidance=2.0), **given
-    ).tokens
-    assert (tokens[:, FORCED >= 0] == FORCED[FORCED >= 0]).all()
-
-
 def corrected_from_p(p, q, draft, point, u, exponential, tolerance):
     """SJD whose correction is not of the residual."""
     own_p, own_q = (x.gather(-1, draft[..., None])[..., 0] for x in (p, q))

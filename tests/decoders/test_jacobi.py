@@ -43,13 +43,6 @@ def test_a_new_slot_draws_from_the_law_predicted_there(init, source):
     assert shared.drafts().tokens[0, 3] == race(p[0, source], shared.races()[0, 3])
 
 
-def test_a_warm_window_draws_every_slot_from_the_frontier_and_what_is_forced_is_given():
-    slots, p, _ = opened("random", [1, 3], torch.tensor([-1, -1, -1, 2, -1]), warm=True)
-    draft, q, point = slots.drafts()
-    assert torch.equal(q[0], p[0, :1].expand(4, -1)) and torch.equal(q[1], p[1, 2:3].expand(4, -1))
-    assert draft[0, 2] == 2 and draft[1, 0] == 2 and point.sum() == 2 and point[0, 2] and point[1, 0]
-
-
 def test_refinement_is_what_accelerates():
     """Teng et al. 2024, fig. 14: without eq. 3 fewer tokens per pass. On a model whose law depends weakly on the
     past."""

@@ -97,8 +97,7 @@ def test_a_drafters_tree_of_given_candidates_is_plain_decoding_and_without_skips
         assert torch.equal(tokens(lantern, delta=delta, **tree), tokens(vvs, delta=delta, schedule="off", **tree))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_where_there_is_no_candidate_no_law_is_relaxed(seed):
+def test_where_there_is_no_candidate_no_law_is_relaxed():
     """Nothing can be drafted before the first pass, so its token is plain decoding's; later ones are others."""
-    plain, relaxed = (run(d, table(4, 6, seed), 6, 500).tokens for d in (ar, lantern_pp))
+    plain, relaxed = (run(d, LOGITS, 6, 500).tokens for d in (ar, lantern_pp))
     assert torch.equal(plain[:, 0], relaxed[:, 0]) and not torch.equal(plain, relaxed)

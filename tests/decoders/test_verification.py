@@ -41,16 +41,6 @@ def test_zero_residual_falls_back_to_the_target():
     assert race(residual(p, p), ONES[:, :1]).item() == 2
 
 
-def test_point_draft_is_plain_sampling():
-    """With a given token as draft, what comes out is the draw from p under the same noise, accepted or not."""
-    g = torch.Generator().manual_seed(0)
-    p = torch.rand(500, 1, 5, generator=g, dtype=torch.float64).softmax(-1)
-    e = counted_noise(3, range(500)).exponential("sample", torch.zeros(1, 1, dtype=torch.int64), 5)
-    draft = torch.randint(0, 5, (500, 1), generator=g)
-    out = verify(p, p, draft, torch.ones(500, 1, dtype=torch.bool), torch.zeros(500, 1, dtype=torch.float64), e)
-    assert torch.equal(out.tokens, race(p, e))
-
-
 @pytest.mark.parametrize("point", [False, True])
 def test_verified_token_follows_p_and_a_stored_old_law_does_not(point):
     """The law of the kept token is p. Must fail: correcting from p instead of the residual."""

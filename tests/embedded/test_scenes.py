@@ -27,15 +27,6 @@ def test_a_caption_of_something_else_is_named():
         scenes.parse("a dog in the rain")
 
 
-def test_pictures_are_reduced_by_means():
-    pixels = np.stack([scenes.example(i)[1] for i in range(3)])
-    small = scenes.reduced(pixels, 32)
-    assert np.abs(small.astype(float) - pixels.astype(float).reshape(3, 32, 2, 32, 2, 3).mean((2, 4))).max() <= 0.5
-    assert scenes.reduced(pixels, 64) is pixels
-    with pytest.raises(ValueError, match="64 pixels a side cannot be reduced to 24"):
-        scenes.reduced(pixels, 24)
-
-
 def test_a_class_is_a_shape_and_its_colour():
     seen = set()
     for seed in range(60):

@@ -63,17 +63,3 @@ def test_a_caption_that_does_not_fit_is_named(tmp_path):
     assert encode(manifest, ["red " * 23])["valid"].all()
     with pytest.raises(ParityError, match=r"red red .* allowed: at most"):
         encode(manifest, ["red " * 24])
-
-
-def test_a_task_by_its_command_is_the_task(tmp_path, command):
-    from parity.inputs import tasks
-
-    manifest = fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path)
-    write_json(tmp_path / "manifest.json", manifest)
-    settings = '{"rows": 3, "data": "", "missing": 1}'
-    files = ("--checkpoint", tmp_path / "manifest.json", "--out", tmp_path / "t.npz")
-    command("task", "--task-kind", "stories", "--settings", settings, *files)
-    expected = tasks.build("stories", {"rows": 3, "data": "", "missing": 1}, tasks.words_of(manifest))
-    found = tasks.read(tmp_path / "t.npz")
-    assert found.ids == expected.ids and found.extra == expected.extra
-    assert np.array_equal(found.tokens, expected.tokens)

@@ -6,7 +6,6 @@ Of each kind that a user can name: text data, weights, pickles, headers, statist
 import gzip
 import io
 import json
-import os
 import tracemalloc
 import zipfile
 
@@ -17,7 +16,6 @@ import torch
 from parity.base import files
 from parity.base.errors import ParityError
 from parity.base.weights import shapes, unpickle
-from parity.experiment.cells import of_data
 from parity.inputs import readers
 from parity.metrics import pictures
 
@@ -68,10 +66,8 @@ def view(path):
 
 F8, WIDE = "<f8", ("<f8", (10**8,))
 FAR = {"x": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}
-OVER = {"x": {"dtype": "F32", "shape": [2**62, 4], "data_offsets": [0, 0]}}
 HOSTILE = {
     "a device as text data": ("a.txt", text, lambda p: p.symlink_to("/dev/zero")),
-    "a pipe as text data": ("a.csv", text, os.mkfifo),
     "text data of ten terabytes": ("a.txt", text, sparse),
     "a small archive of much text": ("a.txt.gz", text, packed),
     "text data nested a million deep": ("a.jsonl", text, lambda p: p.write_text("[" * 1_000_000)),
@@ -79,18 +75,13 @@ HOSTILE = {
         "a.safetensors", shapes, lambda p: p.write_bytes(b"\xff" * 7 + b"\1"),
     ),
     "a tensor beyond the file": ("a.safetensors", shapes, lambda p: tensors(p, FAR)),
-    "sizes whose product overflows": ("a.safetensors", shapes, lambda p: tensors(p, OVER)),
-    "weights that are a device": ("a.safetensors", shapes, lambda p: p.symlink_to("/dev/zero")),
     "a pickled view of one number": ("a.pt", unpickle, view),
     "a pickle that is an archive of nothing": ("a.pt", unpickle, lambda p: zipfile.ZipFile(p, "w").close()),
     "statistics of more than there is": (
         "a.npz", statistics, lambda p: array(p, mu=(F8, (4000,)), sigma=(F8, (4000, 4000))),
     ),
-    "statistics of any size": ("a.npz", statistics, lambda p: array(p, mu=(F8, (10**9,)), sigma=(F8, (10**9, 10**9)))),
     "statistics of arrays of arrays": ("a.npz", statistics, lambda p: array(p, mu=(WIDE, (2,)), sigma=(WIDE, (2, 2)))),
     "pictures of no size": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (1, -4, 4, 3)))),
-    "fewer than no pictures": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (-1, 4, 4, 3)))),
-    "somebody's JSON of ten terabytes": ("a.json", files.foreign_json, sparse),
     "somebody's JSON nested a million deep": ("a.json", files.foreign_json, lambda p: p.write_text("[" * 1_000_000)),
 }  # fmt: skip
 
@@ -120,10 +111,3 @@ def test_what_is_within_bounds_is_read(tmp_path):
     both = torch.zeros(6)
     torch.save({"x": both.view(2, 3), "y": both[:2]}, tmp_path / "a.pt")
     assert set(unpickle(tmp_path / "a.pt")) == {"x", "y"}
-
-
-def test_sizes_are_looked_at_before_a_header_or_a_digest(tmp_path):
-    sparse(tmp_path / "a", start=(10**12).to_bytes(8, "little"))
-    assert files.header(tmp_path / "a") == {} and of_data(tmp_path / "a") == ""
-    with pytest.raises(FileNotFoundError):
-        files.foreign_json(tmp_path)

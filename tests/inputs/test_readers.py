@@ -1,6 +1,5 @@
 """Data files that a text task cannot read are one line that names file, place and what is allowed."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -13,58 +12,24 @@ HEAD = b"sentence1,sentence2,sentence3,sentence4,sentence5\n"
 CODE = b'{"prompt": "%s", "canonical_solution": "return", "suffix": "", "test": "t", "entry_point": "f"}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "kind", "message"),
-    [
-        (
-            "a.csv",
-            b"sentence1,sentence2\nx,y\n",
-            "stories",
-            "row 1 has no sentence3 or InputSentence3; its columns: sentence1, sentence2",
-        ),
-        ("a.jsonl", b'{"ctx": "x"}\n', "choice", "row 1 has no endings; its columns: ctx"),
-        ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
-        ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
-        ("a.txt", b"\n\n", "last_word", "holds no row"),
-        ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),
-        ("a.jsonl", b"[1, 2]\n", "choice", "line 1 is no JSON object"),
-        ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
-        (
-            "a.jsonl",
-            b'{"ctx": "x", "endings": "y", "label": 0}\n',
-            "choice",
-            "row 1: endings = 'y'; allowed: a list of two texts",
-        ),
-        (
-            "a.jsonl",
-            b'{"ctx": "x", "endings": ["y", "z"], "label": "2"}\n',
-            "choice",
-            "row 1: label = '2'; allowed: 0 to 1",
-        ),
-        (
-            "a.csv",
-            HEAD + b"a,b,,d,e\n",
-            "stories",
-            "row 1: sentence3 is empty; allowed: text",
-        ),  # nothing would be masked
-        ("a.csv", HEAD + b"a,b\n", "stories", "row 1 has no sentence3"),
-        ("a.csv", HEAD + b"a" * 200_000 + b",b,c,d,e\n", "stories", "is not CSV"),
-        (
-            "a.jsonl",
-            b'{"text": " anna "}\n',
-            "last_word",
-            "row 1: text = ' anna ': a single word",
-        ),  # everything would be masked
-        ("a.jsonl", CODE % b"", "code", "prompt and suffix are empty"),
-        ("a.jsonl", CODE % b"zebra", "code", "row 1: the embedded model does not know 'zebra'"),
-        (
-            "a.txt",
-            b"anna was glad .\nanna was a zebra .\n",
-            "infilling",
-            "row 2: the embedded model does not know 'zebra'",
-        ),
-    ],
-)
+BAD = [
+    ("a.csv", b"sentence1\nx\n", "stories", "row 1 has no sentence2 or InputSentence2; its columns: sentence1"),
+    ("a.csv", HEAD + b"a,b,,d,e\n", "stories", "row 1: sentence3 is empty; allowed: text"),
+    ("a.csv", HEAD + b"a" * 200_000 + b",b,c,d,e\n", "stories", "is not CSV"),
+    ("a.jsonl", b'{"text": "x y"}\n{bad\n', "last_word", "line 2 is not JSON"),
+    ("a.jsonl", b'{"text": 5}\n', "last_word", "row 1: text = 5; allowed: text"),
+    ("a.jsonl", b'{"text": " anna "}\n', "last_word", "row 1: text = ' anna ': a single word"),
+    ("a.txt", b"good\n\xff\xfe bad\n", "last_word", "not UTF-8 at byte 5; allowed: UTF-8 text"),
+    ("a.txt", b"\n\n", "last_word", "holds no row"),
+    ("a.txt.gz", b"not gzip", "last_word", "cannot be read"),
+    ("a.jsonl", b'{"ctx": "x", "endings": "y", "label": 0}\n', "choice", "endings = 'y'; allowed: a list of two texts"),
+    ("a.jsonl", b'{"ctx": "x", "endings": ["y", "z"], "label": "2"}\n', "choice", "label = '2'; allowed: 0 to 1"),
+    ("a.jsonl", CODE % b"", "code", "prompt and suffix are empty"),
+    ("a.txt", b"anna was glad .\na zebra .\n", "infilling", "row 2: the embedded model does not know 'zebra'"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "message"), BAD)
 def test_bad_data_is_one_line(tmp_path, name, content, kind, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
@@ -94,8 +59,3 @@ def test_files_of_the_embedded_words_pass_and_published_models_may_read_any(tmp_
     for name, embedded in (("a.txt", True), ("b.txt", False)):
         assert readers.check("infilling", {"data": str(tmp_path / name), "rows": 4}, embedded) is None
     assert readers.check("infilling", {"data": "datasets:any", "rows": 4}, True) is None
-
-
-def test_the_rules_can_check_files_without_torch():
-    code = "import sys; from parity.inputs import readers; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

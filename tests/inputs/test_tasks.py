@@ -75,13 +75,6 @@ def test_choice_has_four_ends_and_one_is_right():
     assert len(task.ids) == 20 and [sum(r for q, r, _ in task.extra if q == k) for k in range(5)] == [1] * 5
 
 
-def test_a_row_without_a_question_is_an_error():
-    with pytest.raises(ParityError, match="x: no masked position"):
-        tasks.pack(["x"], [([1, 2], [True, True])], 0)
-    with pytest.raises(ParityError, match="x: every position is masked"):
-        tasks.pack(["x"], [([1, 2], [False, False])], 0)
-
-
 @pytest.mark.parametrize("kind", ["infilling", "stories", "code", "last_word", "choice"])
 def test_a_task_comes_back_from_its_file(kind, tmp_path):
     """Whatever its extra holds: text, tests, flags or nothing; and a damaged file is named."""

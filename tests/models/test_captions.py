@@ -54,8 +54,8 @@ def test_a_published_encoder_reads_cleaned_captions(published):
 def test_a_caption_of_too_many_tokens_is_cut_and_counted(published, capsys):
     encode = read_encoder(published[0], 8)
     both = encode(["a red circle", "a " + "red " * 30])
-    assert both["valid"].sum(1).tolist() == [3, 8] and "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
-    assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red red"])["embeddings"], atol=1e-5)
+    assert both["valid"].sum(1).tolist() == [4, 8] and "1 of 2 are longer than 8 tokens" in capsys.readouterr().err
+    assert torch.allclose(both["embeddings"][1:], encode(["a red red red red red red"])["embeddings"], atol=1e-5)
     assert not capsys.readouterr().err
 
 

@@ -7,21 +7,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from parity.base.errors import ParityError
 from parity.base.noise import Noise, counted_noise
 from parity.decode.continuous import record
-from parity.decoders.continuous.cspd import cspd
+from parity.decoders.continuous.mar import mar
 from parity.models import fetch
-from parity.models.continuous import harmon, load, xar
+from parity.models.continuous import harmon, load
 from parity.models.continuous.diffusion import HeadSampling, respaced
 from parity.models.continuous.gmm import GMM, GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, KLConfig, fold, published_names, unfold
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.protocol import Start, draw_order, path_noise
-from parity.models.continuous.tabular import MixtureLaw
 from parity.models.continuous.xar import XAR, XARConfig, XARNet
 
 SMALL = {"grid": 4, "dim": 3, "width": 16, "heads": 2}
@@ -151,25 +149,6 @@ def test_a_model_that_reads_ahead_is_seen():
     assert leak(m, *question(m)) > 1e-3
 
 
-@pytest.mark.parametrize("name", ["gmm", "xar1", "xar2"])
-def test_a_causal_model_has_no_condition_past_an_unknown_token(name):
-    m = model(name)
-    tokens, order, places = question(m)
-    with pytest.raises(ValueError, match=r"known \d+ at place \d+: a causal model has no condition"):
-        m.conditions(tokens, order, places.clamp(min=1), places.clamp(min=1) - 1)
-
-
-def test_harmon_answers_several_places_of_one_context():
-    """Bidirectional: places after unknown ones have conditions, the same together as one by one."""
-    m = model("harmon")
-    tokens, order, _ = question(m)
-    places, known = torch.tensor([[5, 9, 15]]).expand(4, -1), torch.full((4, 3), 5)
-    together = m.conditions(tokens, order, places, known).z.unflatten(0, (4, 3))
-    for j in range(3):
-        alone = m.conditions(tokens, order, places[:, j : j + 1], known[:, j : j + 1]).z
-        assert torch.allclose(alone, together[:, j], atol=1e-5)
-
-
 def test_harmon_prompts_padding_and_none():
     """Padding before, after or beyond a prompt changes nothing; a row without a prompt is one that has the prompt that
     says nothing."""
@@ -235,19 +214,6 @@ def test_kl16_has_the_published_names():
     assert round(4 * sum(v.numel() for v in net.values()) / 2**20) == 254  # MiB of the published file
 
 
-def test_rotary_angles_turn_with_the_relative_place():
-    """Products of rotated vectors depend on the difference of grid places alone, within cells too."""
-    c = replace(XAR_SMALL, cell=2)
-    grid = unfold(xar.rotations(c).view(1, c.cells, -1), 2)[0].view(4, 4, -1)
-    q, k = torch.randn(2, 1, 1, 1, 8)
-
-    def product(a, b):
-        return float((xar.rotate(q, grid[a]) * xar.rotate(k, grid[b])).sum())
-
-    assert product((0, 1), (1, 3)) == pytest.approx(product((2, 0), (3, 2)), abs=1e-5)
-    assert product((0, 1), (1, 3)) != pytest.approx(product((0, 1), (3, 1)), abs=1e-3)
-
-
 def test_xar_walk_is_euler_maruyama():
     """On a known velocity: tokens that are N(m, s^2) have v = E[noise - x | x_t]; the walk's draws have that mean and
     deviation."""
@@ -305,32 +271,6 @@ def test_bad_settings_of_xar_have_one_line():
         XAR(XARNet(XAR_SMALL), torch.zeros(1), HeadSampling(sampler="ddim"))
 
 
-def mixture_law(rows):
-    one = MixtureLaw(
-        torch.tensor([[0.2, 0.5, 0.3]]).log(),
-        torch.tensor([[[-2.0], [0.5], [1.0]]]),
-        torch.tensor([[[0.3], [1.0], [0.1]]]),
-    )
-    return one.rows(torch.zeros(rows, dtype=torch.int64))
-
-
-def test_a_mixture_law_has_the_density_of_its_samples():
-    x = torch.linspace(-8, 8, 40001)[:, None]
-    p = mixture_law(len(x)).log_density(x).double().exp()
-    assert float(torch.trapezoid(p, x[:, 0].double())) == pytest.approx(1, abs=1e-4)
-    n = 20_000
-    path = path_noise(counted_noise(0, range(n)), "sample", torch.zeros(n, 1, dtype=torch.int64), 1, 1)
-    sample = mixture_law(n).sample(path)[:, 0].numpy()
-    cumulative = np.concatenate([[0], np.cumsum(np.diff(x[:, 0].numpy()) * (p[1:] + p[:-1]).numpy() / 2)])
-    uniform = np.interp(sample, x[:, 0].numpy(), cumulative)
-    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
-    narrow = mixture_law(n)._replace(scales=0.9 * mixture_law(n).scales)
-    assert (
-        stats.kstest(np.interp(narrow.sample(path)[:, 0].numpy(), x[:, 0].numpy(), cumulative), "uniform").pvalue < 1e-3
-    )
-    assert (mixture_law(3).log_sigma == 0).all()
-
-
 def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():
     m = model("gmm")
     tokens, order, places = question(m)
@@ -361,10 +301,11 @@ def settings(loaded):
 def test_an_embedded_pair_goes_from_its_manifest_to_its_pictures(embedded):
     pair = embedded.pair(range(2, 4), settings(embedded), True)
     assert (pair.target.length, pair.target.dim) == (pair.draft.length, pair.draft.dim)
+    assert token(pair.draft, *question(pair.draft, 2), keys=torch.arange(2)).isfinite().all()
     assert pair.target.raster == embedded.family.FAMILY["causal"]
     noise = counted_noise(0, range(2), torch.float32)
     start = Start(draw_order(noise, 2, pair.target.length, pair.target.raster))
-    done = record(pair, start, cspd(pair, start, noise=noise, gamma=2))
+    done = record(pair, start, mar(pair, start, noise=noise, iterations=0 if pair.target.raster else 4))
     pixels = embedded.pictures(done.tokens)
     assert pixels.shape == (2, 64, 64, 3) and pixels.dtype == np.uint8 and pixels.std() > 0
     assert embedded.pair(range(2), settings(embedded), False).draft is None

@@ -1,7 +1,6 @@
 """Discrete models from what a configuration names to pictures: manifest, files, families."""
 
 import hashlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,52 +89,3 @@ def test_files_that_do_not_fit_together_are_one_line(tmp_path, all_weights):
     other = manifest | {"files": manifest["files"] | {"vq": manifest["files"]["transformer"]}}
     with pytest.raises(ParityError, match=r"transformer\.safetensors: not an image tokenizer of LlamaGen: 'quantize"):
         models.load(other)
-
-
-TOY = """
-import torch
-from parity.models.discrete.tabular import TabularModel, random_table
-
-FAMILY = {"files": ("transformer",), "network": {"vocab": 3, "grid": 2}}
-
-
-def shape(manifest):
-    return 2, 6
-
-
-def load(manifest, part, device, dtype):
-    return torch.nn.Identity()
-
-
-def condition(nets, inputs, guided):
-    table = random_table(3, 4, torch.Generator().manual_seed(0), pair=guided)
-    return TabularModel(table, 4, len(inputs["prompt"]), width=2)
-
-
-def pictures(nets, tokens):
-    grid = tokens.view(-1, 1, 2, 2).float() - 1
-    return torch.nn.functional.interpolate(grid, scale_factor=3).expand(-1, 3, -1, -1)
-
-
-def groups(nets):
-    return torch.eye(3, dtype=torch.bool).numpy()
-
-
-def encoder(manifest, device):
-    return lambda captions: {"prompt": torch.arange(len(captions))}
-"""
-
-
-def test_a_family_is_one_module(tmp_path, monkeypatch):
-    """Its file alone: everything from prompts to pictures finds it by the manifest's word."""
-    import parity.models.discrete as package
-
-    (tmp_path / "toy.py").write_text(TOY)
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    manifest = {"kind": "discrete", "family": "toy", "source": "files", "files": {}, "sha256": {}, "network": {}}
-    loaded = models.load(manifest)
-    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(["x", "y"]).items()}
-    model, start = loaded.model(inputs, PLAIN | {"guidance": 2.0}), torch.zeros(2, dtype=torch.int64)
-    done = record(model, start, sjd(model, start, noise=batch_noise(0, ["x", "y"]), window=2))
-    assert loaded.pictures(done.tokens).shape == (2, 6, 6, 3) and models.side(manifest) == 6 == loaded.side
-    sys.modules.pop("parity.models.discrete.toy")

@@ -7,13 +7,11 @@ import torch
 
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
-from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
-from parity.decoders.discrete.zipar import zipar
 from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, RMSNorm, Transformer, rotary_table
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, RMSNorm, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.t5 import left_pad, t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
@@ -76,15 +74,6 @@ def test_names_and_shapes_are_the_published_ones():
     with torch.device("meta"):
         c2i = LlamaGenConfig(dim=768, layers=12, heads=12, prefix=1, caption_dim=0, classes=1000)
         assert list(Transformer(c2i).state_dict()["cls_embedding.embedding_table.weight"].shape) == [1001, 768]
-
-
-def test_rotary_tables_are_zero_at_the_prefix_and_turn_in_two_directions():
-    table = rotary_table(SMALL)
-    assert (table[:PREFIX] == 0).all()  # zero vectors there, not "no rotation"
-    image = table[PREFIX:].unflatten(0, (4, 4))
-    half = image.shape[2] // 2
-    assert (image[:, 0, :half] == image[:, 3, :half]).all() and (image[0, :, half:] == image[3, :, half:]).all()
-    assert not (image[0, 0, :half] == image[1, 0, :half]).all()
 
 
 def test_cached_decoding_equals_recomputation(net, condition):
@@ -214,23 +203,6 @@ def test_holes_are_masked(net, condition):
     with_tree = law([], kept=(0, 1))
     assert torch.equal(with_tree, law([3], kept=(0, 1))) and not torch.equal(with_tree, law([2], kept=(0, 1)))
     assert torch.equal(law([], kept=(0,)), law([2], kept=(0,)))  # evaluated beside the cache, not kept
-
-
-def test_zipar_reads_no_hole_and_with_whole_rows_is_ar(net, condition):
-    sampling = TokenSampling(guidance=3.0, top_k=20)
-
-    def run(f, spoiled=False, rows=(0, 1, 2), **o):
-        inner = LlamaGen(net, *(x[list(rows)] for x in condition), True)
-        if spoiled:
-            spoil(inner, slice(SMALL.prefix, None))
-        return decoded(f, Sampled(inner, sampling), rows, **o)
-
-    plain, lossy = run(ar), run(zipar, ahead=2)
-    assert torch.equal(run(zipar, ahead=4).tokens, plain.tokens)
-    assert (lossy.nfe == 4 + 3 * 2).all() and not torch.equal(lossy.tokens, plain.tokens)
-    assert torch.equal(run(zipar, spoiled=True, ahead=2).tokens, lossy.tokens)
-    for r in range(3):
-        assert torch.equal(run(zipar, rows=[r], ahead=2).tokens[0], lossy.tokens[r])
 
 
 def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):

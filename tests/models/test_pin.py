@@ -46,25 +46,6 @@ def test_what_is_not_in_it_is_named(repository):
         pin.digest(held(repository), "other")
 
 
-def test_the_pins_of_an_experiment_are_added_and_kept(tmp_path, repository, monkeypatch):
-    asked = []
-
-    def listed(repo):
-        asked.append(repo)
-        return held(repository)._replace(repo=repo)
-
-    monkeypatch.setattr(pin, "find_pin", lambda name: {"commit": COMMIT, "sha256": pin.digest(listed(name), ".")})
-    experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
-    experiment.write_text(
-        yaml.safe_dump({"models": {"m": {"source": "hub", "files": {"xlnet": "hub:o/x", "judge": "hub:o/j"}}}})
-    )
-    pin.write(experiment, out, tell=lambda text: None)
-    first = out.read_text()
-    assert set(pins.read(out)) == {"o/x:.", "o/j:."} and len(asked) == 2
-    pin.write(experiment, out, tell=lambda text: None)
-    assert out.read_text() == first and len(asked) == 2
-
-
 def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, monkeypatch):
     monkeypatch.chdir(repository)
     monkeypatch.setattr(pin, "list_files", lambda repo, commit: held(repository))

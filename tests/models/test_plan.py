@@ -1,7 +1,5 @@
 """What an experiment will need is told before anything is loaded, and a batch that does not fit is refused."""
 
-import json
-
 import pytest
 
 from parity.base.errors import ParityError
@@ -43,27 +41,3 @@ def test_the_largest_batch_that_fits_is_named():
         plan.check(config, [n], n.memory(4) - 1)
     with pytest.raises(ParityError, match="not one image fits"):
         plan.check(config, [n], n.held)
-
-
-def test_hours_are_those_of_a_network_of_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "GPU", tmp_path / "gpu.json")
-    kept = plan.kept_numbers(ModelSpec(family="llamagen"))
-    tokens = [{"method": m, "passes a token": p} for m, p in (("ar", 1.0), ("sjd", 0.5))]
-    forwards = [{"kept": kept, "batch": 1, "ms": 3.0}, {"kept": kept, "batch": 1, "ms": 2.0}]
-    told = {"measured": True, "tokens": tokens, "forwards": forwards}
-    plan.GPU.write_text(json.dumps(told))
-    config, n = needs()
-    passes = sum({"ar": 1.0, "sjd": 0.5}[c.spec["method"]] for c in plan.cells_of(config))
-    assert n.hours == pytest.approx(8 * 256 * passes * 2.0 / 3.6e6)
-    for wrong in ({"measured": False}, {"tokens": tokens[:1]}, {"forwards": [forwards[0] | {"kept": 1}]}):
-        plan.GPU.write_text(json.dumps(told | wrong))
-        assert needs()[1].hours is None
-
-
-def test_what_nothing_tells_is_said_not_to_be_known():
-    published = {"source": "hub", "repo": "o/n", "revision": "0" * 40, "family": "chameleon", "files": {"model": "."}}
-    config = checks.load({"image": RAW["image"], "models": {"m": published | {"sha256": {"model": "0" * 64}}}})
-    n = plan.needs(config, plan.cells_of(config), {"m": 14 * 10**9})[0]
-    assert n.download == n.held == 14 * 10**9 and n.row is None and n.largest(10**9) is None
-    assert "an image of a batch not known" in plan.lines(config, [n], 10**9)[0]
-    plan.check(config, [n], 10**9)

@@ -6,7 +6,7 @@ import torch
 
 from parity.models.anysubset import tabular as anysubset
 from parity.models.anysubset.protocol import infilling
-from parity.models.continuous.tabular import TabularMixture, exact_sampler, random_mixture
+from parity.models.continuous.tabular import TabularMixture, random_mixture
 from parity.models.discrete.tabular import TabularModel, joint, nodes, random_table
 
 
@@ -21,33 +21,6 @@ def test_a_tabular_mixture_has_the_mixtures_densities(dimensions):
     for i in range(4):
         assert np.allclose(found[:, i], mixture.density(tokens[:, :i], x[:, i]), rtol=1e-12)
         assert i == 0 or not np.allclose(found[:, i], mixture.density(tokens[::-1, :i], x[:, i]))
-
-
-def test_a_tabular_mixture_knows_any_order():
-    """The density of a whole sequence is the product of its conditionals, whatever their order."""
-    mixture = random_mixture(np.random.default_rng(0), 3, 4, 2)
-    tokens = torch.from_numpy(np.random.default_rng(1).standard_normal((5, 4, 2)))
-    m, places = TabularMixture(mixture, 5, raster=False), torch.arange(4).expand(5, -1)
-
-    def joint(order):
-        ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2))
-        law = m.law(m.conditions(tokens, order, places, places), None)
-        return law.log_density(ordered.flatten(0, 1)).view(5, 4).sum(1)
-
-    assert torch.allclose(joint(places), joint(places.flip(1)))
-    order = places.flip(1)
-    independent = m.law(m.conditions(tokens, order, places, 0 * places), None)
-    ordered = tokens.gather(1, order[..., None].expand(-1, -1, 2)).flatten(0, 1)
-    assert not torch.allclose(independent.log_density(ordered).view(5, 4).sum(1), joint(places))
-
-
-def test_the_rosenblatt_transform_makes_samples_uniform():
-    from scipy import stats
-
-    mixture, other = (random_mixture(np.random.default_rng(s), 3, 2, 2) for s in (0, 1))
-    x = exact_sampler(mixture, 4000, np.random.default_rng(2))
-    p = [[stats.kstest(u, "uniform").pvalue for u in m.rosenblatt(x).T] for m in (mixture, other)]
-    assert min(p[0]) > 1e-4 and max(p[1]) < 1e-4
 
 
 @pytest.mark.parametrize("pair", [False, True])

@@ -34,15 +34,6 @@ def test_weights_are_installed_with_their_cards_and_digests(work):
     assert "- steps: 1,200 of batch 32" in card and "- held_out: 0.25" in card and "| 0.5 | 50 |" in card
 
 
-def test_installing_again_keeps_the_order_that_revisions_were_made_of(work):
-    out = work / "package"
-    install("discrete", work, out)
-    lines = (out / "SHA256SUMS").read_text().splitlines(keepends=True)
-    (out / "SHA256SUMS").write_text("".join(reversed(lines)))
-    install("discrete", work, out)
-    assert (out / "SHA256SUMS").read_text() == "".join(reversed(lines))
-
-
 def test_nothing_is_installed_where_a_recipe_has_not_run(work):
     (work / "drafter.json").unlink()
     with pytest.raises(ParityError, match=r"drafter\.json: no such file; run recipe drafter first"):

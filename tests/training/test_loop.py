@@ -8,7 +8,7 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.base.files import header, read_json
-from parity.training.loop import cosine, fit, train
+from parity.training.loop import fit, train
 from parity.training.recipe import Job, Recipe
 
 
@@ -86,13 +86,6 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_with(job):
         fit(line(), replace(job, seed=3))
 
 
-def test_a_held_out_figure_stands_in_the_log_where_it_was_taken(job):
-    taken = []
-    recipe = line(held_out=lambda: taken.append(torch.is_inference_mode_enabled()) or 3.0, held_out_every=4)
-    log = fit(recipe, job)
-    assert [r.get("held_out") for r in log] == [None, 3.0, None, 3.0] and taken == [True, True]
-
-
 def test_weights_the_log_and_the_header_are_written_and_the_checkpoint_goes(job):
     recipe = line()
     log = train(recipe, replace(job, threads=3))
@@ -100,12 +93,6 @@ def test_weights_the_log_and_the_header_are_written_and_the_checkpoint_goes(job)
     said = read_json(job.out.with_suffix(".json"))
     assert said["log"] == log and log[-1] == {"done": 1.0} and (said["steps"], said["threads"]) == (8, 3)
     assert not job.out.with_suffix(".pt").exists()
-
-
-def test_the_rate_rises_to_its_peak_and_falls_to_its_floor():
-    rates = [cosine(step, 100, 10, 2.0) for step in range(100)]
-    assert rates[0] == pytest.approx(0.2) and max(rates) == rates[10] == pytest.approx(2.0)
-    assert rates[10:] == sorted(rates[10:], reverse=True) and rates[-1] == pytest.approx(0.04, rel=0.02)
 
 
 def test_a_recipe_that_reads_another_says_which(job):

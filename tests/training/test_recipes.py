@@ -11,13 +11,13 @@ from parity.base.files import header
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
 from parity.training import data, llamagen
-from parity.training.data import cached_arrays, scene_tokens, to_pictures
+from parity.training.data import scene_tokens
 from parity.training.loop import train
 from parity.training.recipe import Job
 from parity.training.runs import runs
 
-SIZES = {"steps": 2, "batch": 4, "examples": 12}
-HELD_OUT = {"PICTURES_TESTED": 200, "TOKENS_TESTED": 64, "CLASSES_TESTED": 64, "TEXTS_TESTED": 32}  # finite is enough
+SIZES = {"steps": 1, "batch": 2, "examples": 6}
+HELD_OUT = {"PICTURES_TESTED": 200, "TOKENS_TESTED": 8, "CLASSES_TESTED": 8, "TEXTS_TESTED": 8}  # finite is enough
 SAME = {  # what a draft must share with its target, or another grid with the first
     "draft": ("llamagen", ("vocab", "grid", "prefix", "caption_dim")),
     "llamagen8": ("llamagen", ("vocab", "dim", "layers", "heads")),
@@ -53,10 +53,10 @@ def made(work, name, **changed):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", runs())
 def test_a_recipe_makes_weights_like_those_that_are_shipped(work, name):
-    """The same sizes in the header, those of the architecture, and finite losses."""
+    """Of one step. The same sizes in the header, those of the architecture, and finite losses."""
     log, file = made(work, name)
     steps = [row for row in log if "step" in row]
-    assert steps[-1]["step"] == 2 and all(math.isfinite(v) for row in log for v in row.values())
+    assert steps[-1]["step"] == 1 and all(math.isfinite(v) for row in log for v in row.values())
     said, known = header(file), header(shipped(name))
     drawn = ("latents", "scale", "target")  # of the weights that it read, or learned
     assert {k: said[k] for k in known if k not in drawn} == {k: v for k, v in known.items() if k not in drawn}
@@ -68,36 +68,19 @@ def test_a_recipe_makes_weights_like_those_that_are_shipped(work, name):
     assert {k: said[k] for k in shared} == {k: header(shipped(other))[k] for k in shared}
 
 
-@pytest.mark.parametrize("name", ["judge", "mar-draft"])
-def test_a_run_is_a_function_of_its_seed(work, name):
-    first = made(work, name)[1].read_bytes()
-    assert made(work, name)[1].read_bytes() == first
-    assert made(work, name, seed=1)[1].read_bytes() != first
-
-
-def test_a_recipe_learns(work):
+def test_a_recipe_is_a_function_of_its_seed_and_learns(work):
     """Far below a uniform guess over the words within a few steps of the same few texts."""
-    log, _ = made(work, "judge", steps=45, batch=4)
-    assert log[-2]["step"] == 45 and log[-2]["loss"] < 0.75 * math.log(len(header(shipped("judge"))["words"]))
+    log, file = made(work, "judge", steps=20, batch=4)
+    first = file.read_bytes()
+    assert log[-2]["step"] == 20 and log[-2]["loss"] < 0.9 * math.log(len(header(shipped("judge"))["words"]))
+    assert made(work, "judge", steps=20, batch=4)[1].read_bytes() == first
+    assert made(work, "judge", steps=2, seed=1)[1].read_bytes() != made(work, "judge", steps=2)[1].read_bytes()
 
 
 def test_tokens_of_each_grid_are_kept_apart_and_of_the_tokenizer_that_made_them(work):
     shutil.copy(shipped("vq"), work / "vq.safetensors")
     job = Job("any", work, **SIZES)
     found = {grid: scene_tokens(job, grid) for grid in (16, 8, 16)}
-    assert found[16].shape == (12, 256) and found[8].shape == (12, 64)
-    names = {f.name for f in work.glob("tokens-*-12-*.npz")}
+    assert found[16].shape == (6, 256) and found[8].shape == (6, 64)
+    names = {f.name for f in work.glob("tokens-*-6-*.npz")}
     assert len(names) == 2 and all(sha256(work / "vq.safetensors")[:8] in name for name in names)
-
-
-def test_an_array_is_made_once(tmp_path):
-    asked = []
-    for _ in range(2):
-        found = cached_arrays(tmp_path / "new/a.npz", lambda: asked.append(1) or {"a": torch.arange(3).numpy()})
-        assert found["a"].tolist() == [0, 1, 2]
-    assert asked == [1] and [f.name for f in (tmp_path / "new").iterdir()] == ["a.npz"]
-
-
-def test_pictures_are_centred():
-    pixels = torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2, 1).expand(1, 1, 2, 3).numpy()
-    assert to_pictures(pixels)[0, :, 0].tolist() == [[-1.0, 1.0]] * 3

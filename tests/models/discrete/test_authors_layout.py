@@ -10,7 +10,6 @@ from parity.base.weights import read_weights, save_weights
 from parity.models import add
 from parity.models.discrete import chameleon
 from parity.models.discrete.load import encoder, load
-from parity.stand_ins.discrete import anole_drafter
 from tests.families import CAPTIONS, manifest
 
 
@@ -42,14 +41,6 @@ def test_norms_of_one_row_a_device_are_those_of_neighbouring_heads(tmp_path, par
     for name, tensor in held.items():
         each = len(tensor) // parts
         assert torch.equal(tensor, whole[name][::each].repeat_interleave(each, 0))
-
-
-def test_lanterns_drafter_has_the_same_norms(tmp_path):
-    file = tmp_path / anole_drafter(tmp_path)["drafter"] / "pytorch_model.bin"
-    as_released(file, 1)
-    state, _ = chameleon.published("drafter", file, None)
-    norms = {name: tensor for name, tensor in state.items() if is_norm(name)}
-    assert norms and all(len(t) == 4 and torch.equal(t, t[:1].expand_as(t)) for t in norms.values())
 
 
 def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a_text(tmp_path):
