@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from parity.base import digests
 from parity.base.errors import ParityError
-from parity.base.files import configured, sums
+from parity.base.files import sums
 from parity.base.weights import (
     check,
     load_weights,
@@ -63,21 +63,6 @@ def test_a_network_is_read_by_what_its_file_says(file):
     assert net.config == Sizes(3, (1, 2)) and not net.training
     assert all(v.dtype == torch.float32 and torch.equal(v, v.half().float()) for v in net.state_dict().values())
     assert read_weights(file, dtype=torch.float64)["norm.bias"].dtype == torch.float64
-
-
-HEADERS = {
-    "no header": (None, "says nothing of its sizes"),
-    "unknown key": ({"width": 3, "depth": 1}, "its configuration names depth, which Sizes does not have"),
-    "not whole": ({"levels": [1]}, "its configuration is not whole"),
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_sizes_that_do_not_make_a_network_are_one_line(tmp_path, case):
-    said, words = HEADERS[case]
-    with pytest.raises(ParityError, match=words) as error:
-        configured(Sizes, save(tmp_path / "f.safetensors", {"x": torch.zeros(1)}, said))
-    assert "f.safetensors" in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("change", ["missing", "unexpected", "shape"])

@@ -68,13 +68,15 @@ def test_a_recipe_makes_weights_like_those_that_are_shipped(work, name):
     assert {k: said[k] for k in shared} == {k: header(shipped(other))[k] for k in shared}
 
 
-def test_a_recipe_is_a_function_of_its_seed_and_learns(work):
-    """Far below a uniform guess over the words within a few steps of the same few texts."""
-    log, file = made(work, "judge", steps=20, batch=4)
-    first = file.read_bytes()
-    assert log[-2]["step"] == 20 and log[-2]["loss"] < 0.9 * math.log(len(header(shipped("judge"))["words"]))
-    assert made(work, "judge", steps=20, batch=4)[1].read_bytes() == first
-    assert made(work, "judge", steps=2, seed=1)[1].read_bytes() != made(work, "judge", steps=2)[1].read_bytes()
+def test_a_run_is_a_function_of_its_seed(work):
+    first, again, other = (made(work, "judge", seed=seed)[1].read_bytes() for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_a_recipe_learns(work):
+    """Below a uniform guess over the words within a few steps of the same few texts."""
+    log, _ = made(work, "judge", steps=16)
+    assert log[-2]["step"] == 16 and log[-2]["loss"] < 0.9 * math.log(len(header(shipped("judge"))["words"]))
 
 
 def test_tokens_of_each_grid_are_kept_apart_and_of_the_tokenizer_that_made_them(work):
