@@ -78,6 +78,9 @@ class Loaded:
         family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
         config, weights = self.read("xlnet")
         if cache:
+            if self.manifest["source"] != "embedded":
+                with torch.device("meta"):
+                    self.check_names(family.build(config), weights, "xlnet")
             return family.cached(weights, config, self.words.mask)
         return family.plain(self.fitted(family.build(config), weights, "xlnet"), self.words.mask)
 
@@ -98,16 +101,20 @@ class Loaded:
 
     def fitted(self, net: Any, weights: dict[str, Tensor], part: str) -> Any:
         """transformers' network with its weights; ParityError unless every one fits, tied and derived ones aside."""
+        net.load_state_dict(self.check_names(net, weights, part), strict=False)
+        net.tie_weights()
+        return nn.Module.to(net, self.device, self.dtype).eval()
+
+    def check_names(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+        """The weights under the network's names; ParityError unless they are its own, tied and derived ones aside."""
         own, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
-        given = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}
-        missing, unexpected = net.load_state_dict(given, strict=False)
-        if bad := [k for k in [*missing, *unexpected] if not k.endswith(TIED)]:
+        named = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}
+        if bad := [k for k in sorted(own.keys() ^ named.keys()) if not k.endswith(TIED)]:
             raise ParityError(
                 f"text model: {self.file(part)} lacks or has too much: {', '.join(bad[:3])};"
                 " allowed: the weights its configuration names"
             )
-        net.tie_weights()
-        return nn.Module.to(net, self.device, self.dtype).eval()
+        return named
 
 
 def load(
