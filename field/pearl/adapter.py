@@ -58,6 +58,6 @@ def sampler(law, models, function="parallel_speculative_decoding", mend=False):
             process = multiprocessing.get_context("fork").Process(target=decode, args=(target, seeds), daemon=True)
             process.start()
         rows = [row[len(PROMPT) : len(PROMPT) + law.length] for row in decode(draft, seeds)]
-        return Sampled(np.stack(rows), law.length * len(rows), sum(draft.num_acc_tokens))
+        return Sampled(np.stack(rows), draft.draft_forward_times, sum(draft.num_acc_tokens))
 
     return sample

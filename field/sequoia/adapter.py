@@ -32,7 +32,7 @@ class Engine(borrowed.TableModel):
     def inference(self, input_ids, storage_ids, position_ids, attn_mask):
         self.calls += 1
         self.stored[:, storage_ids] = torch.stack([input_ids[0], position_ids[0]])
-        before = [self.stored[:, row == 0] for row in attn_mask[0, 0]]
+        before = [self.stored[:, : len(row)][:, row == 0] for row in attn_mask[0, 0]]
         return torch.stack([self.logits_behind(tokens[at.argsort()][None])[0] for tokens, at in before])[None]
 
     graph_inference = inference
@@ -42,7 +42,7 @@ def sampler(law, models, mend=""):
     scope = {"torch": torch, "softmax": torch.nn.functional.softmax}
     scope |= dict(zip(UTILS, borrowed.functions("utils.py", *UTILS, **scope), strict=True))
     (scope["Tree"],) = borrowed.functions("Tree/Tree.py", "Tree", replace=FLOAT32, **scope)
-    (tree_of,) = borrowed.functions("Tree/SpecTree.py", "SpecTree", replace=FLOAT32 | (FIRST if mend else {}), **scope)
+    (tree_of,) = borrowed.functions("Tree/SpecTree.py", "SpecTree", replace=FIRST if mend else {}, **scope)
     how = {"temperature": 1.0, "top_p": 1.0, "max_length": SIZE, "vocab_size": 4 + SHIFT}
     how |= {"grow_map": GROW | {"depth": torch.tensor([0, 1, 1, 2]), "mask": SEEN}, "residual_graph": scope[UTILS[2]]}
     how |= {"sampling_callables": {i: lambda x, r, n=n: scope[UTILS[3]](x, r, n, 1.0) for i, n in ((0, 2), (1, 1))}}
