@@ -1,7 +1,5 @@
 """A cell's key is a digest of all that its samples depend on, and of nothing else; what modules declare is read."""
 
-from pathlib import Path
-
 import pytest
 
 from parity.base.errors import ConfigError
@@ -35,6 +33,7 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
     for change in ({"batch": 7}, {"prompts": {"shards": 1}}, {"study": [figure]}):
         assert base == keys(image=image(**change)), change
     assert base == keys(image=image(), experiment="other", equality={"n": 50_000})
+    assert base == keys(image=image({**METHODS, "jacobi": [{"window": 16}]}))  # a default written out
 
 
 @pytest.mark.parametrize(
@@ -51,10 +50,6 @@ def test_key_holds_all_that_samples_depend_on_and_nothing_else():
 def test_one_more_variant_of_any_kind_adds_its_own_cells_alone(section, change):
     before, after = keys(**section), keys(**change)
     assert before < after and len(after - before) == (2 if "text" in section else 1)  # one for each task
-
-
-def test_a_default_written_out_is_the_same_cell():
-    assert keys(image=image({**METHODS, "jacobi": [{"window": 16}]})) == keys(image=image())
 
 
 @pytest.mark.parametrize("sections", [{"image": image()}, {"text": TEXT}, {"continuous": VECTORS}])
@@ -166,14 +161,6 @@ def test_a_module_that_declares_too_little_is_one_line_that_names_it(tmp_path, m
         assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
     module_metadata.outline.cache_clear()
     study.metrics.cache_clear()
-
-
-def test_files_of_cells_are_where_the_rules_look():
-    config = checks.load({"image": image(prompts={"limit": 1}), "text": TEXT, "continuous": VECTORS})
-    for cell in cells(config, ["a"]):
-        assert Path(paths.folder(cell)).parts[:3] == ("results", "cells", cell.kind)
-        assert paths.layers(cell) == f"{paths.folder(cell)}/equality.json"
-        assert cell.key in paths.pieces(config, cell, "shards")[0]
 
 
 @pytest.mark.parametrize(("equality", "looked_for"), [({}, True), ({"long_mutants": 0}, False), ({"long": 0}, False)])

@@ -69,13 +69,3 @@ def test_templates_beside_a_package_are_part_of_it(package):
     (package / "leaf/templates/page.html.j2").write_text("<p>")
     forget()
     assert code_digest.digest("parity.leaf.c") != before
-
-
-def test_every_module_of_this_package_is_found():
-    names = [
-        ".".join(p.relative_to(root).with_suffix("").parts)
-        for root, package in ((code_digest.ROOT, "parity"), (code_digest.STATISTICS, "parity_certify"))
-        for p in (root / package).rglob("*.py")
-    ]
-    for name in names:
-        code_digest.closure(name.removesuffix(".__init__"))

@@ -24,11 +24,8 @@ def stage(module):
     return first if first == "parity_certify" else rest[0] if rest else ""
 
 
-def test_every_module_stands_in_a_stage():
-    assert {stage(m) for m in MODULES} - {""} <= set(STAGES)
-
-
 def test_imports_run_downwards():
+    assert {stage(m) for m in MODULES} - {""} <= set(STAGES)
     edges = [(module, other) for module in MODULES for other in code_digest.direct(module) if stage(other)]
     upwards = [edge for edge in edges if STAGES.index(stage(edge[0])) > STAGES.index(stage(edge[1]))]
     assert not upwards and len(edges) > 500
@@ -62,4 +59,4 @@ def test_planning_imports_no_torch():
         return set(subprocess.run([sys.executable, "-c", script], text=True, capture_output=True).stdout.split())
 
     assert not imported(*planning) & HEAVY
-    assert {"numpy", "torch"} <= imported("parity.metrics.fid") & HEAVY
+    assert "numpy" in imported("parity.metrics.estimates") & HEAVY

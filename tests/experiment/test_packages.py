@@ -3,8 +3,6 @@
 import re
 import tomllib
 
-from packaging.specifiers import SpecifierSet
-
 from tests.workflow.conftest import ROOT
 
 LOCK = ROOT / "envs/requirements.txt"
@@ -36,15 +34,6 @@ def test_every_package_of_the_lock_has_hashes_and_no_address():
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry.splitlines()[0]
     assert "://" not in text and "--index" not in text
 
-
-def test_the_conda_environment_has_them_too():
     said = dict(PINNED.findall("\n".join(re.findall(r"- (\S+==\S+)", (ROOT / "envs/parity.yaml").read_text()))))
-    have = locked()
-    assert len(said) > 100
-    assert {name: v for name, v in said.items() if have.get(plain(name), v) != v} == {}
-
-
-def test_python_3_11_to_3_13_are_supported():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    admitted = SpecifierSet(project["project"]["requires-python"])
-    assert [minor for minor in range(8, 20) if f"3.{minor}.0" in admitted] == [11, 12, 13]
+    assert len(said) > 100  # of the conda environment
+    assert {name: v for name, v in said.items() if locked().get(plain(name), v) != v} == {}

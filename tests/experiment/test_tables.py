@@ -78,10 +78,3 @@ def test_it_plans_on_stand_ins_without_its_data(file, stood_in, tmp_path, monkey
     assert found or config.text
     if config.image:
         assert {spec.source for spec in config.models.values()} == {"files"}
-
-
-def test_its_header_says_how_it_is_run():
-    for file in TABLES:
-        head = " ".join(re.findall(r"^# ?(.*)", file.read_text(), re.MULTILINE))
-        assert f"parity models pin workflow/experiments/{file.name}" in head
-        assert f"--configfile workflow/experiments/{file.name} --config stand_in=true" in head
