@@ -1,6 +1,8 @@
-"""A wrong configuration is one line that names the key, the value and what is allowed."""
+"""A wrong configuration is one line that names the key, the value and what is allowed; random ones are taken or
+refused in one line."""
 
 import json
+import math
 import tracemalloc
 from pathlib import Path
 
@@ -9,12 +11,13 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from parity.base.errors import ConfigError, ParityError
-from parity.experiment import checks, json_schema, weights
+from parity.experiment import checks, json_schema, paths, weights
 from parity.experiment.cells import cells, text_tasks
 from parity.experiment.json_schema import schema
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
+from tests.benchmarks.conftest import loaded
 
 ROOT = Path(__file__).parents[2]
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
@@ -313,3 +316,101 @@ def test_a_value_larger_than_memory_is_one_short_line(value):
     tracemalloc.stop()
     assert "seeds" in str(error.value) and len(str(error.value)) < 600 and "\n" not in str(error.value)
     assert most < 20_000_000
+
+
+STUDY = {"title": "t", "x": "k", "y": ["nfe"]}
+
+
+@pytest.fixture(scope="module")
+def fuzz():
+    return loaded("fuzz.py")
+
+
+def test_hundreds_of_configurations(fuzz):
+    known = fuzz.bases()
+    said = {number: fuzz.tried(fuzz.case(number, 0, known)) for number in range(300)}
+    assert set(said.values()) == {"taken", "refused"}, {n: s for n, s in said.items() if s not in ("taken", "refused")}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"image": {"methods": {"ar": [{}]}, "batch": "inf"}},
+        {"continuous": {"methods": {"mar": [{}]}, "sampling": []}},
+        {"continuous": {"methods": {"mar": [{}], "cspd": [{"inner_temperature": math.inf}]}}},
+        {"image": {"methods": {"ar": [{}], "sjd": [{"tolerance": math.nan}]}}},
+        {"text": {"methods": {"sequential": [{}]}, "tasks": {"infilling": []}, "study": [STUDY]}},
+    ],
+)
+def test_what_once_was_a_traceback_is_a_line(fuzz, raw):
+    assert fuzz.tried(raw) == "refused"
+
+
+def test_a_traceback_is_found(fuzz, monkeypatch):
+    monkeypatch.setattr(fuzz, "read", lambda raw: raw["x"])
+    assert fuzz.tried({}) == "KeyError"
+
+
+ZERO = "0" * 64
+
+
+@pytest.fixture
+def config(tmp_path):
+    for name in ("t", "v", "c"):
+        (tmp_path / name).touch()
+    (tmp_path / "five").mkdir()
+
+    def make(published=True, image=None, **top):
+        files = {part: str(tmp_path / name) for part, name in (("transformer", "t"), ("vq", "v"), ("text", "five"))}
+        model = {"family": "llamagen"}
+        if published:
+            model |= {"source": "files", "files": files, "sha256": dict.fromkeys(files, ZERO)}
+        clip = {"clip": {"file": str(tmp_path / "c"), "sha256": ZERO}}
+        section = {"methods": {"ar": [{}]}, **(image or {})}
+        return {"models": {"m": model}, "image": section, "networks": clip, **top}
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"protocol": "sdj"}, ["protocol = 'sdj'", "clean, sjd, lantern, torchfid50k"]),
+        ({"networks": {"clip": {"file": "nowhere", "sha256": ZERO}}}, ["networks.clip.file = 'nowhere'", "no such"]),
+        ({"networks": {"clip": {"file": "x", "sha256": "1"}}}, ["networks.clip.sha256"]),
+        ({"networks": {"clap": {"file": "x", "sha256": ZERO}}}, ["networks.clap", "clip, inception"]),
+        ({"networks": {"clip": {"file": "x", "sha256": ZERO, "repo": "a/b"}}}, ["networks.clip", "repo and revision"]),
+        ({"image": {"reference": "nowhere"}}, ["image.reference = 'nowhere'", "no such"]),
+    ],
+)
+def test_what_is_wrong_is_one_line(config, change, parts):
+    with pytest.raises(ConfigError) as error:
+        checks.load(config(**change))
+    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_protocol_takes_its_own_clip(config):
+    wrong = config(protocol="sjd")
+    wrong["networks"]["clip"]["architecture"] = "ViT-B-16"  # the same network with another activation
+    with pytest.raises(ConfigError, match=r"networks.clip.architecture = 'ViT-B-16': .* allowed: 'ViT-B-16-quickgelu'"):
+        checks.load(wrong)
+    wrong["networks"]["clip"]["architecture"] = "ViT-B-16-quickgelu"
+    assert checks.load(wrong).protocol == "sjd"
+
+
+def test_networks_judge_published_models_alone(config, tmp_path):
+    published, ours = (checks.load(config(p, {"reference": str(tmp_path / "five")})) for p in (True, False))
+    (cell, *_), (own, *_) = (cells(c, ["a"]) for c in (published, ours))
+    assert len(paths.judges(published, cell)) == 1 and paths.judged(published, cell)
+    assert not paths.judges(ours, own) and not any("networks" in name for name in paths.manifests(ours))
+    assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], own).count("/")
+    other = published.model_copy(update={"protocol": "sjd"})
+    assert paths.reference(published, ["a"], cell) != paths.reference(other, ["a"], cell)
+    assert paths.asked_reference(published, "discrete") == (str(tmp_path / "five"), 0)
+    some = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
+    assert paths.asked_reference(some, "discrete")[1] == 64
+
+
+def test_only_embedded_models_bound_the_words_of_a_prompt(config):
+    assert checks.most_words(checks.load(config(False))) == 23
+    assert checks.most_words(checks.load(config(True))) is None

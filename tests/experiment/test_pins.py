@@ -45,14 +45,6 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
     assert pins.filled(copy.deepcopy(raw), pin) == raw and len(asked) == 6
 
 
-def test_what_the_experiment_says_itself_stands():
-    raw = copy.deepcopy(RAW)
-    raw["models"]["open"] |= {"network": {"grid": 16}, "sha256": {"vq": "c" * 64}}
-    said = pins.filled(raw, lambda name: {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8, "dim": 4}})
-    assert said["models"]["open"]["network"] == {"grid": 16, "dim": 4}
-    assert said["models"]["open"]["sha256"] == {"vq": "c" * 64, "model": SUM}
-
-
 def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
     file = tmp_path / "pins.yaml"
     assert pins.pin_reader(True, file)("o/n:.") == pins.NONE

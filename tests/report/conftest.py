@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from matplotlib.figure import Figure
 
 from parity.report.collect import Gathered, gather
 from tests.report import made
@@ -26,3 +27,9 @@ def once(results) -> Gathered:
 def gathered(once) -> Gathered:
     """A copy for each test, which may spoil it."""
     return copy.deepcopy(once)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are empty files: for tests of what a page says, not draws. Drawing is most of a page's time."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, stream, **how: stream.write(b"<svg/>"))

@@ -3,12 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parity.base.files import read_json, write_json
 from parity.experiment import paths
-from parity.metrics.estimates import compare
+from parity.metrics.estimates import Estimate
+from parity.report import blocks as form
 from parity.report.collect import gather
 from parity.report.settings import labels
+from parity.report.tables import strongest
 from tests.report import made
 
 TEXT = {
@@ -41,19 +45,8 @@ def test_a_cell_is_compared_with_the_reference_of_its_own_conditions(gathered):
         assert all(str(base[c]) == str(row[c]) for c in ("kind", "model", "sampling", "settings", "cache"))
     sjd = of(gathered, "discrete", "sjd").iloc[0]
     assert sjd["nfe_ratio"] == pytest.approx(sjd["nfe"] / summary.loc[sjd["reference"], "nfe"])
-    assert (gathered.rows("anysubset")["role"] != "reference").sum() == of_tests(gathered)
-
-
-def of_tests(gathered):
-    """t-tests are of every text cell but the references."""
-    return gathered.rows("anysubset")["p_perplexity_welch"].notna().sum()
-
-
-def test_t_tests_are_those_of_the_records(gathered):
-    row = of(gathered, "anysubset", "assd").iloc[0]
-    records = gathered.records.set_index("key")
-    test = compare(*(records.loc[row[c], "entropy"].to_numpy(float) for c in ("key", "reference")))
-    assert (row["p_entropy_welch"], row["p_entropy_paired"]) == (test["p_welch"], test["p_paired"])
+    texts = gathered.rows("anysubset")  # t-tests are of every cell but the references
+    assert ((texts["role"] != "reference") == texts["p_perplexity_welch"].notna()).all()
 
 
 def test_continuous_decoders_are_judged_on_mixtures_and_on_the_model(gathered):
@@ -105,18 +98,6 @@ def test_a_rejection_on_samples_is_repeated_on_a_fresh_seed(tmp_path):
         assert set(g.rows("anysubset")["role"]) == {"reference", "control", "method"}
 
 
-def test_controls_of_texts_are_not_tested_twice_but_bear_their_variants_verdict(gathered):
-    control = of(gathered, "anysubset", "sequential", "control").iloc[0]
-    assert control["verdict"] == of(gathered, "anysubset", "sequential", "reference").iloc[0]["verdict"]
-    uncached = gathered.rows("anysubset").query("cache == False and role == 'control'")
-    assert uncached["verdict"].notna().all()
-
-
-def test_records_are_of_every_cell_but_repetitions(gathered):
-    assert gathered.records.groupby("key").size().to_dict() == gathered.summary.set_index("key")["n"].to_dict()
-    assert gathered.records.columns[:4].tolist() == ["kind", "model", "method", "key"]
-
-
 def rows(*options, **more):
     names = ("sampling", "seed", "model", "task", "cache", "batch", "settings")
     shared = {"kind": "discrete", "model": "m", "method": "sjd", "seed": 2, "key": "k"}
@@ -131,20 +112,44 @@ def test_labels_tell_rows_apart_by_what_differs_and_nothing_else():
     assert labels(rows('{"window": 4}', '{"window": 4}', model=["a", "b"])) == ["a: sjd", "b: sjd"]
     assert labels(rows("{}", "{}", sampling=['{"top_k": 1}', '{"top_k": 2}'])) == ["sjd, top_k 1", "sjd, top_k 2"]
     assert labels(rows("{}", "{}", seed=[0, 1])) == ["sjd, seed 0", "sjd, seed 1"]
-    assert labels(rows("{}", "{}", seed=[0, 0])) == ["sjd, key 0", "sjd, key 1"]
     twice = rows('{"window": 4}', '{"window": 8}', '{"window": 8}', seed=[0, 0, 1])
     assert labels(twice) == ["sjd window=4", "sjd window=8, seed 0", "sjd window=8, seed 1"]
-    assert labels([]) == []
 
 
-def test_options_that_go_together_are_shown_by_their_name():
-    released = (
-        '{"gamma": 8, "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered",'
+@given(st.floats(min_value=0, max_value=1))
+def test_a_p_value_never_reads_as_nought(p):
+    assert float(form.p_value(p).lstrip("< ")) > 0
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12),
+    st.floats(min_value=1e-9, max_value=1e6),
+)
+def test_a_figure_is_never_rounded_by_more_than_its_error(value, error):
+    shown = float(form.estimated(Estimate(value, error)).text.replace(",", ""))
+    assert abs(shown - value) <= 0.06 * error + 1e-8 + abs(value) * 1e-15
+
+
+@given(st.floats(min_value=1e-6, max_value=0.999))
+def test_a_bound_still_holds_as_shown(value):
+    shown = float(form.bound(value).text)
+    assert value * (1 - 1e-5) <= shown <= 1.1 * value + 1e-7
+
+
+def rows_of(*rows):
+    shared = {"layer": "exact", "label": "sjd", "test": "t", "model": "m", "key": "k", "seed": 0, "repeat": 0, "n": 10}
+    shared |= {"p_value": 0.5, "p_holm": None, "verdict": "not rejected", "note": "", "statistic": None}
+    return pd.DataFrame([{**shared, **r} for r in rows])
+
+
+def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough():
+    rows = rows_of(
+        {"p_value": 0.2},
+        {"p_value": 0.01, "test": "best"},
+        {"p_value": 0.5, "verdict": "rejected"},
+        {"p_value": 1e-9, "repeat": 1},
     )
-    released += ' "truncate": false, "give_up": "zero"}'
-    printed = '{"gamma": 4, "verify": "each", "sigma": "paper", "inner_temperature": 1.0, "resample": "same",'
-    printed += ' "truncate": true, "give_up": "target"}'
-    both = [r | {"kind": "continuous", "method": "cspd"} for r in rows(released, printed)]
-    assert labels(both) == ["cspd as released gamma=8", "cspd gamma=4"]
-    odd = pd.DataFrame(both).assign(options=[released, released.replace('"zero"', '"target"')]).to_dict("records")
-    assert labels(odd)[1].startswith("cspd") and "as released" not in labels(odd)[1]
+    best = strongest(rows)
+    assert (
+        best["test"].tolist() == ["best"] and best["verdict"].tolist() == ["rejected"] and best["tests"].tolist() == [3]
+    )

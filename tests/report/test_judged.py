@@ -1,18 +1,19 @@
-"""What tables say of pictures that published networks judge, and of what no network judged."""
+"""What tables say of pictures that published networks judge, of what no network judged, and of too few."""
 
 import json
 
-import pandas as pd
+import pytest
 from parity_certify.verdict import Verdict, columns_of
 
 from parity.experiment import checks
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
+from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
-from parity.report import continuous, discrete, shared_sections, summary_page, verdicts
-from parity.report.blocks import ABSENT, Table, pill
-from parity.report.collect import Files, gather
-from parity.report.tables import mark, measured
+from parity.report import discrete, shared_sections, verdicts
+from parity.report.blocks import ABSENT
+from parity.report.collect import EFFECTS, MARGINS, SHARES, Files, effect_of_interest, too_few, too_few_of
+from parity.report.tables import measured
 from tests.report import made
 
 ROW = {
@@ -37,35 +38,6 @@ def test_a_column_says_which_network_is_missing():
     lines = dict(zip(heads(table), table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
     assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
-
-
-def test_vectors_of_published_models_are_judged_by_inception_and_others_by_our_classifier(gathered):
-    """Its table names the protocol; what no network judged says so, and the share of right classes is not asked."""
-
-    def table():
-        return next(block for block in continuous.groups(gathered) if isinstance(block, Table))
-
-    before = table()
-    assert "Right" in heads(before) and "protocol" not in before.caption
-    own = gathered.summary["kind"] == "continuous"
-    gathered.summary = gathered.summary.drop(columns=["right", "is", "fid"])
-    gathered.summary.loc[own, "protocol"] = "torchfid50k fd913341"
-    for name in ("is", "fid"):
-        gathered.summary.loc[own, f"{name}_why"] = "no network: networks.inception"
-    after = table()
-    assert "Right" not in heads(after) and ". Measured by protocol torchfid50k fd913341." in after.caption
-    line = dict(zip(heads(after), after.rows[0], strict=True))
-    assert [line[name][:2] for name in ("IS", "FID")] == [("no network", "networks.inception")] * 2
-    assert summary_page.quality(gathered, "continuous")[2] == "FID"
-
-
-def test_acceptance_has_a_column_a_slot_and_methods_that_draft_less_have_none():
-    plain = ROW | {"label": "ar", "method": "ar", "acceptance_by_slot": json.dumps([])}
-    [details] = discrete.serving([ROW, plain])
-    [table] = details.body
-    at = heads(table).index("Slot 1")
-    assert [[entry.text for entry in line[at : at + 2]] for line in table.rows] == [["90%", "50%"], ["n/a", "n/a"]]
-    assert "Slot 3" not in heads(table) and not list(discrete.serving([{"method": "ar"}]))
 
 
 def test_what_no_layer_tested_says_why():
@@ -126,21 +98,33 @@ def test_tests_that_accepted_no_draft_certify_nothing(tmp_path):
             assert all(v["value"].kind != "inconclusive" for v in judged if v not in of_layer)
 
 
-def test_pills_colours_and_figures_come_from_the_verdict_whatever_its_words(tmp_path, monkeypatch):
-    """The page of verdicts whose words say the opposite: colours, marks and points of the figure stay."""
+USUAL = EqualitySpec()
 
-    def look():
-        g = gather(settings, [], root=tmp_path)
-        rows = g.summary[g.summary["role"] == "method"].to_dict("records")
-        styles = [(pill(r).style, mark(r), r["mismatch"], r["own_options"]) for r in rows]
-        return set(g.summary["verdict"]), styles, summary_page.points(g).to_dict("records")
 
-    settings = made.folder(tmp_path, p={"gsd": 1e-9})
-    words, styles, points = look()
-    assert {"chip good", "chip bad"} <= {style for style, *_ in styles}
-    assert {p["bound"] for p in points} == {True, False}
-    turned = {"certified": "lossy: TV = 0.9", "lossy": "certified lossless", "consistent": "inconclusive"}
-    monkeypatch.setattr(Verdict, "words", property(lambda v: turned.get(v.kind, "consistent")))
-    odd_words, *odd = look()
-    assert odd_words != words and "lossy: TV = 0.9" in odd_words
-    assert pd.DataFrame(odd[1]).equals(pd.DataFrame(points)) and odd[0] == styles
+def row(n, **figures):
+    return {"kind": "discrete", "n": n, **figures}
+
+
+def judged(row, margins=USUAL):
+    """As the summary holds it."""
+    return row | {"too_few": " ".join(too_few_of(row, margins))}
+
+
+def test_an_interval_that_holds_every_value_of_interest_is_said_to():
+    kid, sure = row(64, kid=-0.080, kid_se=0.251), row(50_000, kid=0.012, kid_se=0.001)
+    assert too_few(kid, "kid", USUAL) and not too_few(sure, "kid", USUAL)
+    entry = measured("kid", 1000)(judged(kid))
+    assert entry.style == "few" and entry.detail.endswith("too few images") and "-80" in entry.text
+    assert measured("kid", 1000)(judged(sure)).style == ""
+    text = judged(row(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
+    assert measured("perplexity")(text).detail.endswith("too few texts")
+
+
+@pytest.mark.parametrize("name", [*list(EFFECTS)[:1], *list(MARGINS)[:1], *list(SHARES)[:1]])
+def test_the_rule_is_the_effect_of_interest_against_half_of_the_interval(name):
+    effect = effect_of_interest(name, 2.0, USUAL)
+    for share, wanted in ((0.9, False), (1.1, True)):
+        given = {name: 2.0, f"{name}_se": share * effect / 1.96}
+        assert too_few(row(64, **given), name, USUAL) == wanted
+        given = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
+        assert too_few(row(64, **given), name, USUAL) == wanted

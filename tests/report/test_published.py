@@ -11,7 +11,7 @@ import pytest
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS, methods, options, plain_method
 from parity.report import published, shared_sections
-from parity.report.published import COLUMNS, answers, beside, cut, read_published
+from parity.report.published import beside, read_published
 
 FILES = sorted((Path(__file__).parents[2] / "workflow/published").glob("*.csv"))
 VOCAB = {"scenes": 1024}
@@ -67,68 +67,11 @@ def test_figures_of_different_networks_stand_beside_each_other_and_no_difference
     assert "Difference" in [heading for heading, _ in shared_sections.published_table(found(*lines), {}, "").columns]
 
 
-def test_ratios_compare_as_they_are_and_seconds_do_not_compare():
-    speed = found(said(metric="speedup", value=2.0, given={"window": 16})).iloc[0]
-    assert speed["difference"] == pytest.approx(1.4 - 2.0) and pd.isna(speed["change"])
-    seconds = found(said("ar", metric="seconds_per_image", value=87.0)).iloc[0]
-    assert seconds["ours"] == 2.0 and pd.isna(seconds["difference"])
-
-
 def test_what_a_paper_leaves_unsaid_is_the_default_a_list_is_any_of_it_and_null_anything():
     assert len(found(said())) == 1  # window 16
     assert len(found(said(given={"window": [4, 64]}))) == 2
     assert len(found(said(given={"window": None}))) == 3
     assert found(said(given={"init": ["repeat_left"]})).empty
-
-
-def test_conditions_that_a_cell_has_must_agree_and_others_are_told():
-    told = found(said(conditions=json.dumps({"device": "A100", "guidance": 7.5, "sampling.temperature": 1.0})))
-    assert len(told) == 1 and "A100" in told.iloc[0]["conditions"]
-    assert found(said(conditions=json.dumps({"sampling.temperature": 0.5}))).empty
-
-
-def test_top_k_beyond_the_codebook_is_no_top_k():
-    assert cut(0, 1024) == cut(2000, 1024) == 1024 and cut(10, 1024) == 10
-    for k, count in ((2000, 1), (10, 0)):
-        assert len(found(said(conditions=json.dumps({"sampling.top_k": k})))) == count
-
-
-def text_row(key="k5", given=None, settings=None, **figures):
-    place = {"length": 128, "masked": 0.95, "prompt": "scattered", "rows": 8} | (settings or {})
-    row = {
-        "kind": "anysubset",
-        "model": "xlnet",
-        "task": "infilling",
-        "method": "assd",
-        "cache": True,
-        "role": "method",
-    }
-    chosen = json.dumps(options("anysubset", "assd", {"k": 5} | (given or {})))
-    return row | {"key": key, "settings": json.dumps(place), "options": chosen, "nfe_per_token": 0.7, **figures}
-
-
-def texts(*rows, accuracy=()):
-    papers = read_published(FILES)
-    return beside(papers[papers["kind"] == "anysubset"], pd.DataFrame(rows), {}, answers(accuracy))
-
-
-def test_of_texts_of_several_lengths_the_longest_stands_beside_the_papers():
-    one = texts(text_row()).query("table == 'Table 1' and metric == 'nfe_per_token'").iloc[0]
-    assert one["ours"] == 0.7 and one["value"] == 0.893
-    both = texts(text_row("short", settings={"length": 32}), text_row("long"))
-    assert set(both[both["table"] == "Table 1"]["key"]) == {"long"}
-    assert set(both[both["conditions"].str.contains('"length": 128')]["key"]) == {"long"}
-
-
-def test_a_text_stands_beside_its_own_task_prompt_and_tolerance_alone():
-    assert not {"Table 9", "Table 3", "Table 10"} & set(texts(text_row())["table"])
-    assert set(texts(text_row(given={"tolerance": 0.1}, settings={"length": 256}))["table"]) == {"Table 8"}
-    assert set(texts(text_row(settings={"prompt": "prefix", "masked": 0.75}))["table"]) == {"Table 9"}
-
-
-def test_the_models_own_accuracy_stands_beside_the_papers_of_its_task():
-    table = texts(text_row(), accuracy=[{"task_kind": "choice", "accuracy": 0.7}]).query("table == 'Table 10'")
-    assert set(table["ours"]) == {0.7} and all(json.loads(c)["task"] == "choice" for c in table["conditions"])
 
 
 def vectors(key, given, batch=8, **more):
@@ -155,17 +98,6 @@ def test_of_continuous_cells_the_one_most_like_what_the_paper_ran_stands_beside_
     for left, wanted in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
         assert continuous([said_of | at], *rows[:left]).iloc[0]["key"] == wanted
     assert continuous([said_of | {"conditions": '{"model": "xar"}'}], *rows).empty
-
-
-def test_a_study_shows_its_own_tables_first_and_others_what_differs(gathered):
-    assert gathered.published[shared_sections.worth_showing(gathered)]["table"].unique().tolist() == ["Table 1"]
-    image = gathered.settings.image.model_copy(update={"study": []})
-    gathered.settings = gathered.settings.model_copy(update={"image": image})
-    first = gathered.published[shared_sections.worth_showing(gathered)]
-    assert len(first) and first["ours"].notna().all() and "ar" not in set(first["method"])
-    assert first["difference"].isna().all()  # the embedded networks are no paper's
-    gathered.published = pd.DataFrame(columns=COLUMNS)
-    assert shared_sections.worth_showing(gathered).empty and shared_sections.published(gathered).body[0].form == "empty"
 
 
 # --- the files

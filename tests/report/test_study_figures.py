@@ -7,7 +7,7 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.experiment.schema import FigureSpec
-from parity.report import figures, shared_sections, study_figures
+from parity.report import figures, study_figures
 from parity.report.collect import RELATIVE
 from parity.report.figures import Extra
 
@@ -74,39 +74,12 @@ def test_a_figure_holds_our_cells_and_the_papers_points_of_its_tables_alone():
     assert set(theirs["series"]) == {"sjd, M, P", "ar, M, P"} and set(mine["series"]) == {"sjd", "ar"}
 
 
-def test_what_the_paper_shares_no_scale_with_has_a_panel_of_its_own():
-    measures = ["step_compression", "clip_score", "fid"]
-    drawn, alone = study(y=measures, paper="P, Table 9"), study(y=measures, paper="P, Table 9", said=papers()[:0])
-    assert drawn is not None and alone is not None
-    titles = [ax.get_title() for ax in drawn[0].axes]
-    assert titles == [
-        "measured here, and printed in the paper",
-        "measured here",
-        "printed in the paper",
-        "measured here",
-    ]
-    assert [ax.get_title() for ax in alone[0].axes] == ["measured here"] * 3
-    assert drawn[0].axes[2].get_ylim()[1] < 0.5  # ours, at 0.7, do not stretch the paper's axis
-
-
 def test_a_figure_over_a_measure_has_intervals_both_ways_and_the_control_too():
     data = data_of(x="step_compression")
     assert len(data) == 5 and (data["label"] == "ar").sum() == 2
     wide = data[data["label"] == "sjd"].iloc[0]
     assert (wide["across_low"], wide["across_high"]) == pytest.approx((0.9, 1.5))  # never on the wrong side
     assert wide["note"] == "window=16" and data[data["label"] == "ar"]["note"].tolist() == ["", ""]
-
-
-def test_settings_stand_in_order_and_a_nought_that_stands_for_all_is_last():
-    by = FigureSpec(title="t", x="sampling.top_k", y=["fid"])
-    assert study_figures.places(by, [100, 0, 1, 10, 1, None]) == [1, 10, 100, 0]
-    mixed = FigureSpec(title="t", x="delta", y=["fid"])
-    assert study_figures.places(mixed, [0.5, 0, 0.1, "off", True]) == [0, 0.1, 0.5, "off", True]
-    drawn = study(
-        x="iterations", rows=summary().assign(options=[json.dumps({"iterations": i}) for i in (0, 0, 0, 4, 16)])
-    )
-    assert drawn is not None
-    assert [t.get_text() for t in drawn[0].axes[0].get_xticklabels()] == ["4", "16", "each"]
 
 
 def swept(values, **more):
@@ -121,28 +94,6 @@ def test_a_setting_is_swept_by_itself_where_one_method_takes_three_values():
     assert set(rows["method"]) == {"sjd"}
     assert not list(study_figures.automatic(swept((4, 8)), windows, set()))
     assert not list(study_figures.automatic(swept((4, 8, 16)), windows, {"window"}))  # the study shows it
-
-
-def test_a_sweep_has_a_line_for_each_combination_of_the_settings_that_tell_its_cells_apart():
-    rows = pd.concat([swept((4, 8, 16), init=i, refine=i == "copy") for i in ("random", "copy")])
-    rows = rows.drop_duplicates(["method", "options"])
-    ((figure, own),) = study_figures.automatic(rows, {"window": (["fid"], "")}, set())
-    assert figure.by == ["method", "init"]  # refine says no more
-    drawn = study_figures.study(figure, own, papers()[:0], KNOWN)
-    assert drawn is not None and {"sjd init=random", "sjd init=copy"} == set(drawn[1]["label"])
-
-
-@pytest.mark.parametrize(("kind", "name"), [("anysubset", "k"), ("continuous", "sampling.guidance")])
-def test_sweeps_of_every_kind_are_drawn_from_its_cells(gathered, kind, name):
-    """k takes three values in the made-up experiment, guidance one."""
-    from importlib import import_module
-
-    given = import_module(f"parity.report.{kind}").SWEPT
-    plots = shared_sections.sweep_plots(gathered, kind, {name: given[name]})
-    if name == "sampling.guidance":
-        assert not plots
-    else:
-        assert plots[0].data["x"].nunique() == 3 and plots[0].uri.startswith("data:image/svg+xml")
 
 
 EXTRAS = {

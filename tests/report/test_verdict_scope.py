@@ -1,12 +1,17 @@
-"""Verdicts say at which options and on which models they were reached, and what of their own was not tested."""
+"""Verdicts say at which options and on which models they were reached, and what of their own was not tested; of planted
+decoders, that they were found."""
 
 import json
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from parity_certify.result_rows import row
 from parity_certify.verdict import verdicts
 
-from parity.report.verdicts import Scope, add_reach
+from parity.report import summary_page
+from parity.report.page import build
+from parity.report.verdicts import RIGHT, WRONG, Scope, add_reach, planted
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
@@ -63,13 +68,6 @@ def test_the_pill_says_how_far_the_verdict_saw(rows, own, cut, pill, tested):
     assert bool(v["value"].untested) == (tested == "not tested")
 
 
-def test_nothing_is_certified_at_options_that_were_not_tested():
-    """Whatever is not tested is named in the pill; where the long layer rejects, nothing is certified."""
-    v = judged(exact(), {"window": 16, "ahead": 8, "init": "random"}, {"window": 3, "ahead": 1, "init": "random"})
-    assert "window 16 ahead 8 not tested" in v["pill"].replace(",", "") and "init" not in v["pill"]
-    assert judged([*exact(), *long(1e-9)], {"window": 16}, {"window": 3})["value"].kind == "lossy"
-
-
 def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     """One model of 256 tokens among those of 64 takes a window of 100 no further; a run of more than the longest of
     them says so."""
@@ -88,3 +86,38 @@ def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gat
     assert len(cspd)
     for options, pill in zip(cspd["options"], cspd["pill"], strict=True):
         assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64 tokens" in pill
+
+
+def made(method, fault, ps, required=True, models=("m",)):
+    place = {"method": method, "key": fault, "as_required": required}
+    each = [(model, seed, p) for model in models for seed, p in enumerate(ps)]
+    return [row("mutants", "all four", 9, p_value=p, model=m, seed=s, repeat=s, **place) for m, s, p in each]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ps", "required", "said", "verdict"),
+    [
+        ("none", (0.4, 0.6), True, "rejected in none of 2", RIGHT),
+        ("none", (0.01, 0.6), True, "by chance, and not again", RIGHT),
+        ("none", (0.01, 0.02), False, "a false alarm", WRONG),
+        ("residual p", (1e-9, 1e-9), True, "found in all 2 samples", RIGHT),
+        ("residual p", (1e-9, 0.3), False, "missed in 1 of 2 samples", WRONG),
+        ("accept +0.01", (0.2, 0.3), None, "too few sequences for it", ""),
+    ],
+)
+def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(fault, ps, required, said, verdict):
+    frame = pd.DataFrame([r | {"self_test": True} for r in made("it", fault, ps, required)])
+    (found,) = planted(frame)
+    assert said in found["outcome"] and found["verdict"] == verdict
+    assert ("caught" not in found["outcome"]) and found["outcome"].startswith("correct") == (fault == "none")
+
+
+def test_the_first_screen_says_that_a_self_test_failed(gathered, undrawn):
+    def front_page(g):
+        return build("made", [summary_page.verdicts(g)])[0].partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
+
+    assert "self-test" not in front_page(gathered)
+    missed = pd.DataFrame([r | {"kind": "discrete", "self_test": True} for r in made("it", "residual p", (1e-9, 0.3))])
+    red = replace(gathered, equality=pd.concat([gathered.equality, missed], ignore_index=True))
+    begin = front_page(red)
+    assert "1 self-test failed" in begin and "it (missed in 1 of 2 samples)" in begin
