@@ -1,5 +1,5 @@
 """Counted work and measured seconds: what a known decoding took, batches, forced tokens, drafts, speed beside plain
-decoding."""
+decoding, acceptance by slot."""
 
 from types import SimpleNamespace
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.base.files import canonical
 from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decode.shard_io import Shard
@@ -48,25 +49,12 @@ def test_plain_decoding_takes_one_pass_a_token():
     assert found["nodes_per_pass"] == found["nodes_per_token"] == 1
 
 
-def test_a_faster_method_takes_fewer_and_evaluates_more():
-    found = columns_of(passes.measure(discrete(sjd, window=3)))
-    assert found["nfe"] < 6 < found["nfe"] * found["nodes_per_pass"]
-    assert found["step_compression_low"] <= found["step_compression"] <= found["step_compression_high"]
-
-
 def test_forced_tokens_are_not_counted_as_decoded():
     cell = discrete(forced=np.arange(6) == 5)
     assert (passes.free_tokens(cell.shard.step, cell.forced) == 5).all()
     assert passes.measure(cell)["tokens"] == 5
     filled_before_any_pass = np.where(cell.forced, 0, cell.shard.step)
     assert (passes.free_tokens(filled_before_any_pass) == 5).all()
-
-
-def test_records_hold_a_row_for_each_image():
-    cell = discrete()
-    for metric in (passes, speed):
-        assert all(len(column) == 6 for column in metric.rows(cell).values())
-    assert [sum(k) for k in passes.rows(cell)["kept"]] == [6] * 6
 
 
 def test_speed_counts_a_batch_once():
@@ -126,6 +114,8 @@ def test_drafts_are_counted_where_they_were_verified():
     assert found["distance"] == 2.5 and found["distance_se"] == 1 and found["steps"] == 2
     assert found["target_conditions"] == 3 and found["draft_conditions"] is None
     assert continuous().rows["log_ratio"].tolist() == [2, 2]
+    assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
+    assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4
 
 
 def test_acceptance_by_place_and_on_the_grid():
@@ -145,7 +135,46 @@ def test_without_drafts_there_is_no_acceptance():
     assert np.isnan(continuous_cost.arrays(cell)["by_cell"]).all() and found["test_share"] is None
 
 
-def test_shares_of_time_are_of_an_image():
-    found = columns_of(continuous_cost.measure(continuous()))
-    assert found["seconds"] == 4 and found["head_share"] == 3 / 4 and found["target_head_seconds"] == 2
-    assert found["test_seconds"] == 0.5 and found["test_share"] == 0.5 / 4
+def drawn(shares, rows, length, seed=0):
+    """kept [rows, passes] of a decoder that accepts slot j with probability shares[j - 1] given the one before, up to
+    `length` tokens; the last pass is cut."""
+    rng, every = np.random.default_rng(seed), []
+    for _ in range(rows):
+        made = []
+        while sum(made) < length:
+            k = 1 + int(np.cumprod(rng.random(len(shares)) < np.array(shares)).sum())
+            made.append(min(k, length - sum(made)))
+        every.append(made)
+    wide = max(map(len, every))
+    return np.array([made + [0] * (wide - len(made)) for made in every], dtype=np.int16)
+
+
+def test_shares_given_are_shares_found():
+    shares = [0.9, 0.6, 0.3]
+    found = passes.by_slot(drawn(shares, 200, 150))
+    assert found == pytest.approx(shares, abs=0.03)
+    assert passes.by_slot(drawn(shares[::-1], 200, 150))[0] < 0.4  # the order of slots is seen
+
+
+def test_the_pass_that_the_picture_cuts_short_is_left_out():
+    kept = np.array([[3, 3, 1, 0], [3, 2, 0, 0]])
+    assert passes.inner(kept).tolist() == [3, 3, 3] and passes.by_slot(kept) == [1.0, 1.0]
+    assert passes.by_slot(np.ones((4, 9))) == [] == passes.by_slot(np.array([[5], [4]]))
+
+
+def test_figures_of_requests():
+    shard = SimpleNamespace(
+        kept=np.array([[2, 2, 1], [2, 1, 2]]), step=np.tile([1, 1, 2, 2, 3], (2, 1)), seconds=np.array([2.0, 2.0]),
+        single_seconds=np.array([0.5, np.nan]), first_seconds=np.array([0.25, 0.25]),
+        batch=np.array([2, 2]), at_once=np.array([2, 2]), nfe=np.array([3, 3]), passes=np.array([6, 6]),
+    )  # fmt: skip
+    shard.columns = vars(shard).copy()
+    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
+    assert found["acceptance_length"] == pytest.approx(10 / 6) and found["request_tokens_per_second"] == 2.5
+    assert found["request_tokens_per_second_single"] == 10 and found["first_token_seconds"] == 0.25
+    assert found["acceptance_by_slot"] == canonical([0.75])
+    forced = SimpleNamespace(shard=shard, forced=np.arange(5) == 0, groups=np.arange(2))
+    assert passes.measure_requests(forced)["request_tokens_per_second"].value == 2  # a forced token is no work
+    shard.at_once = np.array([1, 1])  # in the other's place when it was done: each waits for its own passes alone
+    found = columns_of(passes.measure_requests(SimpleNamespace(shard=shard, forced=None, groups=np.arange(2))))
+    assert found["request_tokens_per_second"] == 5

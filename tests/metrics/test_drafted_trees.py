@@ -43,13 +43,6 @@ def test_cosines_are_of_the_targets_features_by_distance(observed):
     assert cosines.shape == (3, 5) and alike.shape == (3, 3)
 
 
-def test_a_single_sequence_is_all_alike_and_several_are_not(observed):
-    target, alike, _ = observed
-    tokens = torch.zeros(3, 16, dtype=torch.long)
-    single, _ = drafted_trees.observe(target, tokens, {**TREE, "total": 1}, every=4, furthest=5)
-    assert (single == 1).all() and (alike.abs() <= 1).all() and (alike < 1).all()
-
-
 def test_figures_hold_every_tree_and_distance(observed):
     _, alike, cosines = observed
     similarity, staleness = drafted_trees.figures(alike.numpy(), cosines.numpy(), "m", 4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity.metrics.estimates import columns_of
-from parity.metrics.likelihood import likelihood, token_log_probabilities, top_probabilities
+from parity.metrics.likelihood import likelihood, token_log_probabilities
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import tabular as anysubset
 from parity.models.anysubset.protocol import infilling
@@ -43,28 +43,6 @@ def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():
     logp = np.array([[-1.0, -np.inf], [-1.0, np.nan]])
     found = columns_of(likelihood(logp, np.arange(2)))
     assert found["excluded"] == pytest.approx(1 / 3) and found["logp_mean"] == -1
-
-
-def test_the_spread_of_all_tokens_and_its_error():
-    """Of images that differ it is wider than within one."""
-    rng = np.random.default_rng(0)
-
-    def draw():
-        return rng.normal(-3, 1, (40, 64)) + rng.normal(0, 2, (40, 1))
-
-    logp = draw()
-    logp[:, 5] = np.nan
-    found = columns_of(likelihood(logp, np.arange(40)))
-    assert found["logp_sd_tokens"] == pytest.approx(np.nanstd(logp))
-    assert found["logp_sd"] < 1.1 < found["logp_sd_tokens"]
-    again = [np.nanstd(draw()) for _ in range(400)]
-    assert found["logp_sd_tokens_se"] == pytest.approx(np.std(again), rel=0.35)
-
-
-def test_top_1_is_the_largest_probability_of_each_place():
-    p = torch.tensor([[[0.2, 0.8], [0.5, 0.5], [1.0, 0.0]]], dtype=torch.float64)
-    found = top_probabilities(p, torch.tensor([-1, -1, 0]))
-    assert found[0, :2].tolist() == pytest.approx([0.8, 0.5]) and found[0, 2].isnan()
 
 
 def test_log_p_of_the_missing_part_is_that_of_the_enumerated_law():

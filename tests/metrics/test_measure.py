@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 import parity
 from parity.base.files import canonical, read_arrays, read_json, write_arrays, write_json
 from parity.decode.shard_io import write_shard
 from parity.experiment import code_digest, study
 from parity.inputs import tasks
-from parity.metrics import measure, reference
+from parity.metrics import measure, reference, speed
 from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
@@ -167,24 +166,14 @@ def test_files_of_other_rows_are_refused(measured, tmp_path):
         measure.run(changed)
 
 
-def test_reference_pictures_of_a_folder_are_as_many_as_asked_and_of_one_size(tmp_path):
-    for i, side in enumerate((8, 8, 16)):
-        Image.fromarray(np.full((side, side, 3), i, np.uint8)).save(tmp_path / f"{i}.png")
-    assert reference.folder(tmp_path, 2)[:, 0, 0, 0].tolist() == [0, 1]
-    with pytest.raises(ValueError, match="holds 3 pictures; allowed: at least 4"):
-        reference.folder(tmp_path, 4)
-    with pytest.raises(ValueError, match="pictures of 2 sizes"):
-        reference.folder(tmp_path, 3)
-
-
 TOY = '''"""The longest kept run."""
 
 KINDS = ("discrete",)
-MEASURES = {"longest": ("longest run", "tokens"DIRECTION)}
+MEASURES = {"longest": ("longest run", "tokens", "higher")}
 
 
 def rows(sample):
-    return {"longest": [int(kept.max()) for kept in sample.shard.kept]COUNT}
+    return {"longest": [int(kept.max()) for kept in sample.shard.kept]}
 
 
 def measure(sample):
@@ -194,45 +183,32 @@ def measure(sample):
 
 TOY_RUN = """
 import argparse, pathlib
-from parity.base.command import one_line
 from parity.metrics import measure
 files = {{name: pathlib.Path(path) for name, path in {}.items()}}
-shards = [files["cell"] / "0.npz"]
-one_line(lambda: measure.run(argparse.Namespace(kind="discrete", device="cpu", shards=shards, **files)))
+measure.run(argparse.Namespace(kind="discrete", device="cpu", shards=[files["cell"] / "0.npz"], **files))
 """
 
 
-@pytest.mark.parametrize(
-    ("direction", "count", "message"),
-    [
-        (', "higher"', "", ""),
-        ("", "", "error: src/parity/metrics/toy.py: MEASURES['longest'] = ('longest run', 'tokens'): no direction;"),
-        (', "higher"', "[:2]", "toy.py: 2 values of longest; needed: 12, one a row"),
-    ],
-)
-def test_a_metric_is_one_file(tmp_path, direction, count, message):
-    """A file beside the others is measured by the command, in figures and records; one that declares too little, or has
-    not a value for each row, is one line that names it. The model has no picture network: there is no quality."""
+def test_a_metric_is_one_file(tmp_path):
+    """A file beside the others is measured by the command, in figures and records. The model has no picture network:
+    there is no quality."""
     home = Path(parity.__path__[0])
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(home, tmp_path / "src" / "parity", copy_function=os.symlink, ignore=skip)
-    toy = TOY.replace("DIRECTION", direction).replace("COUNT", count)
-    (tmp_path / "src/parity/metrics/toy.py").write_text(toy)
+    (tmp_path / "src/parity/metrics/toy.py").write_text(TOY)
     columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
     a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
     names = ("cell", "checkpoint", "out", "features", "records")
     program = TOY_RUN.format({name: str(getattr(a, name)) for name in names})
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"},
-        capture_output=True,
-        text=True,
-    )
-    if message:
-        assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
-        return
-    assert done.returncode == 0, done.stderr
+    path = f"{tmp_path / 'src'}:{code_digest.STATISTICS}"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=True)
     found = read_json(a.out)
     assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
     assert pd.read_parquet(a.records)["longest"].tolist() == [3] * N
+
+
+def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch):
+    monkeypatch.setattr(speed, "rows", lambda sample: {"x": [1, 2]})
+    with pytest.raises(ValueError, match=r"speed.py: 2 values of x; needed: 12, one a row"):
+        measure.run(measured[2])

@@ -16,7 +16,7 @@ from torch_fidelity.metric_prc import prc_features_to_metric
 from parity.metrics import caption_scores, fid, manifold, recognition
 from parity.metrics.estimates import columns_of
 from parity.metrics.fid import fid_and_error, frechet, reference_half
-from parity.metrics.manifold import kid_and_error, precision_recall, precision_recall_errors
+from parity.metrics.manifold import kid_and_error, precision_recall
 
 
 def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -47,11 +47,6 @@ def test_frechet_of_a_set_with_itself_is_zero_also_where_the_covariance_is_singu
     assert frechet(x, reference_half(x)) == pytest.approx(0, abs=1e-6)
 
 
-def test_frechet_of_a_shift_is_its_square():
-    x = gaussian(50, 8, 0)
-    assert frechet(x + 0.5, reference_half(x)) == pytest.approx(8 * 0.25, abs=1e-8)
-
-
 def test_fid_error_is_near_the_spread_over_seeds():
     """Twice either way; the measured ratio is 1.1 to 1.2 (estimates.half_jackknife)."""
     y = reference_half(gaussian(200, 32, 99))
@@ -71,37 +66,12 @@ def test_kid_is_that_of_torch_fidelity():
     assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
 
 
-def test_kid_is_zero_on_average_for_one_law_and_not_for_two():
-    same = [kid_and_error(gaussian(64, 8, s), gaussian(64, 8, s + 100), subsets=30)[0] for s in range(20)]
-    assert abs(np.mean(same)) < 3 * np.std(same) / np.sqrt(20) + 1e-12
-    value, error = kid_and_error(gaussian(64, 8, 0, shift=1), gaussian(64, 8, 1), subsets=30)
-    assert value > 5 * error > 0
-
-
 @pytest.mark.parametrize("scale", [0.05, 0.7, 1.3])
 def test_precision_and_recall_are_those_of_torch_fidelity(scale):
     x, y = gaussian(60, 4, 1, scale=scale), gaussian(80, 4, 0)
     given = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
     theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **given)
     assert precision_recall(x, y) == (theirs["precision"], theirs["recall"])
-
-
-def test_precision_is_of_the_generated_and_recall_of_the_reference():
-    """Generated images inside the middle of the reference: all precise, little covered. With the sides swapped: the
-    other way round."""
-    wide, narrow = gaussian(200, 2, 0), gaussian(200, 2, 1, scale=0.05)
-    precision, recall = precision_recall(narrow, wide)
-    assert precision == 1 and recall < 0.2
-    assert precision_recall(wide, narrow) == (recall, precision)
-
-
-def test_precision_and_recall_errors_are_near_the_spread_over_seeds():
-    y = gaussian(150, 16, 99)
-    values = np.std([precision_recall(gaussian(64, 16, s, scale=1.3), y) for s in range(80)], 0)
-    errors = np.mean(
-        [precision_recall_errors(gaussian(64, 16, s, scale=1.3), y, np.arange(64), count=60) for s in range(5)], 0
-    )
-    assert (errors / values > 0.5).all() and (errors / values < 2).all()
 
 
 @pytest.mark.parametrize("call", [kid_and_error, precision_recall])

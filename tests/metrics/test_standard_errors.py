@@ -1,10 +1,13 @@
 """Errors of figures: known values, what counts as independent, intervals that cover; t-tests that see a difference."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from parity.base.errors import ParityError
 from parity.metrics import estimates
-from parity.metrics.estimates import columns_of, compare
+from parity.metrics.estimates import compare
+from parity.metrics.tables import read_table, write_table
 
 
 def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
@@ -15,13 +18,6 @@ def test_error_of_a_mean_is_sd_over_root_n_and_counts_prompts_not_images():
     assert estimates.mean_and_error(x.repeat(4), np.arange(50).repeat(4))[1] == pytest.approx(error)
     assert estimates.mean_error(x.repeat(4))[1] < 0.6 * error  # as if they were independent
     assert np.isnan(estimates.mean_and_error(x, np.zeros(50, dtype=int))[1])
-
-
-def test_rows_without_a_value_are_left_out_and_too_few_have_no_error():
-    assert columns_of(estimates.means(x=np.array([1.0, np.nan, 3.0]))) == {"x": 2.0, "x_se": pytest.approx(1.0)}
-    assert [estimates.flat(v) for v in estimates.mean_error(np.array([5]))] == [5.0, None]
-    assert [estimates.flat(v) for v in estimates.mean_error(np.array([np.nan]))] == [None, None]
-    assert estimates.flat(np.int64(3)) == 3 and isinstance(estimates.flat(np.int64(3)), int)
 
 
 def test_error_of_a_ratio_is_near_its_spread():
@@ -47,12 +43,6 @@ def test_bootstrap_interval_covers():
     assert hits >= 170
 
 
-def test_half_jackknife_of_a_mean_is_its_standard_error():
-    x = np.random.default_rng(0).standard_normal(61)
-    error = estimates.half_jackknife(lambda rows: x[rows].mean(), np.arange(61), count=4000)
-    assert error[0] == pytest.approx(x.std(ddof=1) / np.sqrt(61), rel=0.05)
-
-
 def test_t_tests_see_a_difference_and_bear_constants():
     rng = np.random.default_rng(0)
     a = rng.normal(size=200)
@@ -64,3 +54,38 @@ def test_t_tests_see_a_difference_and_bear_constants():
     same = np.full(5, 3.0)
     assert compare(same, same) == {"difference": 0.0, "p_welch": 1.0, "p_paired": 1.0}
     assert compare(same, same + 1)["p_welch"] == 0.0
+
+
+COLUMNS = {
+    "id": np.array(["a", "b", "c"]),
+    "caption": np.array(["é", "", "x y"]),
+    "nfe": np.arange(3),
+    "clip": np.array([0.5, np.nan, 1.0], dtype=np.float32),
+    "step": [[1, 2], [], [3]],
+}
+
+
+def test_a_table_is_what_was_written_and_anybody_can_read_it(tmp_path):
+    write_table(tmp_path / "t.parquet", COLUMNS)
+    found = read_table(tmp_path / "t.parquet")
+    assert found.equals(pd.read_parquet(tmp_path / "t.parquet")) and found["nfe"].tolist() == [0, 1, 2]
+    assert [list(s) for s in found["step"]] == COLUMNS["step"]
+    pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "theirs.parquet")
+    assert read_table(tmp_path / "theirs.parquet")["x"].tolist() == [1]
+    with pytest.raises(FileNotFoundError):
+        read_table(tmp_path / "gone.parquet")
+
+
+def test_a_changed_bit_of_a_value_and_a_cut_are_one_line(tmp_path):
+    write_table(tmp_path / "t.parquet", {"x": np.random.default_rng(0).random(1000)})
+    data = (tmp_path / "t.parquet").read_bytes()
+    for bit in np.linspace(8 * 200, 8 * (len(data) - 1000), 20).astype(int):
+        (tmp_path / "t.parquet").write_bytes(
+            data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+        )
+        with pytest.raises(ParityError, match=r"t\.parquet: damaged"):
+            read_table(tmp_path / "t.parquet")
+    for cut in (b"", data[:-9], data[:40]):
+        (tmp_path / "t.parquet").write_bytes(cut)
+        with pytest.raises(ParityError, match=r"t\.parquet: damaged"):
+            read_table(tmp_path / "t.parquet")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from parity.inputs.tasks import Task
 from parity.metrics import accuracy, sandbox, text_likelihood, text_quality
 from parity.metrics.estimates import columns_of
 
@@ -62,7 +61,6 @@ def test_figures_are_means_of_the_columns():
 
 def test_entropy_is_of_a_rows_own_words():
     assert text_quality.entropy(np.array([1, 1, 2, 2, 3, 3, 4, 4])) == pytest.approx(2.0)
-    assert text_quality.entropy(np.array([5, 5, 5])) == 0
     assert text_quality.rows(text())["entropy"][1] == pytest.approx(np.log2(7))  # what lies past its end does not count
 
 
@@ -117,18 +115,3 @@ def test_a_choice_is_of_the_likeliest_end_per_token():
     given = laws(([0.5, 0.5], both), ([0.4, 0.4], both), ([0.5, 0.5], both), ([0.3, 0.9], [True, False]))
     extra = [(0, True, False), (0, False, False), (1, True, True), (1, False, True)]
     assert accuracy.choice(given, extra) == [(True, False), (True, True)]
-
-
-def test_laws_of_a_task_come_in_batches():
-    class Even:
-        def laws(self, tokens, order, begin, ranks, seen):
-            return torch.full((*ranks.shape, 4), 0.25)
-
-    n = accuracy.BATCH + 5
-    known = np.array([[True, True, False]] * n)
-    task = Task([str(i) for i in range(n)], np.ones((n, 3), int), known, np.full(n, 3))
-    words = SimpleNamespace(mask=3, vocab=4)
-    loaded = SimpleNamespace(subset=lambda cache: Even(), words=words, device="cpu")
-    parts = list(accuracy.laws(task, loaded))
-    assert [len(own) for _, own, _ in parts] == [accuracy.BATCH, 5]
-    assert all((own == 1).all() and inside.all() and own.shape[1] == 1 for _, own, inside in parts)
