@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from parity.metrics.estimates import columns_of
-from parity.metrics.likelihood import likelihood, token_log_probabilities
+from parity.metrics.likelihood import likelihood, log_probabilities, teacher_forced_logits
 from parity.metrics.text_likelihood import joint_laws, log_probability
 from parity.models.anysubset import tabular as anysubset
 from parity.models.anysubset.protocol import infilling
 from parity.models.discrete.tabular import TabularModel, joint, random_table
+
+
+def of_tokens(model, tokens):
+    return log_probabilities(teacher_forced_logits(model, tokens), tokens, model.forced)
 
 
 def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
@@ -19,7 +23,7 @@ def test_perplexity_of_a_tabular_model_is_that_of_its_enumerated_joint():
     table = random_table(V, L, torch.Generator().manual_seed(1))
     law = joint(TabularModel(table, L, V**L), V, L)
     sequences = torch.cartesian_prod(*[torch.arange(V)] * L)
-    logp = token_log_probabilities(TabularModel(table, L, V**L), sequences)
+    logp = of_tokens(TabularModel(table, L, V**L), sequences)
     assert torch.allclose(logp.sum(1).exp(), law, atol=1e-12)
     drawn = torch.multinomial(law, 20_000, replacement=True, generator=torch.Generator().manual_seed(2))
     found = columns_of(likelihood(logp[drawn].numpy(), np.arange(20_000)))
@@ -32,11 +36,11 @@ def test_forced_positions_have_no_likelihood():
     V, L = 3, 4
     forced = torch.tensor([-1, 2, -1, -1])
     model = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, 2, forced=forced)
-    logp = token_log_probabilities(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
+    logp = of_tokens(model, torch.tensor([[0, 2, 1, 1], [1, 2, 0, 0]])).numpy()
     assert np.isnan(logp[:, 1]).all() and np.isfinite(logp[:, [0, 2, 3]]).all()
     assert columns_of(likelihood(logp, np.arange(2)))["logp_mean"] == pytest.approx(np.nanmean(logp))
     with pytest.raises(ValueError, match="tokens: 3 positions; allowed: 4"):
-        token_log_probabilities(model, torch.zeros(2, 3))
+        of_tokens(model, torch.zeros(2, 3))
 
 
 def test_excluded_tokens_are_counted_and_do_not_make_figures_infinite():

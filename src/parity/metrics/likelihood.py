@@ -50,11 +50,6 @@ def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
     return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
 
 
-def token_log_probabilities(model: TokenModel, tokens: Tensor, start: Tensor | None = None) -> Tensor:
-    """Log-probability of each of tokens [B, L] given those before it, float64 [B, L]."""
-    return log_probabilities(teacher_forced_logits(model, tokens, start), tokens, model.forced)
-
-
 def inside(logp: np.ndarray) -> np.ndarray:
     """logp [n, L] with NaN for tokens that the law excludes (-inf; only a lossy decoder emits them)."""
     return np.where(np.isneginf(logp), np.nan, logp)
