@@ -19,9 +19,9 @@ torch.set_num_threads(1)
 LONG = [
     f"tests/{name}.py"
     for name in (
-        "workflow/test_stale", "workflow/test_workflow", "workflow/test_tables", "workflow/test_five_steps",
-        "workflow/test_one_place", "workflow/test_elsewhere", "training/test_recipes", "equality/test_statistics",
-        "equality/test_long", "report/test_page", "models/test_stand_ins",
+        "workflow/test_interruptions", "workflow/test_stale", "workflow/test_five_steps", "workflow/test_families",
+        "workflow/test_workflow", "workflow/test_one_place", "workflow/test_elsewhere", "training/test_recipes",
+        "equality/test_statistics", "equality/test_long", "report/test_page", "models/test_stand_ins",
     )
 ] + ["certify/tests/test_transformers.py"]  # fmt: skip
 

@@ -14,8 +14,7 @@ import pytest
 
 from parity.decode.shard_io import read_shard
 from tests.report.test_page import parts
-from tests.workflow.conftest import TINY, copied
-from tests.workflow.test_workflow import executed
+from tests.workflow.conftest import TINY, copied, executed
 
 ONE = TINY.replace("limit: 4, shards: 2", "limit: 4, shards: 1").replace("    sjd: [{window: 16}]\n", "")
 ONE = ONE.replace("  prompts:", "  reference_images: 64\n  prompts:")

@@ -11,11 +11,11 @@ import time
 import pandas as pd
 import pytest
 
+from parity.decode.shard_io import read_shard
 from tests.cluster import one_machine
 from tests.cluster.test_s3 import untimed
 from tests.report.test_page import parts
 from tests.workflow.conftest import copied
-from tests.workflow.test_workflow import tokens
 
 ONE_MACHINE = ["--cores", "2", "--resources", "gpu=0"]
 CLUSTER = ["--profile", "profiles/slurm", "--slurm-no-account", "--slurm-status-command", "squeue"]
@@ -45,6 +45,11 @@ def begun(project, *arguments):
     environment = dict(os.environ) | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}
     log = (project / "run.log").open("a")
     return subprocess.Popen(command, cwd=project, env=environment, stdout=log, stderr=log)
+
+
+def tokens(project):
+    files = sorted((project / "results/cells").rglob("shards/*.npz"))
+    return {str(f.relative_to(project)): read_shard(f).tokens for f in files}
 
 
 def decoding():

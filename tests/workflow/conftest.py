@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,12 @@ def jobs(run):
             found.add((rule, words[1].rstrip(",")))
             rule = ""
     return found
+
+
+def executed(run):
+    """Jobs that a run finished."""
+    assert run.returncode == 0, run.stderr
+    return len(re.findall(r"^\[ *\d+/\d+\] ", run.stderr, re.MULTILINE))
 
 
 STUB = '''"""Every command of the package leaves empty files where its results would be, and ends."""

@@ -7,7 +7,7 @@ import sys
 
 import yaml
 
-from tests.workflow.conftest import ROOT, TINY, jobs
+from tests.workflow.conftest import ROOT, TINY
 
 MODULE = """
 configfile: "config.yaml"
@@ -53,8 +53,6 @@ def test_from_another_folder(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     arguments = ["-s", str(ROOT / "Snakefile"), "--directory", str(elsewhere)]
-    planned = jobs(snakemake(tmp_path, *arguments, "-n"))
-    assert ("report", "results/default/report.html") in planned
     done = snakemake(tmp_path, *arguments, "--until", "shard_prompts")
     assert done.returncode == 0, done.stderr
     assert list((elsewhere / "results/inputs").rglob("*.json")) and not (tmp_path / "results").exists()

@@ -1,5 +1,7 @@
 """An experiment on stand-ins of the published families is planned from their entries alone."""
 
+import json
+
 import pytest
 import yaml
 
@@ -31,15 +33,15 @@ def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, mo
     assert "report" in {rule for rule, _ in planned}
 
 
-def test_a_window_longer_than_a_family_s_pictures_is_refused(project, snakemake, models):
-    few = {"prompts": {"file": "prompts/scenes.txt", "limit": 2}, "methods": {"ar": [{}], "sjd": [{"window": 38}]}}
-    config = {
-        "experiment": "families",
-        "text": None,
-        "continuous": None,
-        "models": {"anole": models["anole"]},
-        "image": few,
-    }
-    (project / "families.yaml").write_text(yaml.safe_dump(config))
-    refused = snakemake("-n", config="families.yaml")
-    assert refused.returncode and "window = 38: allowed: at most 37" in refused.stdout + refused.stderr
+LESS = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina: null}")  # the rest takes as long again
+
+
+@pytest.mark.slow
+def test_a_table_of_a_paper_runs_on_stand_ins(snakemake, project):
+    """README's command, up to what networks judge."""
+    config = "workflow/experiments/sjd-table1.yaml"
+    done = snakemake("--until", "measure_discrete", "--config", "stand_in=true", *LESS, config=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(f.read_text()) for f in (project / "results/cells/discrete/anole").rglob("metrics.json")]
+    assert len(found) == 3 and all(-1 <= m["clip_score"] <= 1 for m in found), "judged by the stand-in of its CLIP"
+    assert min(m["nfe"] for m in found) < max(m["nfe"] for m in found)

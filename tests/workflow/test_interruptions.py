@@ -1,5 +1,6 @@
-"""Interruptions that users meet: a killed run, a damaged file. The next run continues, or says in one line
-which file to delete; its tokens are those of a run that nobody disturbed."""
+"""Interruptions that users meet: a killed run, a damaged file. The next run continues, or says in one line which file
+to delete; its tokens are those of a run that nobody disturbed. All of it in odd surroundings: names with every
+metacharacter, no home, the C locale, files that only the user may read."""
 
 import os
 import signal
@@ -10,81 +11,113 @@ import time
 import numpy as np
 import pytest
 
+from parity.base import machine
+from parity.base.errors import ConfigError, ParityError
 from parity.decode.shard_io import read_shard
-from tests.workflow.conftest import TINY, copied
+from parity.experiment import checks
+from tests.workflow.conftest import ROOT, copied, executed
 
-COMMAND = (sys.executable, "-m", "snakemake", "--cores", "2", "--resources", "gpu=0", "--configfile", "two.yaml")
-GOAL = ("--until", "decode")
+ODD = 'it\'s a "clone" $(HOME) `x` *?[a-b];&|<>#!~% \\ ünïcödé 名前'
+TWO = """
+experiment: odd
+models: {scenes: {family: llamagen, grid: 8}}
+image:
+  prompts: {file: FILE, limit: 4, shards: 2}
+  methods: {ar: [{}]}
+""".replace("FILE", "'prompts/" + ODD.replace("'", "''") + ".txt'")
 
 
-def begin(folder):
+class Place:
     """A copy of the project with an experiment of plain decoding alone: two cells of two shards."""
-    project = copied(folder)
-    (project / "two.yaml").write_text(TINY.replace("    sjd: [{window: 16}]\n", ""))
-    return project
 
+    def __init__(self, folder):
+        self.project = copied(folder / ODD)
+        captions = (ROOT / "prompts/scenes.txt").read_text().splitlines()[:4]
+        (self.project / "prompts" / f"{ODD}.txt").write_text("\n".join(captions))
+        (self.project / f"{ODD}.yaml").write_text(TWO)
+        (self.project / "one.yaml").write_text(TWO.replace("shards: 2", "shards: 1"))
+        kept = {k: v for k, v in os.environ.items() if k not in ("LANG", "LC_ALL", "LC_CTYPE", "PYTHONPATH")}
+        self.environment = kept | {"LC_ALL": "C", "HOME": str(folder / "no home")}
 
-def run(project):
-    return subprocess.run([*COMMAND, *GOAL], cwd=project, capture_output=True, text=True, timeout=500)
+    def begin(self, *goals, config=f"{ODD}.yaml"):
+        command = [sys.executable, "-m", "snakemake", *goals, "--cores", "2", "--resources", "gpu=0"]
+        given = {"cwd": self.project, "env": self.environment, "umask": 0o077, "start_new_session": True}
+        command += ["--configfile", config]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **given)
 
+    def run(self, *goals, **given):
+        process = self.begin(*(goals or ("--until", "decode")), **given)
+        said = process.communicate(timeout=500)[1].decode(errors="replace")
+        assert "Traceback" not in said, said
+        return subprocess.CompletedProcess([], process.returncode, "", said)
 
-def shards(project):
-    return sorted((project / "results/cells").rglob("shards/*.npz"))
+    def store(self):
+        return {file.name: file.stat().st_ino for file in (self.project / "results/store").glob("[!.]*.npz")}
 
+    def tokens(self, shards):
+        """By cell the tokens of its shards, one behind the other."""
+        cells = {f.parents[1] for f in self.shards() if f.name.endswith(f"-of-{shards}.npz")}
+        assert len(cells) == 2
+        return [
+            np.concatenate([read_shard(c / f"shards/{k}-of-{shards}.npz").tokens for k in range(shards)])
+            for c in sorted(cells)
+        ]
 
-def tokens(project):
-    return {str(file.relative_to(project)): read_shard(file).tokens for file in shards(project)}
+    def shards(self):
+        return sorted((self.project / "results/cells").rglob("shards/*.npz"))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """A finished run."""
-    project = begin(tmp_path_factory.mktemp("undisturbed"))
-    done = run(project)
-    assert done.returncode == 0 and len(shards(project)) == 4, done.stdout + done.stderr
-    return project
-
-
-def same(project, other):
-    found, expected = tokens(project), tokens(other)
-    return found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in expected)
+def place(tmp_path_factory):
+    """What a run has left that was killed with all its jobs once the first shard was there."""
+    place = Place(tmp_path_factory.mktemp("place"))
+    process = place.begin("--until", "decode")
+    while process.poll() is None and not place.store():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return place
 
 
 @pytest.mark.slow
-def test_a_killed_run_continues_by_the_same_command(undisturbed, tmp_path):
-    """Snakemake and its jobs are killed once the first shard is there: no lock is left, no shard is decoded twice."""
-    project = begin(tmp_path)
-    process = subprocess.Popen([*COMMAND, *GOAL], cwd=project, start_new_session=True, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list((project / "results/store").glob("[!.]*.npz")):
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = {file.name: file.stat().st_ino for file in (project / "results/store").glob("[!.]*.npz")}
-    assert kept and len(shards(project)) < 4
-    done = run(project)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert same(project, undisturbed)
-    assert all((project / "results/store" / name).stat().st_ino == number for name, number in kept.items())
+def test_a_killed_run_continues_by_the_same_command(place):
+    """No lock is left, no shard is decoded twice, the tokens are those of one shard that nobody disturbed; and then
+    nothing is left to be done."""
+    kept = place.store()
+    assert kept and len(place.shards()) < 4
+    assert executed(place.run()) > 0
+    assert kept.items() <= place.store().items()
+    assert executed(place.run()) == 0
+    assert executed(place.run(config="one.yaml")) > 0 and place.store().keys() > kept.keys()
+    for two, one in zip(place.tokens(2), place.tokens(1), strict=True):
+        assert np.array_equal(two, one)
+    for file in (*(place.project / "results").rglob("*"), *(place.project / "logs").rglob("*")):
+        if file.is_file() and ".snakemake" not in file.parts:
+            assert file.stat().st_mode & 0o077 == 0, file
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: flip(data)], ids=["cut", "flip"])
-def test_a_damaged_shard_is_one_line_that_says_what_to_delete(undisturbed, tmp_path, damage):
-    project = begin(tmp_path)
-    subprocess.run(["cp", "-a", f"{undisturbed}/results", f"{undisturbed}/.snakemake", project], check=True)
-    shard = shards(project)[0]
-    data = shard.read_bytes()
+@pytest.mark.slow
+def test_a_damaged_shard_is_one_line_that_says_what_to_delete(place):
+    place.run()
+    before = place.tokens(2)
+    shard = next(f for f in place.shards() if f.name == "0-of-2.npz")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
     shard.unlink()  # the store holds the same file
-    shard.write_bytes(damage(data))
-    wanted = str(shard.parents[1].relative_to(project) / "metrics.json")
-    command = [*COMMAND[:3], wanted, *COMMAND[3:]]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
-    assert done.returncode != 0 and "Traceback" not in done.stderr, done.stderr
-    assert f"{shard.relative_to(project)}: damaged" in done.stderr and "delete it and run again" in done.stderr
+    shard.write_bytes(data)
+    done = place.run(str(shard.parents[1].relative_to(place.project) / "metrics.json"))
+    assert done.returncode != 0
+    assert f"{shard.relative_to(place.project)}: damaged" in done.stderr and "delete it and run again" in done.stderr
     shard.unlink()
-    assert run(project).returncode == 0
-    assert same(project, undisturbed)
+    executed(place.run())
+    assert all(np.array_equal(a, b) for a, b in zip(place.tokens(2), before, strict=True))
 
 
-def flip(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+def test_braces_are_refused_in_one_line(tmp_path):
+    """They are Snakemake's wildcards, in the name of a file and of the clone's folder."""
+    with pytest.raises(ParityError, match=r"a folder without \{ and \}") as error:
+        machine.check_place(tmp_path / "{of}")
+    assert "\n" not in str(error.value)
+    machine.check_place(tmp_path / ODD)
+    with pytest.raises(ConfigError, match=r"prompts.file.*without \{ and \}"):
+        checks.load({"image": {"prompts": {"file": "prompts/{of}.txt"}, "methods": {"ar": [{}]}}})

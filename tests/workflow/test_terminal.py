@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
-from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
 from parity.base import command
 from snakemake_logger_plugin_parity import LogHandler, LogHandlerSettings
-from snakemake_logger_plugin_parity.run import Run, clock
+from snakemake_logger_plugin_parity.run import Run
 
 SAID = SimpleNamespace(
     dryrun=False, printshellcmds=False, nocolor=True, quiet=None, debug_dag=False, verbose=False,
@@ -29,37 +28,38 @@ def record(event=None, level=logging.INFO, text="", **more):
     return made
 
 
-def job(number, log, **more):
+def job(number, log):
     given = {
         "rule_name": "decode",
         "rule_msg": f"decode m/sjd-{number}, part 0 of 1",
         "log": [str(log)],
         "output": ["x"],
     }
-    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, **given, **more)
+    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, **given)
 
 
-def told(run, tmp_path, end=True):
-    """Two jobs, one of which fails; and what only Snakemake wants to know."""
-    log = tmp_path / "0.log"
-    run(record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"))
-    run(record(text="Building DAG of jobs..."))
-    run(record(level=logging.ERROR, text="Failed to setup log file: [Errno 30] Read-only file system: 'x'"))
-    run(record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"))
-    run(job(1, log))
-    run(job(2, log))
-    run(record(LogEvent.SHELLCMD, shellcmd="python -m parity.decode"))
-    run(record(LogEvent.JOB_FINISHED, job_id=1))
-    log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
-    run(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=2, rule_name="decode", log=[str(log)]))
-    run(record(text="Report: /somewhere/report.html", result=True))
-    run(record(text="Complete log(s): /somewhere/log"))
+def failed(number, log):
+    return record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)])
 
 
 def lines_of(stream, tmp_path, live=False):
-    run = Run(stream, live, logging.StreamHandler(stream))
-    handler = SimpleNamespace(run=run, plain=None)
-    told(lambda one: LogHandler.emit(handler, one), tmp_path)
+    """Two jobs, one of which fails; and what only Snakemake wants to know."""
+    run, log = Run(stream, live, logging.StreamHandler(stream)), tmp_path / "0.log"
+    log.write_text("a line before\nerror: image.methods.sjd: no\ncost: 1 CPU-seconds, 2 MiB\n")
+    for one in (
+        record(LogEvent.WORKFLOW_STARTED, text="Workflow has started!"),
+        record(text="Building DAG of jobs..."),
+        record(level=logging.ERROR, text="Failed to setup log file: [Errno 30] Read-only file system: 'x'"),
+        record(LogEvent.RUN_INFO, stats={"decode": 2, "all": 1, "total": 3}, text="Job stats"),
+        job(1, log),
+        job(2, log),
+        record(LogEvent.SHELLCMD, shellcmd="python -m parity.decode"),
+        record(LogEvent.JOB_FINISHED, job_id=1),
+        failed(2, log),
+        record(text="Report: /somewhere/report.html", result=True),
+        record(text="Complete log(s): /somewhere/log"),
+    ):
+        LogHandler.emit(SimpleNamespace(run=run, plain=None), one)
     run.end()
     run.end()  # Snakemake closes its handlers twice
     return stream.getvalue().splitlines()
@@ -77,15 +77,6 @@ def test_not_a_terminal_one_line_a_finished_job_and_the_result_last(tmp_path):
         "Report: /somewhere/report.html",
     ]
     assert said[-2].startswith("1 of 3 jobs in 0 s, 1 failed")
-
-
-def test_a_crash_shows_the_end_of_its_log(tmp_path):
-    run = Run(io.StringIO(), False, logging.NullHandler())
-    log = tmp_path / "0.log"
-    log.write_text("".join(f"line {i}\n" for i in range(40)) + "ValueError: no\n")
-    run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=2, rule_name="decode", log=[str(log)]))
-    said = run.stream.getvalue()
-    assert "FAILED decode\n  ValueError: no\n" in said and "line 39" in said and "line 3\n" not in said
 
 
 def test_a_terminal_has_a_line_that_moves_with_the_progress_of_a_job(tmp_path):
@@ -120,22 +111,12 @@ def test_a_job_says_how_far_it_is_beside_its_log_and_clears_up(tmp_path, monkeyp
     command.beside_log.cache_clear()
 
 
-@pytest.mark.parametrize(("style", "quiet"), [("plain", None), ("auto", {"rules"})])
-def test_plain_is_what_snakemake_prints(style, quiet):
-    said = SimpleNamespace(**{**vars(SAID), "quiet": quiet})
-    assert LogHandler(said, LogHandlerSettings(style=style)).run is None
-    assert LogHandler(SimpleNamespace(**{**vars(SAID), "dryrun": True}), LogHandlerSettings()).run is None
+def test_plain_is_what_snakemake_prints():
+    for style, said in (("plain", {}), ("auto", {"quiet": {"rules"}}), ("auto", {"dryrun": True})):
+        assert LogHandler(SimpleNamespace(**vars(SAID) | said), LogHandlerSettings(style=style)).run is None
     assert LogHandler(SAID, LogHandlerSettings()).run is not None
     with pytest.raises(ValueError, match="allowed: auto, live, lines, plain"):
         LogHandler(SAID, LogHandlerSettings(style="pretty"))
-
-
-def test_snakemake_finds_it():
-    assert "parity" in LoggerPluginRegistry().plugins
-
-
-def test_times_read_as_times():
-    assert [clock(s) for s in (4.2, 187, 3723)] == ["4 s", "3:07", "1:02:03"]
 
 
 def test_a_run_that_is_stopped_is_one_line(tmp_path):
@@ -146,7 +127,7 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path):
         log.write_text(f"Traceback (most recent call last):\n  File x\n{last}\n")
         run.take(job(number, log))
         run.take(record(level=logging.ERROR, text="RuleException:\nCalledProcessError in file x: a command"))
-        run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="decode", log=[str(log)]))
+        run.take(failed(number, log))
     run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
     run.end()
     assert stream.getvalue().splitlines()[1:] == ["stopped; the same command continues"]
@@ -156,10 +137,10 @@ def test_a_job_that_is_tried_again_counts_once(tmp_path):
     stream, log = io.StringIO(), tmp_path / "0.log"
     run = Run(stream, False, logging.StreamHandler(stream))
     log.write_text("error: no such file\n")
-    run.take(record(LogEvent.RUN_INFO, stats={"checkpoint": 2, "total": 2}))
+    run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
     for number in (1, 1, 1, 2):
         run.take(job(number, log))
-        run.take(record(LogEvent.JOB_ERROR, logging.ERROR, jobid=number, rule_name="checkpoint", log=[str(log)]))
+        run.take(failed(number, log))
     run.take(job(2, log))
     run.take(record(LogEvent.JOB_FINISHED, job_id=2))
     run.end()
