@@ -12,9 +12,8 @@ from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, shared_sections, verdicts
 from parity.report.blocks import ABSENT
-from parity.report.collect import EFFECTS, MARGINS, SHARES, Files, effect_of_interest, too_few, too_few_of
+from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
 from parity.report.tables import measured
-from tests.report import made
 
 ROW = {
     "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
@@ -80,22 +79,6 @@ def test_a_run_that_accepted_no_draft_is_inconclusive():
     alone = [run("discrete", "ar"), run("anysubset", "sequential"), run("continuous", "mar", accepted_drafts=None)]
     for row in [*drafted, *alone]:
         assert found(certified, row)["value"] == certified
-
-
-def test_tests_that_accepted_no_draft_certify_nothing(tmp_path):
-    """In the exact layer as in the long one, of any kind of decoder."""
-    settings = made.folder(tmp_path)
-    for kind, method in (("continuous", "cspd"), ("discrete", "sjd"), ("anysubset", "assd")):
-        files = Files(settings, [kind], tmp_path)
-        for layer in ("exact", "long"):
-            tested = [t for t in files.find_tests(kind) if t.cell.spec["method"] == method]
-            for r in (r for t in tested for r in t.said["rows"] if r["layer"] == layer):
-                r["accepted_drafts"] = 0
-            keys = {t.cell.key for t in tested}
-            _, judged, _ = verdicts.judge(settings, tested, dict.fromkeys(keys, "it"), dict.fromkeys(keys, 64))
-            of_layer = [v for v in judged if layer in v["p_decoders"]]
-            assert of_layer and all(v["value"].kind == "inconclusive" and layer in v["note"] for v in of_layer)
-            assert all(v["value"].kind != "inconclusive" for v in judged if v not in of_layer)
 
 
 USUAL = EqualitySpec()
