@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from parity_certify import certify_command, read_law, write_law
+from parity_certify import __main__, certify_command, read_law, write_law
 from parity_certify.errors import ParityError
 from parity_certify.law_file import random_law
 
@@ -57,11 +56,6 @@ def test_an_engine_without_counts_is_certified(tmp_path):
     assert found.verdict.kind == "certified" and found.beside["drafted"] is None
 
 
-def test_an_engine_that_accepts_nothing_is_inconclusive(tmp_path):
-    own = command(tmp_path / "engine.py", "answer |= {'drafted': 9, 'accepted': 0}")
-    assert certify_command(own, coin(), margin=0.1, **QUIET).verdict.kind == "inconclusive"
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -71,8 +65,6 @@ def test_an_engine_that_accepts_nothing_is_inconclusive(tmp_path):
         ("answer['id'] = 7", "request 0: line .*allowed: an object with the request's id"),
         ("answer = {'id': 0, 'error': 'no such prompt'}", "the engine's error: no such prompt"),
         ("answer['tokens'][3][1] = 9", "row 3, position 1: token 9; allowed: 0 to 1; line '{"),
-        ("answer['tokens'][3] = [0]", "row 3: 1 tokens and no end token; allowed: 2; line '{"),
-        ("answer['tokens'][3] = [0.0, 1.0]", "row 3: .*float64; allowed: 2 token numbers; line '{"),
         ("answer['tokens'].pop()", "499 sequences for 500 prompts; allowed: one each; line '{"),
         ("answer['drafted'] = 'many'", "drafted and accepted, integers"),
     ],
@@ -103,9 +95,7 @@ def test_a_law_file_loses_nothing(tmp_path):
     [
         (lambda t: t.replace("parity-law", "law"), "format: allowed: 'parity-law', version 1"),
         (lambda t: t.replace('"vocab": 4', '"vocab": 5'), r"target: allowed: levels of \[1, 5\] rows, each of 5"),
-        (lambda t: t.replace('"vocab": 4', '"vocab": "x"'), "vocab 'x': allowed: an integer"),
         (lambda t: t.replace('"0.', '"-0.', 1), "target, row 0: not a law"),
-        (lambda t: t.replace('"0.', '"nan', 1), "target: allowed|target, row 0: not a law"),
         (lambda t: t[:50], "no law"),
     ],
 )
@@ -118,8 +108,12 @@ def test_a_law_file_that_is_none_is_one_line(tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
-def test_laws_that_differ_by_prompt_are_no_file(tmp_path):
-    law = random_law(3, 2)
-    both = type(law)("two", np.array([[0], [1]]), np.stack([law.tables[0], law.tables[0][:, ::-1]]), 2)
-    with pytest.raises(ParityError, match="different laws; allowed: one table"):
-        write_law(both, tmp_path / "law.json")
+@pytest.mark.parametrize("way", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
+def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
+    for name in ("adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"):
+        monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(sys, "argv", ["parity-certify", *way])
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main()
+    assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'

@@ -9,7 +9,6 @@ from parity_certify import certify_sampler, law
 from parity_certify.independence import dependent, rows_independent
 from parity_certify.joint_tests import digits
 from parity_certify.laws import joint_of
-from parity_certify.page import write
 from parity_certify.store import Batch
 
 V, L = 4, 3
@@ -73,18 +72,15 @@ def shared_noise(size):
 FAULTS = {
     "antithetic pairs": (antithetic, TWO),
     "one row in 8 a copy of one 8 back": (copies(1 / 8, 8), ONE),
-    "a tenth of rows copies of two back": (copies(0.1, 2), ONE),
     "a tenth of a prompt's rows copies of two back": (copies(0.1, 2), TWO),
-    "noise shared 32 apart": (shared_noise(32), TWO),
     "noise shared 48 apart": (shared_noise(48), TWO),
 }
 
 
-@pytest.mark.parametrize("seed", [0, 10])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_rows_that_depend_are_lossy(fault, seed):
+def test_rows_that_depend_are_lossy(fault):
     sample, target = FAULTS[fault]
-    found = certify_sampler(sample, target, margin=0.1, seeds=(seed, seed + 1), **QUIET)
+    found = certify_sampler(sample, target, margin=0.1, **QUIET)
     assert found.verdict.kind == "lossy" and found.verdict.dependent, str(found)
     assert "rows depend on each other" in str(found) and "apart" in found.verdict.where
     assert found.verdict.estimate is None and found.exit_code == 1
@@ -122,30 +118,16 @@ KNOW_THE_TEST = {
 }
 
 
-@pytest.mark.parametrize("seed", [0, 10])
 @pytest.mark.parametrize("fault", KNOW_THE_TEST)
-def test_a_sampler_that_is_right_now_and_then_is_lossy(fault, seed):
+def test_a_sampler_that_is_right_now_and_then_is_lossy(fault):
     make, sizes = KNOW_THE_TEST[fault]
-    found = certify_sampler(make(), TWO, margin=0.1, seeds=(seed, seed + 1), **sizes, **QUIET)
+    found = certify_sampler(make(), TWO, margin=0.1, **sizes, **QUIET)
     assert found.verdict.kind == "lossy" and found.exit_code == 1, str(found)
-
-
-def test_the_certificate_says_what_is_still_possible(tmp_path):
-    """A sampler that is wrong after the last row that was drawn is certified: text, JSON and page say so."""
-    found = certify_sampler(WrongAfter(20_000), TWO, margin=0.1, **QUIET)
-    assert found.verdict.kind == "certified"
-    write(found, tmp_path, {})
-    texts = [str(found), *(" ".join((tmp_path / f).read_text().split()) for f in ("certificate.json", "report.html"))]
-    n, least = found.beside["n"][0], next(r for r in found.rows if r["test"] == "rows independent")
-    said = [f"what changes after {n} sequences", f"copies of {least['minimum_detectable_effect']:.1%} of the rows"]
-    said += ["other prompts and longer outputs", "calls of more than 100 rows", "copies of fewer rows"]
-    said += ["behaves well only with the sizes, prompts and number of this test"]
-    assert all(one in text for one in said for text in texts)
 
 
 def test_a_wrong_law_is_not_taken_for_dependence():
     """Independent rows, nine in ten of one token alone: the evidence is as large when rows are shuffled."""
-    for seed in (24, 39, 60):
+    for seed in (24, 39):
         prompts = np.zeros((3000, 1), dtype=int)
         rows = independent(prompts, seed)
         rows[np.random.default_rng(seed).random(3000) < 0.9] = 0
@@ -155,9 +137,9 @@ def test_a_wrong_law_is_not_taken_for_dependence():
         assert dependent([Batch(prompts[:, 0], copied)], ONE)
 
 
-def test_200_correct_samplers_keep_the_level():
-    """Of certifications of 18 cells at alpha .05, independence rejects at most 13 (99.9 % by the binomial at .025), all
-    tests together at most 20; most are certified."""
+def test_60_correct_samplers_keep_the_level():
+    """Of certifications of 18 cells at alpha .05, independence rejects at most 6 (99.9 % by the binomial at .025), all
+    tests together at most 9; most are certified."""
     three = np.random.default_rng(1).dirichlet(np.ones(3), size=(2, 3))
     small = law(lambda prefixes: three[prefixes[:, 0], prefixes[:, -1]], vocab=3, length=2, prompts=[[0], [1]])
     joints = small.joint.cumsum(-1)
@@ -167,52 +149,11 @@ def test_200_correct_samplers_keep_the_level():
         return digits(3, 2)[(u >= joints[prompts[:, 0]]).sum(1).clip(max=8)]
 
     rejected, kinds = Counter(), Counter()
-    for seed in range(200):
+    for seed in range(60):
         found = certify_sampler(sample, small, margin=0.1, seeds=(seed, seed + 1000), **QUIET | {"draws": 499})
         kinds[found.verdict.kind] += 1
         rejected.update(
             r["test"] for r in found.rows if r["decides"] and not r["repeat"] and r["verdict"] == "rejected"
         )
-    assert rejected["rows independent"] <= 13 and sum(rejected.values()) <= 20
-    assert kinds["certified"] >= 180 and kinds["lossy"] <= 2
-
-
-def test_independent_rows_keep_the_level():
-    """An e-value: 200 runs, none of which should come near 1 / alpha; and it is not always 0."""
-    logs = []
-    for seed in range(200):
-        prompts = np.random.default_rng(seed).integers(2, size=400)
-        rows = independent(prompts[:, None], seed)
-        logs.append(rows_independent([Batch(prompts, rows)], TWO).log_e)
-    logs = np.array(logs)
-    assert (logs >= np.log(1 / 0.05)).sum() <= 10 and np.exp(logs).mean() < 2 and logs.max() > -5
-
-
-def test_the_share_that_is_found_is_said():
-    """Copies at the stated share are found in most runs of 4,000 rows; a fifth of the share in few."""
-    n, hits = 4000, {1.0: 0, 0.2: 0}
-    prompts = np.zeros((n, 1), dtype=int)
-    for seed in range(10):
-        for part in hits:
-            least = rows_independent([Batch(prompts[:, 0], independent(prompts, seed))], ONE).least
-            rows = copies(part * least, 3)(prompts, seed)
-            hits[part] += rows_independent([Batch(prompts[:, 0], rows)], ONE).log_e > np.log(4 / 0.05)
-    assert hits[1.0] >= 7 and hits[0.2] <= 3
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda n: n != 50, lambda n: n == 1, lambda n: n < 8], ids=["unless 50", "alone", "few"]
-)
-def test_a_sampler_that_is_right_in_calls_of_one_size_is_found(wrong):
-    """Calls are of several sizes; with one size alone it passes, and the certificate says what was not tested."""
-
-    def sample(prompts, seed):
-        rows = independent(prompts, seed)
-        return np.zeros_like(rows) if wrong(len(prompts)) else rows
-
-    settings = {"margin": 0.01, "n": 40_000, "batch": 50} | QUIET
-    found = certify_sampler(sample, ONE, **settings)
-    assert found.verdict.kind == "lossy", str(found)
-    same = certify_sampler(sample, ONE, vary=False, **settings | {"n": 4000, "margin": 0.1})
-    assert same.verdict.kind == "certified" and "other sizes of a call" in same.verdict.untested
-    assert "not tested: other prompts" in str(same)
+    assert rejected["rows independent"] <= 6 and sum(rejected.values()) <= 9
+    assert kinds["certified"] >= 52 and kinds["lossy"] <= 1

@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 
 import pytest
+
+from parity_certify import __main__ as command
 
 SAMPLER = """
 import time
@@ -48,7 +49,7 @@ def ran(tmp_path, name, *flags):
     [("right", 0, "certified", None), ("wrong", 1, "lossy", "failure"), ("dead", 2, "inconclusive", "error")],
 )
 def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, element):
-    done = ran(tmp_path, name)
+    done = ran(tmp_path, name, "--processes", "2" if name == "right" else "1")
     assert done.returncode == code, done.stdout + done.stderr
     said = json.loads((tmp_path / "out/certificate.json").read_text())
     assert said["exit_code"] == said["verdict"]["exit_code"] == code and said["verdict"]["kind"] == kind
@@ -57,14 +58,6 @@ def test_exit_code_json_and_junit_say_the_same(tmp_path, name, code, kind, eleme
     assert (suite.find("testcase/failure") is not None) == (element == "failure")
     assert (suite.find("testcase/error") is not None) == (element == "error")
     assert said["verdict"]["words"] in (tmp_path / "out/badge.svg").read_text()
-
-
-def test_a_budget_ends_in_time_and_says_what_it_could_see(tmp_path):
-    begin = time.monotonic()
-    done = ran(tmp_path, "slow", "--budget", "4s", "--margin", "0.02")
-    assert done.returncode == 0 and time.monotonic() - begin < 7  # imports come on top
-    assert "consistent" in done.stdout and "could not be found; a bound below 0.02 takes about" in done.stdout
-    assert "what changes after" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -80,11 +73,19 @@ def test_what_cannot_be_certified_is_one_line(tmp_path, name, flags, message):
     assert done.returncode == 2 and done.stderr.startswith(message) and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["0s", "soon", "-1", "nan", "inf"])
+@pytest.mark.parametrize("text", ["0s", "soon"])
 def test_a_budget_that_is_none_is_named(tmp_path, text):
     done = ran(tmp_path, "right", f"--budget={text}")
     assert done.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in done.stderr
 
 
-def test_processes_side_by_side_load_a_file_s_sampler(tmp_path):
-    assert ran(tmp_path, "right", "--processes", "2").returncode == 0
+@pytest.mark.parametrize("way", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
+def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
+    needs_torch = {"adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"}
+    for name in needs_torch:
+        monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(sys, "argv", ["parity-certify", *way])
+    with pytest.raises(SystemExit, match="2"):
+        command.main()
+    assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'

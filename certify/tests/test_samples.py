@@ -43,24 +43,15 @@ def test_all_formats_give_the_same_verdict(tmp_path, law, kind):
     assert found[0].verdict == found[1].verdict == found[2].verdict
 
 
-def test_no_accepted_draft_is_inconclusive(tmp_path):
-    own = [o | {"drafted": 2, "accepted": 0} for o in lines(LAW)]
-    assert certify_samples(write(tmp_path / "s.jsonl", own), LAW, margin=0.1).verdict.kind == "inconclusive"
-
-
 @pytest.mark.parametrize(
     ("objects", "message"),
     [
         ([{"seed": 0, "tokens": [0, 1]}], r"seeds \[0\]; allowed: two"),
         ([{"seed": 0, "tokens": [0, 3]}], "line 1: row 0, position 1: token 3; allowed: 0 to 2"),
-        ([{"seed": 0, "tokens": [0]}], "line 1: row 0: 1 tokens and no end token; allowed: 2"),
-        ([{"seed": 0, "tokens": [0.5, 1]}], "line 1: row 0: .* float64; allowed: 2 token numbers"),
         ([{"seed": "a", "tokens": [0, 1]}], "line 1: seed 'a'; allowed: an integer, 0 or more"),
         ([{"seed": 0}], "line 1: neither tokens nor counts"),
-        ([{"seed": 0, "counts": {"0 1": -1}}], "line 1: counts; allowed"),
         ([{"seed": 0, "counts": {"a b": 1}}], "line 1: counts; allowed: keys"),
         ([{"seed": 0, "prompt": 1, "tokens": [0, 1]}], "line 1: prompt 1; allowed: an integer, 0 to 0"),
-        ([[1]], "line 1: .*allowed: a JSON object"),
     ],
 )
 def test_what_is_no_sample_is_one_line(tmp_path, objects, message):

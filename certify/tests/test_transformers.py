@@ -9,7 +9,6 @@ torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transfo
 
 from parity_certify import __main__ as command  # noqa: E402
 from parity_certify import certify_sampler, models  # noqa: E402
-from parity_certify import texts as texts_module  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
 from parity_certify.adapters.continuous import Continuous  # noqa: E402
 from parity_certify.adapters.mending import located  # noqa: E402
@@ -41,7 +40,7 @@ def test_the_law_of_a_model_is_its_own(pair):
     assert np.allclose(ended.tables[:, 2], np.eye(4)[1]) and not np.allclose(ended.tables[:, 1], np.eye(4)[1])
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "t5", "mistral"])
+@pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_models_are_neither_flat_nor_certain(kind):
     model = models.new(kind, 3, 0)
     assert abs(models.entropy(model, 3) - models.SPREAD) < 0.02
@@ -101,7 +100,7 @@ def test_other_ways_of_generate(pair, tmp_path, way):
     assert certify_sampler(make(model, 3, options), other, n=400, margin=0.9, **QUIET).exit_code == 1
 
 
-def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeypatch):
+def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
     """Its own are consistent, those of its companion are rejected on both halves; a token outside is one line."""
     target, other = pair
     models.save(target, tmp_path / "target")
@@ -112,12 +111,6 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path, monkeyp
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
     assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], report(right)
-    monkeypatch.setattr(texts_module, "CELLS", 20)  # pieces of 5 tokens: long texts at large vocabularies fit
-    cut = {r["test"]: r for r in certify_texts(tmp_path / "target", tmp_path / "right.jsonl").rows}
-    for row in right.rows:
-        if row["test"] in ("log p", "top-1 hit"):
-            assert np.isclose(row["p_value"], cut[row["test"]]["p_value"]) and cut[row["test"]]["n"] == row["n"]
-    monkeypatch.undo()
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
     assert wrong.exit_code == 1 and "second half" in report(wrong), report(wrong)
     (tmp_path / "far.jsonl").write_text('{"tokens": [1, 7]}\n' * 40)
@@ -134,27 +127,10 @@ def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
     options = drafted | {"guidance_scale": 3.0}
     law = T.law(pair[0], PROMPTS, 3, options)
     sampler = T.Generate(pair[0], 3, options)
-    found = certify_sampler(sampler, law, n=400, batch=50, **QUIET)
+    found = certify_sampler(sampler, law, n=200, batch=50, **QUIET)
     assert found.exit_code == 1, str(found)
-    assert "FreeGuidance" in located(sampler, law, 100, 2)["name"]
-    assert located(T.Generate(pair[0], 3, drafted), law, 100, 2) is None
-    plain = T.Generate(pair[0], 3, {"guidance_scale": 3.0})
-    assert certify_sampler(plain, law, n=100, **QUIET).exit_code == 0
-
-
-def test_universal_drafts_are_the_same_whatever_the_order_of_a_vocabulary(pair, tmp_path):
-    """tokenizers gives a vocabulary in an order that is drawn anew each time: samples do not depend on it."""
-    target, companion = pair[0], models.save_universal(pair[0], tmp_path / "other", 0.3)
-    models.save(target, tmp_path / "target")
-    orders, drawn = set(), []
-    for _ in range(6):
-        names = T.tokenizer_of(companion)
-        orders.add(tuple(names.get_vocab()))
-        options = {"assistant_model": T.load(companion), "num_assistant_tokens": 3, "assistant_tokenizer": names}
-        options["tokenizer"] = T.tokenizer_of(tmp_path / "target")
-        drawn.append(np.stack(T.Generate(target, 3, options)(np.repeat(PROMPTS, 10, 0), 0).tokens))
-    assert len(orders) > 1 and all((rows == drawn[0]).all() for rows in drawn)
-    assert not names(" ", add_special_tokens=False)["input_ids"]  # a space is no token, so no letter stands for it
+    assert "FreeGuidance" in located(sampler, law, 50, 2)["name"]
+    assert located(T.Generate(pair[0], 3, drafted), law, 50, 2) is None
 
 
 def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
@@ -170,14 +146,8 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         T.law(pair[0], [[0]], 2, {"paralel": 4})
     with pytest.raises(ParityError, match="head_dim 32: allowed for llama, "):
         models.new("t5", 4, 0, head_dim=32)
-    with pytest.raises(ParityError, match="tokens 0 to 9; allowed: 0 to 3"):
-        T.law(pair[0], [[0, 9]], 2)
-    with pytest.raises(ParityError, match="vocab 50: allowed: 3 to 8"):
-        models.new("llama", 50, 0)
     with pytest.raises(ParityError, match=r"architecture 'bert': allowed: gemma3, "):
         models.new("bert", 4, 0)
-    with pytest.raises(ParityError, match=r"tv 0\.9: allowed: above 0, below 0.6"):
-        models.companion(pair[0], 0.9)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +156,6 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         (["transformers", "--target", "nowhere"], "error: nowhere: no config.json"),
         (["transformers", "--target", "nowhere", "--", "four"], "error: options: 'four': expected key=value"),
         (["sampler", "json:dumps"], "error: --target, --law: neither given"),
-        (["--target", "nowhere", "--texts", "none.jsonl"], "error: none.jsonl: no such file"),
-        (["models"], "error: --out: needed"),
     ],
 )
 def test_an_error_of_the_command_is_one_line_and_inconclusive(monkeypatch, capsys, given, message):

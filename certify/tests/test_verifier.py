@@ -59,9 +59,6 @@ def test_nothing_accepted_or_equal_laws_alone_are_inconclusive():
     assert (
         certify_verifier(chain, shape="batch", margin=0.1, problems=("equal",), **SMALL).verdict.kind == "inconclusive"
     )
-    swapped = FAULTS["p and q swapped"][0]
-    found = certify_verifier(swapped, shape="batch", margin=0.1, problems=("equal",), **SMALL)
-    assert found.verdict.kind == "inconclusive" and found.exit_code == 2
 
 
 def returns(value):
@@ -84,21 +81,15 @@ def spoiled(value):
     ("call", "message"),
     [
         (laws(target=spoiled(0.9)), "law: mine, target, row 4: not a law"),
-        (laws(target=spoiled(-0.1)), "law: mine, target, row 4: not a law"),
         (laws(target=spoiled(np.nan)), "law: mine, target, row 4: not a law"),
         (laws(draft=np.ones((2, 3)) / 3), r"mine, draft: shape \(2, 3\); allowed: \(4, 3\)"),
         ({"verify": chain, "vocab": 50}, "50.4 sequences are too many .* drafts 1 at vocab 50 or vocab 11 at drafts 3"),
         ({"verify": chain, "shape": "forest"}, "shape 'forest': allowed: row, batch, tree"),
         ({"verify": chain, "problems": ("hard",)}, "problems: 'hard'; allowed: soft, sparse, point, equal"),
-        ({"verify": chain, "margin": 2}, "margin 2: allowed: above 0, below 1"),
         (returns([]), r"verify: row 0: \[\]; allowed: 1 to 3 integers of 0 to 2"),
-        (returns([0.5, 1.0]), r"verify: row 0: \[0.5, 1.0\]; allowed"),
         (returns([0, 3]), r"verify: row 0: \[0, 3\]; allowed"),
-        (returns([0, 1, 0, 1]), r"verify: row 0: \[0, 1, 0, 1\]; allowed"),
         (returns([0, 1]), "verify: the same tokens under different seeds"),
         (returns([0, 1]) | {"shape": "tree"}, "verify: failed on shape 'tree': TypeError"),
-        ({"verify": lambda *own: [0], "shape": "tree", **SMALL}, "verify: the same tokens under different seeds"),
-        (returns([[0, -1, 1]] * 200) | {"shape": "batch"}, r"verify: row 0: \[0, -1, 1\]; allowed"),
         (returns([[0.0, 1.0]] * 200) | {"shape": "batch"}, "verify: tokens of float64; allowed: integers"),
         (returns([[0, 1]]) | {"shape": "batch"}, r"verify: shape \(1, 2\); allowed: \[200, 3\]"),
     ],
@@ -111,11 +102,11 @@ def test_bad_input_is_one_line_that_names_it(call, message):
 
 
 def test_correct_verifiers_are_rejected_no_more_often_than_alpha():
-    """40 repeats of a cheap case at alpha .2: at most 15 by the binomial (99 %). `benchmarks/verifier_level.py` does
+    """20 repeats of a cheap case at alpha .2: at most 9 by the binomial (99 %). `benchmarks/verifier_level.py` does
     200 of each at .05."""
     rejected = 0
-    for seed in range(40):
+    for seed in range(20):
         settings = {"problems": ("soft", "sparse"), "n": 400, "alpha": 0.2, "seeds": (seed,), "vocab": 2, "drafts": 2}
         found = certify_verifier(chain, shape="batch", **settings)
         rejected += any(r["decides"] and r["verdict"] == "rejected" for r in found.rows)
-    assert rejected <= 15
+    assert rejected <= 9

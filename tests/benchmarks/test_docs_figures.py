@@ -1,7 +1,5 @@
 """Figures in the docs are what the command makes of the tables that are kept, with machine and commit beside them."""
 
-import json
-import re
 import shutil
 
 import pandas as pd
@@ -10,9 +8,6 @@ import pytest
 from tests.workflow.conftest import ROOT
 
 SCRIPT = "docs_figures.py"
-SPEED = re.compile(  # a measured speed: a number of times, times the speed, or seconds an image
-    r"\d(\.\d+)? times (the speed|faster|as fast|slower)|\bspeed (of )?\d|(two|three|four) times the speed"
-)
 
 
 def pages(script):
@@ -31,33 +26,6 @@ def test_every_block_is_what_the_command_writes(script, tmp_path, monkeypatch):
     kept.write_text(kept.read_text().replace(",256,0,1,", ",256,0,2,", 1))
     readme = (ROOT / "README.md").read_text()
     assert script.written(readme, tmp_path) != readme
-
-
-def test_the_figure_shows_the_methods_of_the_table(script):
-    drawn = (ROOT / "docs/headline.svg").read_text()
-    shown = {name for said in re.findall(r"<!-- ([\w, ]+) -->", drawn) for name in said.split(", ")}
-    table = next(m[3] for m in script.BLOCK.finditer((ROOT / "README.md").read_text()) if m[2] == "images")
-    assert (methods := set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))) and methods <= shown
-
-
-def test_every_block_says_machine_and_commit(script):
-    for file in (ROOT / "docs/figures").glob("*.json"):
-        said = json.loads(file.read_text())
-        assert re.fullmatch(r"[0-9a-f]{10}", said["commit"]), f"{file.name}: made by sources that no commit holds"
-        assert said["cpu"] and said["cores"] and re.fullmatch(r"\d{4}-\d\d-\d\d", said["date"])
-        texts = [m[3] for text in pages(script).values() for m in script.BLOCK.finditer(text)]
-        assert any(said["commit"] in t and said["cpu"] in t and said["command"] in t for t in texts), file.name
-
-
-def test_no_speed_stands_outside_a_block(script):
-    text = (ROOT / "docs/continuous.md").read_text()
-    assert SPEED.search("with 16 iterations 128 at three times the speed") and SPEED.search("it is 3.2 times faster")
-    assert not (found := SPEED.search(script.BLOCK.sub("", text))), found
-
-
-def test_a_block_that_nobody_makes_is_one_line(script):
-    with pytest.raises(SystemExit, match="'spead' of the docs: allowed: images"):
-        script.written("<!-- figures: spead -->\n<!-- end -->")
 
 
 def test_a_run_becomes_what_is_kept(script, tmp_path):

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from parity_certify import import_by_name
+import torch
+from parity_certify import import_by_name, law
 
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
 from parity.decoders.discrete.sjd import sjd
+from parity.models.discrete.tabular import TabularModel, joint, random_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,8 +51,12 @@ def test_a_name_of_nothing_is_one_line(name, message):
         import_by_name.load(name)
 
 
-def test_a_module_that_lacks_one_of_its_own_is_a_traceback(tmp_path, monkeypatch):
-    (tmp_path / "broken_decoder.py").write_text("import something_that_is_not_there\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="something_that_is_not_there"):
-        import_by_name.load("broken_decoder:f")
+def test_the_enumeration_is_the_models_own_joint():
+    table = random_table(3, 3, torch.Generator().manual_seed(0))
+    found = law(TabularModel(table, 3, 1))
+    assert np.allclose(found.cells, joint(TabularModel(table, 3, 27), 3, 3).numpy())
+
+
+def test_a_table_with_guidance_is_one_line():
+    with pytest.raises(ParityError, match="a table with guidance"):
+        law(TabularModel(torch.zeros(2, 4, 3), 2, 1))

@@ -36,20 +36,18 @@ def of_chain(decoder, n, batch, seed, **options):
     return alike.row(seed=seed)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("batch", [9, 32, 64])
-def test_rows_that_share_their_noise_are_found_in_the_runs_own_batches(batch, seed):
-    shared = of_chain(with_noise(ar, twins_between), 64, batch, seed)
+@pytest.mark.parametrize("batch", [9, 64])
+def test_rows_that_share_their_noise_are_found_in_the_runs_own_batches(batch):
+    shared = of_chain(with_noise(ar, twins_between), 64, batch, 0)
     assert shared["p_value"] < 1e-6 and "1 apart" in shared["note"] and "agreement by place" in shared["note"]
-    assert of_chain(ar, 64, batch, seed)["p_value"] > 0.05
+    assert of_chain(ar, 64, batch, 0)["p_value"] > 0.05
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_numbers_that_are_shared_by_passes_are_found_where_rows_stand_apart(seed):
+def test_numbers_that_are_shared_by_passes_are_found_where_rows_stand_apart():
     """Rows of sjd accept unlike numbers of drafts, so equal numbers serve other places in each."""
-    shared = of_chain(with_noise(sjd, twins_between), 96, 32, seed, window=16)
+    shared = of_chain(with_noise(sjd, twins_between), 96, 32, 0, window=16)
     assert shared["p_value"] < 1e-4 and "by place" not in shared["note"]
-    assert of_chain(sjd, 96, 32, seed, window=16)["p_value"] > 0.05
+    assert of_chain(sjd, 96, 32, 0, window=16)["p_value"] > 0.05
 
 
 def test_numbers_that_invert_a_distribution_function_are_found_by_ranks():
@@ -66,30 +64,9 @@ def test_numbers_that_invert_a_distribution_function_are_found_by_ranks():
 
 
 def test_independent_rows_keep_the_level():
-    """200 families, each the test alone: an e-value's inverse is below .05 in fewer."""
-    p = [of_chain(ar, 8, 8, seed)["p_value"] for seed in range(200)]
+    """100 families, each the test alone: an e-value's inverse is below .05 in fewer."""
+    p = [of_chain(ar, 8, 8, seed)["p_value"] for seed in range(100)]
     assert np.mean(np.array(p) <= 0.05) <= 0.05
-
-
-@pytest.mark.parametrize(("batch", "certain"), [(1, False), (8, True)])
-def test_rows_that_were_alone_or_hold_no_draw_are_not_tested(batch, certain):
-    laws = CHAIN.laws(torch.zeros(8, CHAIN.length, dtype=torch.int64))
-    laws = torch.eye(8)[torch.zeros(8, CHAIN.length, dtype=torch.int64)] if certain else laws
-    alike = Alike(np.zeros((8, CHAIN.length), int), np.full(8, batch), np.full(8, batch), None)
-    alike.add(0, laws)
-    found = alike.row()
-    assert found["p_value"] is None and found["verdict"] == "not run" and not found["decides"]
-
-
-def test_a_batch_is_compared_within_itself():
-    """Copies in another batch are none of its rows'; in the same one they are found."""
-    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 8, (4, 64)))
-    tokens[2] = tokens[1]
-    uniform = torch.full((4, 64, 8), 1 / 8)
-    for batch, found in ((2, False), (4, True)):
-        alike = Alike(tokens.numpy(), np.full(4, batch), np.full(4, batch), None)
-        alike.add(0, uniform)
-        assert (alike.row()["p_value"] < 1e-6) == found
 
 
 own = loop.noise_of
@@ -106,7 +83,7 @@ IMAGES = {"captions": np.array(["a ring"] * 32), "embeddings": CAPTIONS, "valid"
 
 @pytest.mark.parametrize(("kind", "method"), [("discrete", "sjd"), ("anysubset", "assd")])
 def test_the_layer_finds_a_run_whose_batch_shares_its_noise(kind, method, tmp_path, monkeypatch):
-    """On the embedded models, in batches of 32 as the default run's, on two seeds; decoded alone, nothing is shared."""
+    """On the embedded models, in batches of 32 as the default run's; decoded alone, nothing is shared."""
     for name, value in {"rows": 32, "length": 128, "masked": 0.95}.items():
         monkeypatch.setitem(TASK, name, value)
     place = Workplace(kind, tmp_path)
@@ -124,7 +101,6 @@ def test_the_layer_finds_a_run_whose_batch_shares_its_noise(kind, method, tmp_pa
         found, _ = place.run("teacher-forced", folder, {"seeds": [11]})
         return next(r for r in found["rows"] if r["test"] == "rows of a batch")
 
-    for seed in (0, 1):
-        assert said(seed, paired, 32, 32)["p_holm"] < 1e-3
+    assert said(0, paired, 32, 32)["p_holm"] < 1e-3
     assert said(2, own, 32, 32)["p_value"] > 0.05
     assert said(3, own, 2, 1)["verdict"] == "not run"

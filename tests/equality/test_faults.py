@@ -1,11 +1,14 @@
-"""Planted faults: every one is found, no correct decoder is, and a kind's faults are one file."""
+"""Planted faults: every one is found, those too that show late, far, or in small batches; no correct one is."""
 
-import sys
+from importlib import import_module
 
 import pytest
 from parity_certify.result_rows import row
 
-from parity.equality.faults import Trial, altered, anysubset, continuous, discrete, planted
+from parity.base.noise import Noise
+from parity.decoders.discrete.ar import ar
+from parity.equality.faults import Trial, anysubset, continuous, discrete, long, longanysubset, longcontinuous, planted
+from parity.experiment.options import methods, on_enumerable, options
 
 EVERY = {
     discrete: discrete.VARIANTS,
@@ -36,16 +39,49 @@ def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each
     assert required(trial("none", (0.01, 0.4))) == [True, True] and required(trial("none", (0.01, 0.02))) == [False] * 2
     assert required(trial("stale", (0.01, 0.02))) == [True] * 2 and required(trial("stale", (0.01, 0.4))) == [False] * 2
     assert required(trial("stale", (0.01, 0.4), enough=False)) == [None] * 2
-    found = planted([trial("stale", (1, 1))], [5, 6])
-    assert [(r["method"], r["key"], r["seed"], r["repeat"]) for r in found] == [
-        ("it", "stale", 5, 0),
-        ("it", "stale", 6, 1),
-    ]
 
 
-def test_an_altered_copy_leaves_the_decoder_as_it_is():
-    module = "parity.decoders.anysubset.assd"
-    copy = altered(module, verify=len)
-    assert copy.verify is len and sys.modules[module].verify is not len and copy.assd is not sys.modules[module].assd
-    with pytest.raises(AttributeError, match="verified"):
-        altered(module, verified=len)
+QUICK = [
+    (longanysubset, "sequential: twins", "rows"),
+    (longanysubset, "sequential: backwards", "order"),
+    (longcontinuous, "mar: late reuse", "noise"),
+    (long, "ar: twins of 9 to 64", "batches"),
+    (long, "sjd: accept reuse", "noise"),
+    (long, "sjd: late residual", "likelihood"),
+    (longanysubset, "sequential: twins of 9 to 64", "batches"),
+    (longcontinuous, "mar: twins of 9 to 64", "batches"),
+]
+
+
+def found(module, method, seeds):
+    trials = (t for t in module.trials(32_768, seeds) if t.method == method)
+    return planted(trials, seeds)
+
+
+@pytest.mark.parametrize(("module", "method", "test"), QUICK, ids=[q[1] for q in QUICK])
+def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, test):
+    rows = found(module, method, [0])
+    assert {r["as_required"] for r in rows} == {True}
+    assert [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "anysubset", "continuous"])
+def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
+    models = import_module(f"parity.equality.long.{kind}")
+    for method in methods(kind):
+        module, own = import_module(f"parity.decoders.{kind}.{method}"), options(kind, method, {})
+        if not on_enumerable(kind, method, own):
+            continue
+        (target,) = (t for t in models.targets(own, 2000, which=getattr(module, "TARGETS", "")) if t.alone)
+        rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
+        assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method
+
+
+def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
+    def own_numbers(model, start, *, noise, **options):
+        """ar, by numbers that it makes by itself."""
+        return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
+
+    (target,) = (t for t in import_module("parity.equality.long.discrete").targets({}, 6400) if t.alone)
+    (row,) = (r for r in target.rows_of(target.draw(own_numbers, 0, 0, {}), "long", 0, 0) if r["test"] == "noise")
+    assert row["p_value"] is None and row["verdict"] == "not run" and row["note"].startswith("not run: needs numbers")

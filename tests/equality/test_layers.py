@@ -7,7 +7,7 @@ from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
 from parity.decode.shard_io import write_shard
-from parity.equality.layers import CellFiles, discrete, run_layer
+from parity.equality.layers import CellFiles, run_layer
 from parity.experiment.module_metadata import require
 from parity.experiment.options import options
 from parity.inputs import tasks
@@ -62,16 +62,18 @@ class Workplace:
 
     def run(self, layer, folder, settings=None, baseline=None, device="cpu"):
         """The layer's entries, of the files that it declares to read, and its laws."""
-        said = require(f"equality/layers/{self.kind}", layer.replace("-", "_"), ("READS", "WRITES"))
-        paths = {"shards": folder / "shards/0-of-1.npz", "inputs": self.folder / "inputs.npz"}
-        paths |= {"checkpoint": self.folder / "manifest.json", "baseline": baseline, "laws": folder / "laws.npz"}
-        shards, inputs, checkpoint, reference, laws = (
-            paths[name] if name in (*said["READS"], *said["WRITES"]) else None
-            for name in ("shards", "inputs", "checkpoint", "baseline", "laws")
+        layer = layer.replace("-", "_")
+        said = require(f"equality/layers/{self.kind}", layer, ("READS", "WRITES"))
+        named = (*said["READS"], *said["WRITES"])
+        laws = folder / "laws.npz" if "laws" in named else None
+        files = (
+            [folder / "shards/0-of-1.npz"] if "shards" in named else [],
+            [self.folder / "inputs.npz"] if "inputs" in named else [],
+            self.folder / "manifest.json" if "checkpoint" in named else None,
+            baseline if "baseline" in named else None,
         )
-        files = ([shards] if shards else [], [inputs] if inputs else [], checkpoint, reference, None, laws)
-        cell = CellFiles(self.kind, folder, settings or {}, *files, str(device))
-        return run_layer(layer.replace("-", "_"), cell), read_arrays(laws) if laws else {}
+        cell = CellFiles(self.kind, folder, settings or {}, *files, None, laws, str(device))
+        return run_layer(layer, cell), read_arrays(laws) if laws else {}
 
 
 @pytest.fixture(scope="module")
@@ -101,31 +103,6 @@ def smallest(found):
 
 
 # --- declarations
-
-
-TOY = """
-ROLES = ("method",)
-WHEN = "always"
-READS = ("features",)
-WRITES = ()
-SETTINGS = ("margin",)
-
-
-def rows(cell):
-    cell.beside["looked"] = len(cell.features["ids"])
-    return [{"layer": "toy", **cell.place, "effect": cell.settings["margin"]}]
-"""
-
-
-def test_a_layer_is_one_file(tmp_path, monkeypatch):
-    folder = tmp_path / "sjd-01234567"
-    write_json(folder / "spec.json", {"model": "scenes", "method": "sjd"})
-    write_arrays(folder / "features.npz", ids=np.array(["0/0", "1/0"]))
-    (tmp_path / "toy_layer.py").write_text(TOY)
-    monkeypatch.setattr(discrete, "__path__", [*discrete.__path__, str(tmp_path)])
-    found = run_layer("toy_layer", CellFiles("discrete", folder, {"margin": 0.5}))
-    row = {"layer": "toy", "model": "scenes", "method": "sjd", "key": "01234567", "effect": 0.5}
-    assert found["rows"] == [row] and found["looked"] == 2
 
 
 # --- discrete
@@ -201,12 +178,6 @@ def test_texts_of_the_network_pass_and_others_do_not(workplace):
     assert smallest(turned) < 1e-6 and worse["logp"].mean() < laws["logp"].mean()
 
 
-def test_slots_are_those_of_decoders_that_say_so(workplace):
-    place = workplace("anysubset")
-    found, _ = place.run("teacher-forced", place.cell("diffusion", {"steps": 4}, seed=5))
-    assert found["rows"] and not any(", slot" in r["test"] for r in found["rows"])
-
-
 @pytest.mark.parametrize("change", ["another task", "another network", "rows of unequal length"])
 def test_texts_that_are_not_tested_have_their_log_probabilities(workplace, change):
     place = workplace("anysubset")
@@ -242,7 +213,6 @@ def test_one_token_of_control_and_drafted_methods(workplace):
     ("kind", "layer", "method", "given", "settings"),
     [
         ("discrete", "teacher-forced", "ar", {}, {"seeds": [11]}),
-        ("discrete", "pathwise", "jacobi", {"window": 8, "coupling": "shared"}, {"pathwise": 1}),
         ("anysubset", "teacher-forced", "assd", {"k": 4}, {}),
         ("continuous", "one-token", "cspd", {"gamma": 4}, {"forced": 64, "conditions": 2}),
     ],

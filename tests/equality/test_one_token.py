@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from parity.base.noise import counted_noise
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.equality.layers.continuous import one_token
@@ -42,18 +41,3 @@ def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
     assert all(r["p_holm"] >= r["p_value"] for r in family) and max(r["p_holm"] / r["p_value"] for r in family) > 2
     assert {r["model"] for r in found} == {f"tabular, condition {c}, place {p}" for c, p in ((0, 0), (1, 2))}
     assert {r["test"] for r in found if not r["decides"]} == {"mean shift", "spread ratio"}
-
-
-def test_a_draw_is_of_the_place_given_what_comes_before_it(conditions):
-    """The mean of many draws is that of the mixture's conditional."""
-    pair, image = conditions[1]
-    done = one_token.draw(pair, mar, {}, image, counted_noise(1, range(20_000)))
-    mixture, (tokens, order, place) = pair.target.mixture, image
-    known = order[:place].numpy()
-    z = (tokens.numpy()[known] - mixture.means[:, known]) / mixture.scales[:, known]
-    log = np.log(mixture.weights) - (0.5 * z * z + np.log(mixture.scales[:, known])).sum((1, 2))
-    weights = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
-    wanted = weights @ mixture.means[:, int(order[place])]
-    assert done.tokens.shape == (20_000, 1, 2) and np.abs(done.tokens[:, 0].numpy().mean(0) - wanted).max() < 0.03
-    drafted = one_token.draw(pair, cspd, ONE, image, counted_noise(1, range(8)))
-    assert drafted.accepted.shape == (8, 1) and (drafted.accepted >= 0).all()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from parity_certify.verdict import verdicts
 
-from parity.base.errors import ParityError
 from parity.decoders.discrete.jacobi import jacobi
 from parity.equality.pathwise import distance_row, pathwise, token_row
 from parity.equality.targets.discrete import targets
@@ -39,8 +38,3 @@ def test_a_path_within_its_tolerance_has_a_verdict_of_its_own(error, said):
     assert claim == "equal within eps" and verdict["verdict"] == said
     assert verdict["mismatch"] == (said != claim) and f"{row['psnr']:.0f} dB" in verdict["note"]
     assert abs(row["psnr"] - 10 * np.log10(4 * 192 / error**2)) < 1e-6
-
-
-def test_runs_of_unequal_shape_are_told():
-    with pytest.raises(ParityError, match=r"tokens of shape \(2, 3\) and \(2, 4\) cannot be compared"):
-        token_row(np.zeros((2, 3)), np.zeros((2, 4)), exact=True)

@@ -222,10 +222,10 @@ def test_calibration_says_when_it_cannot_tell():
 
 @pytest.mark.slow
 def test_sizes_of_all_tests_are_nominal(monkeypatch):
-    """500 replicates; of the paired tests, which cost most, 200, which tell a size of .15 from the nominal .05."""
+    """300 replicates; of the paired tests, which cost most, 100, which tell a size of .15 from the nominal .05."""
     every = calibration.paired_p
-    monkeypatch.setattr(calibration, "paired_p", lambda replicates, rng: every(200, rng))
-    found, p_values = calibration.calibration(replicates=500)
+    monkeypatch.setattr(calibration, "paired_p", lambda replicates, rng: every(100, rng))
+    found, p_values = calibration.calibration(replicates=300)
     sizes = {r["test"]: r["verdict"] for r in found if r["layer"] == "calibration"}
     few = {test for test in sizes if test.startswith("paired: ")}
     assert {sizes[test] for test in set(sizes) - few} == {"size ok"}, sizes

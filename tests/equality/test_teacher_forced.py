@@ -59,11 +59,6 @@ def test_battery_does_not_depend_on_chunks_but_for_the_randomised_pit():
     assert [r["n"] for r in a] == [r["n"] for r in b]
 
 
-def test_slot_is_the_place_in_the_pass():
-    step = np.array([[1, 1, 2, 3, 3], [0, 1, 2, 2, 2], [1, 0, 1, 2, 0]])
-    assert teacher_forced.slots(step).tolist() == [[0, 1, 0, 0, 1], [0, 0, 0, 1, 2], [0, 0, 0, 0, 0]]
-
-
 def test_slot_is_known_before_the_token_and_acceptance_is_not():
     """On a correct decoder: strata by slot pass, strata by 'the run ended here' (the token was a correction) reject."""
     tokens, step, p = sample(sjd, 20_000, window=3)
@@ -73,14 +68,6 @@ def test_slot_is_known_before_the_token_and_acceptance_is_not():
     unsound = [r for r in battery(tokens, p, slot=ended.astype(int), chunk=5000) if "slot" in r["test"]]
     assert smallest(sound) > 0.01
     assert smallest(unsound) < 1e-6
-
-
-def test_certain_laws_are_not_run():
-    p = torch.nn.functional.one_hot(torch.zeros(50, 4, dtype=torch.int64), 6).double()
-    found = teacher_forced.battery(
-        np.zeros((50, 4), int), teacher_forced.tensor_law(p), 2, rng=np.random.default_rng(0)
-    )
-    assert all(r["p_value"] is None and r["note"].startswith("not run: needs") for r in found)
 
 
 @pytest.mark.parametrize(
