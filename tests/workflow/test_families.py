@@ -38,9 +38,10 @@ LESS = ("image={methods: {jacobi: null, sjd: [{window: 16}]}}", "models={lumina:
 
 @pytest.mark.slow
 def test_a_table_of_a_paper_runs_on_stand_ins(snakemake, project):
-    """README's command, up to what networks judge."""
+    """The command in the head of the table's file, without the tests of equality and the report."""
     config = "workflow/experiments/sjd-table1.yaml"
-    done = snakemake("--until", "measure_discrete", "--config", "stand_in=true", *LESS, config=config)
+    omitted = ("--omit-from", "report", "test_method", "faults", "calibration")
+    done = snakemake(*omitted, "--config", "stand_in=true", *LESS, config=config)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(f.read_text()) for f in (project / "results/cells/discrete/anole").rglob("metrics.json")]
     assert len(found) == 3 and all(-1 <= m["clip_score"] <= 1 for m in found), "judged by the stand-in of its CLIP"
