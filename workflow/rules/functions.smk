@@ -168,7 +168,8 @@ def model_spec(wildcards):
 
 def text_model(wildcards):
     """The manifest of the model that a text task is for."""
-    return paths.manifests(EXPERIMENT)["anysubset/" + TASKS[wildcards.key]["model"]]
+    model = TASKS[wildcards.key]["model"]
+    return paths.manifests(EXPERIMENT)[f"anysubset/{model}"]
 
 
 # Inputs
