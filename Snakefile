@@ -8,7 +8,7 @@
     snakemake --cores all continuous                                                 its section on continuous tokens alone
     snakemake --cores all --config scale=0.1                                         the same with a tenth of the images
     snakemake --cores all --config 'prompts={limit: 4}' text=null                    any key of it, as YAML; null takes one out
-    snakemake --cores all field                                                      public implementations judged (docs/field.md)
+    snakemake --cores all field                                                      public implementations judged (docs/results/field.md)
     snakemake --cores all train_embedded                                             train the embedded models anew
                                                                                      (text: train_words, continuous: train_continuous)
 

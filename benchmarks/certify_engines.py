@@ -1,4 +1,4 @@
-"""transformers' ways of speculating that are not rejected: the rows of docs/certify.md, a sampler each.
+"""transformers' ways of speculating that are not rejected: the rows of docs/results/engines.md, a sampler each.
 
     python benchmarks/certify_engines.py --n 600 [NAME ...]        about 15 minutes on one core; --list names them
 

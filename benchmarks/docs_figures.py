@@ -27,7 +27,7 @@ import pandas as pd
 from parity.base.machine import processor
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MAKES = ("src", "certify/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv

@@ -1,4 +1,4 @@
-"""Calls one after another, work and seconds of the exact decoders of diffusion heads; docs/exact.md has them.
+"""Depth, work and seconds of the exact decoders of diffusion heads: the table of docs/explanation/heads.md.
 
     python benchmarks/exact_heads.py [--model mar] [--steps 25] [--images 2] [--rounds 1] [--dtype float64] [--only X]
 

@@ -1,4 +1,4 @@
-"""How far `coupled: {law: path}` comes from plain decoding under the same noise, and in how many calls; docs/exact.md.
+"""How far `coupled: {law: path}` is from plain decoding under one noise, and its depth; for docs/explanation/heads.md.
 
     python benchmarks/exact_path.py [--steps 25] [--images 3] 'coupled: {law: path, sweeps: 2}' ...
 

@@ -1,4 +1,4 @@
-"""Every discrete decoder on the published families' own networks, tiny and random: the table of docs/equality.md.
+"""Every discrete decoder on the published families' own networks: the table of docs/explanation/lossless.md.
 
 python benchmarks/family_certificates.py [VARIANT ...] [--families llamagen emu3] [--n 2048] [--threads 2]
 

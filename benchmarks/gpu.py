@@ -1,6 +1,6 @@
 """What decoding costs on the GPU of this machine: one command of at most 9 minutes, no download.
 
-    python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/gpu.md]
+    python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
 
 In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
 on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
@@ -311,7 +311,7 @@ def shown(value: Any) -> str:
 def page(found: dict[str, Any]) -> str:
     """Markdown of what the command wrote."""
     how, measured = found["how"], found["measured"]
-    head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/gpu.md`, "
+    head = "# On a GPU\n\nWritten by `python benchmarks/gpu.py --page docs/results/gpu.md`, "
     head += "on a machine with a GPU in at most 9 minutes.\n\n"
     if not measured:
         head += (

@@ -1,4 +1,4 @@
-"""What `coupled` has drawn after some rounds, beside plain decoding: the picture of docs/exact.md.
+"""What `coupled` has drawn after some rounds, beside plain decoding: the picture of docs/explanation/heads.md.
 
     python benchmarks/rounds.py [--images 4] [--after 1 2 4 8] [--out docs/rounds.png] ['coupled: {window: 64}']
 

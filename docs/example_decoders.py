@@ -1,4 +1,4 @@
-"""Two decoders of a user's own, for docs/equality.md: one is right, one is wrong in a way that samples do not show.
+"""Two decoders in a file of their own, for docs/start/decoder.md: one is right, one is subtly wrong.
 
     parity certify decoder docs/example_decoders.py:lookahead
     parity certify decoder docs/example_decoders.py:hasty

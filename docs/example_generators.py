@@ -1,4 +1,4 @@
-"""Candidate generators of transformers 5.23.0, mended, to show where its faults stand (docs/certify.md).
+"""Candidate generators of transformers 5.23.0, mended, to show where its faults stand (docs/results/engines.md).
 
     parity certify transformers --target m/llama --assistant m/llama-other-tokenizer --universal \
         --generator docs/example_generators.py:universal -- num_assistant_tokens=3

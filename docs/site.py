@@ -45,8 +45,9 @@ def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
         text, target, anchor = m[1], m[2], m[3] or ""
         if target.endswith("README.md"):
             return f"[{text}](index.md{anchor})"
-        place = (ROOT / "docs" / target).resolve()
-        outside = target.startswith("../") or (page.file.src_uri == "index.md" and (ROOT / target).exists())
+        place = (ROOT / "docs" / page.file.src_uri).parent.joinpath(target).resolve()
+        first = page.file.src_uri == "index.md" and (ROOT / target).exists()
+        outside = first or not place.is_relative_to(ROOT / "docs")
         if "://" in target or not (outside or target.endswith(".py")):
             return m[0]
         place = place if place.exists() else ROOT / target

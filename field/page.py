@@ -1,7 +1,7 @@
-"""The page of the field, and docs/field.md, of the verdicts as they were written; nothing here is typed by hand.
+"""The page of the field, and docs/results/field.md, written from the verdicts of field/.
 
 python field/page.py --out FILE.html        rows run here (results/field), the others as they came with the repository
-python field/page.py --keep NAME ...        copy their verdicts into field/ and write docs/field.md anew
+python field/page.py --keep NAME ...        copy their verdicts into field/ and write docs/results/field.md anew
 """
 
 import argparse
@@ -188,7 +188,7 @@ def page(rows: list[dict[str, Any]]) -> str:
 
 
 def document(rows: list[dict[str, Any]]) -> str:
-    """docs/field.md."""
+    """docs/results/field.md."""
     lines = ["# The field, judged", "", "Which public implementations draw from the model's law? Written by"]
     lines += ["`python field/page.py` of the verdicts in `field/`; how to add one: `field/README.md`.", ""]
     lines += [f"- {s}" for s in sentences(rows)]
@@ -229,12 +229,12 @@ def keep(name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the page")
-    parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/field.md is written")
+    parser.add_argument("--keep", nargs="*", metavar="NAME", help="verdicts to copy; docs/results/field.md is written")
     a = parser.parse_args()
     if a.keep is not None:
         for name in a.keep:
             keep(name)
-        (FIELD.parent / "docs/field.md").write_text(
+        (FIELD.parent / "docs/results/field.md").write_text(
             document(read_rows(verdict_files(kept_only=True))), encoding="utf-8"
         )
     if a.out:

@@ -122,7 +122,7 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
 def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
     """Found in transformers 5.23.0: guidance keeps what was tried and dropped. Plain sampling does not."""
     if transformers.__version__ != "5.23.0":
-        pytest.skip("the table of docs/certify.md is of 5.23.0; another version may be mended")
+        pytest.skip("the table of docs/results/engines.md is of 5.23.0; another version may be mended")
     drafted = {"assistant_model": pair[1], "num_assistant_tokens": 3}
     options = drafted | {"guidance_scale": 3.0}
     law = T.law(pair[0], PROMPTS, 3, options)

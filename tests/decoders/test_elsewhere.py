@@ -160,7 +160,7 @@ def test_a_decoder_elsewhere(kind, model, method, nets):
         assert torch.equal(back(there.tokens), here.tokens)
     assert torch.equal(back(there.step), here.step)
     if options.declaration(kind, method).TARGETS == "walks":
-        return  # its coupling draws by rejection, and asks the host whether it must: docs/exact.md
+        return  # its coupling draws by rejection, and asks the host whether it must: docs/explanation/heads.md
     for number, reads in enumerate(looks):
         assert len(reads) <= PASSES.get(method, 1) + (0 if number else SETUP), f"step {number}: {reads}"
 

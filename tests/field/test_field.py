@@ -50,7 +50,7 @@ def step(folder: Path, *arguments: object) -> None:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every toy implementation run, and the page made."""
     folder = tmp_path_factory.mktemp("toys")
-    (folder / "docs").mkdir()
+    (folder / "docs/results").mkdir(parents=True)
     for name, (case, adapter) in FOLDERS.items():
         own = folder / "field" / name
         own.mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_what_does_not_run_is_a_row_that_says_so(judged: Path, name: str, word: 
 
 
 def test_the_page_holds_every_row(judged: Path) -> None:
-    page, document = (judged / "field.html").read_text(), (judged / "docs/field.md").read_text()
+    page, document = (judged / "field.html").read_text(), (judged / "docs/results/field.md").read_text()
     for name in FOLDERS:
         assert f"the {name} one" in page and f"the {name} one" in document
     assert "<engine>" not in page and "&lt;engine&gt;" in page  # escaped

@@ -168,8 +168,7 @@ def held_out(words, rows, length, masked):
 
 
 def test_embedded_models_load_and_assd_saves_passes(embedded):
-    """Figures of docs/text.md: at 95 % masking assd with k = 5 needs at most 0.9 passes per word. The judge likes
-    it."""
+    """With 95 % of the words hidden, assd with k = 5 needs at most 0.9 passes a word, and the judge likes its texts."""
     start = held_out(embedded.words, 16, 128, 0.95)
     done = filled(assd, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=5)
     assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= 0.9

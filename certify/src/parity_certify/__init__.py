@@ -1,4 +1,4 @@
-"""Is a sampler lossless, whoever wrote it? (docs/certify.md)
+"""Is a sampler lossless, whoever wrote it? (docs/start/certify.md)
 
 from parity_certify import certify_sampler, law
 print(certify_sampler(my_sampler, law(f, vocab=4, ...)))     anything that turns prompts and a seed into tokens

@@ -1,7 +1,7 @@
 """Gaussians coupled: a draw of one law becomes a draw of another, and stays what it was as often as it may.
 
 Source: De Bortoli et al. 2025, "Accelerated diffusion models via speculative sampling" (reflection of the means);
-Bou-Rabee, Eberle & Zimmer 2020. Deviations that differ too are ours: docs/exact.md.
+Bou-Rabee, Eberle & Zimmer 2020. Deviations that differ too are ours: docs/explanation/heads.md.
 
 Words. x was drawn from q, a Gaussian with a mean and a deviation a coordinate, and p is the law it is to have. n is x
 in deviations, (x - mean) / deviation. `kept` says that x stayed as it was.

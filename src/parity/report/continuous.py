@@ -43,7 +43,8 @@ def drafted(heading: str, maker: Any, meaning: str = "") -> Column:
 
 
 # Of MAR-H on an A100 in 16 bits, guided, ms: the network's arithmetic for a place (684 ms for 256 images), a call of
-# the head, which reads 302 MB, and its arithmetic for a row (50 ms for 256 images of 100 steps): docs/exact.md.
+# the head, which reads 302 MB, and its arithmetic for a row (50 ms for 256 images of 100 steps)
+# (docs/explanation/heads.md).
 PLACE, CALL, ROW = 2.67, 0.151, 0.00195
 
 

@@ -1,7 +1,7 @@
 """Coupled continuous Jacobi: all places of a window at once, each with its whole walk, moved exactly when laws move.
 
-Source: ours, docs/exact.md; the fixed point is Wiggers & Hoogeboom 2020 (predictive sampling), the coupling of a step
-De Bortoli et al. 2025.
+Source: ours, docs/explanation/heads.md; the fixed point is Wiggers & Hoogeboom 2020 (predictive sampling), the
+coupling of a step De Bortoli et al. 2025.
 
 Words. A *round* asks the network once for the conditions of all places that may have changed; a *sweep* asks the head
 once for all steps of their walks. A step is *verified* once it was drawn or coupled under its place's present
@@ -34,7 +34,7 @@ EXACT_WITH = {"law": "exact"}  # the path stops within eps
 EXACT_LAYER = {"law": "exact"}
 COUPLED_WITH = {"law": "path"}
 TARGETS = "walks"
-SOURCE = "ours: docs/exact.md"
+SOURCE = "ours: docs/explanation/heads.md"
 GROWTH = 50.0  # more than what still moves in a last round adds up to over steps and places: 35 as measured
 
 
@@ -120,11 +120,14 @@ def coupled(
     law: Literal["exact", "path"] = "exact",
     eps: Annotated[float, Field(ge=0)] = 1e-3,
 ) -> Iterator[Draw]:
-    """window: places that are drawn at once. sweeps: of the head, at most, in a round.
+    """All positions of a window are drawn at once, each with its whole walk.
 
-    theta  deviations between two means up to which a step is coupled; beyond, it keeps its noise
-    law    "exact": the target's law; "path": every step keeps its noise, and an image whose numbers move no more is,
-           within eps, what plain decoding draws under this very noise
+    window  positions drawn at once
+    sweeps  most calls of the head in a round
+    theta   deviations between two means up to which a step is coupled; beyond, it keeps its noise
+    law     "exact": the target's law. "path": every step keeps its noise, and the image is, within `eps`, what plain
+            decoding draws under this very noise
+    eps     largest difference to plain decoding under `law: path`
     """
     target, (B, L), device = models.target, start.order.shape, start.order.device
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by place

@@ -48,8 +48,11 @@ def mar(
     iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
-    """iterations: how often the target is asked; 0 is once a token, the autoregressive chain that other methods are
-    compared with."""
+    """One token at a time, or several in each iteration.
+
+    iterations  evaluations of the target; 0 is one for each token, the chain that other methods are compared with
+    schedule    tokens of an iteration: MAR's cosine schedule, or equal shares
+    """
     target, (B, L) = models.target, start.order.shape
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")

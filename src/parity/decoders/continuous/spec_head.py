@@ -1,8 +1,8 @@
 """A speculative head: the steps of one token's walk drafted several at a time, verified in one call, coupled exactly.
 
 Source: De Bortoli et al. 2025 (accelerated speculative diffusion), sec. 4, for a head whose deviations are learned and
-differ between draft and target: docs/exact.md. The network's calls are those of plain decoding; the head is asked fewer
-times, one after another.
+differ between draft and target: docs/explanation/heads.md. The network is called as in plain decoding, the
+head fewer times.
 """
 
 from collections.abc import Iterator
@@ -94,10 +94,11 @@ def spec_head(
     iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
-    """ahead: steps of the head drafted and verified in one call of it.
+    """Steps of a token's walk are drafted, and verified in one call of the head.
 
-    draft       what a step is drafted with: the head's last prediction of that very step, of an earlier draft ("sweep",
-                a sweep of Picard's), or its prediction at the last final point ("frozen", the paper's)
+    ahead       steps drafted and verified in one call
+    draft       what a step is drafted with: the head's last prediction of that very step ("sweep"), or its prediction
+                at the last final point ("frozen", the paper's)
     iterations, schedule  as in `mar`
     """
     target, (B, L), device = models.target, start.order.shape, start.order.device

@@ -35,13 +35,15 @@ def eagle(
     rank: Literal["probability", "race"] = "probability",
     sharp: Annotated[float, Field(gt=0, le=100)] = 0.5,
 ) -> Iterator[Step]:
-    """Candidates are the drafter's likeliest tokens, not draws: trying them one after the other against p, each taken
-    from p when it fails, is the same as drawing from p and looking whether the draw is a candidate. So is it done here,
-    with `ar`'s races: the tokens are `ar`'s.
+    """Candidates are the drafter's likeliest tokens. Trying them one after the other against p, each removed from p
+    when it fails, is the same as drawing from p and looking whether the draw is a candidate. The code does the latter
+    with `ar`'s races, so its tokens are `ar`'s.
 
-    total  nodes of the tree; depth: of its longest path; top_k: nodes expanded per level, and tokens tried after each
-    rank   what the likeliest candidates are: those of the drafter's law, or, as every race is known before it is run,
-           those likeliest to win it; sharp: how far the drafter is trusted then, as a temperature
+    total  nodes of the tree
+    depth  nodes on its longest path
+    top_k  nodes expanded per level, and tokens tried behind each
+    rank   which candidates come first: the drafter's likeliest, or those likeliest to win their race
+    sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
     """
     line, rows = SequenceBuffer(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
     size, exponential = (total, depth, top_k), races(line, noise)

@@ -108,14 +108,15 @@ def gsd(
 ) -> Iterator[Step]:
     """SJD with VERIFY replaced by VERIFY_GSD.
 
+    window    W, tokens per pass
     group     G, the size of a group before thresholds; 1 is `sjd`
     delta     largest difference in probability to the draft
     distance  d, largest Euclidean distance to the draft
-    space     vectors the distance is measured between: the tokenizer's codebook or, as released, the model's input
-              embeddings
-    border    "clip" groups at the ends of the order; "plain", as released: one that would begin before the first is the
-              token alone
-    resample  "token": Alg. 2. "group": disjoint groups of G tokens, in two levels that are exact together
+    space     vectors that the distance is measured between: the tokenizer's codebook, or the model's input embeddings,
+              as released
+    border    groups at the ends of the order are clipped; "plain", as released, leaves the token alone there
+    resample  "token": Alg. 2. "group": draws the group, then the token in it, which is exact
+    init      as in `sjd`
     """
     vectors = getattr(model, "codebook" if space == "codebook" else "embeddings", None)
     slots = Window(model, start, noise, window, init)

@@ -28,12 +28,12 @@ def jacobi(
     window: Annotated[int, Field(ge=1, le=4096)] = 16,
     coupling: Literal["fresh", "shared"] = "fresh",
 ) -> Iterator[Step]:
-    """Each pass draws every token of the window anew from its law and keeps the run that came out as it was fed, and
-    one more.
+    """Each pass redraws every token of the window from its law, and keeps the run that came out as it was fed, and one
+    more.
 
-    coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one race per position in all passes
-              (Gumbel coupling), so a law that moves little returns its old token, and the result equals `ar` under the
-              same noise.
+    window    W, tokens per pass
+    coupling  "fresh": new noise each pass, as the papers' baseline. "shared": one race per position in all passes, so a
+              law that moves little returns its old token, and the tokens are those of `ar` under the same noise
     """
     slots = Window(model, start, noise, window, shared=coupling == "shared")
     while slots.open():

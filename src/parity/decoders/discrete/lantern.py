@@ -35,13 +35,13 @@ def lantern(
     space: Literal["unit", "raw"] = "unit",
     reject: Literal["counted", "all"] = "counted",
 ) -> Iterator[Step]:
-    """`eagle` with the relaxed acceptance; delta 0 is `eagle`, token for token.
+    """`eagle` with the relaxed acceptance; `delta: 0` gives `eagle`'s tokens.
 
     total, depth, top_k  as in `eagle`
     k       look-alikes of a token: those nearest in the tokenizer's codebook (the paper: 1000 of 16,384)
     delta   probability that look-alikes may add to a candidate's
-    space   distances between the codes as they are used, of unit length, or, as released, as they are stored
-    reject  what a rejected candidate takes with it: the look-alikes that "counted", or, as released, "all" k
+    space   codes are compared at unit length, as the tokenizer uses them, or as they are stored, as released
+    reject  what a rejected candidate removes from p: the look-alikes that "counted", or "all" k, as released
     """
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     line, size = SequenceBuffer(model, start, depth + 1), (total, depth, top_k)

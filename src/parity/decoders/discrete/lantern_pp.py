@@ -68,14 +68,15 @@ def lantern_pp(
     relax: Annotated[float, Field(ge=0, le=100)] = 2.0,
     space: Literal["unit", "raw"] = "unit",
 ) -> Iterator[Step]:
-    """Siblings are draws from the drafter's law q without replacement, so acceptance compares p with q; relax 0 is
+    """Siblings are draws from the drafter's law q without replacement, so acceptance compares p with q. `relax: 0` is
     exact.
 
     breadth  children of the last final token; a path of ranks r1, r2, ... (from 1) is in the tree if their product is
              at most that
-    depth  of the longest path
-    k      look-alikes of a token, as in `lantern`; space: as there
-    relax  lambda: look-alikes may add lambda p(x) to a candidate's p(x)
+    depth    nodes on the longest path
+    k        look-alikes of a token, as in `lantern`
+    space    as in `lantern`
+    relax    lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
     V, line, shape = model.vocab, SequenceBuffer(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
     near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)

@@ -20,7 +20,7 @@ CLAIM = "lossless"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
-SOURCE = "this project: docs/mtj.md. Without branches it is GS of Speculative Coupled Decoding"
+SOURCE = "this project: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
 def grow(
@@ -115,14 +115,17 @@ def mtj(
     unsure: Annotated[float, Field(gt=0, le=100)] = 1.0,
     warm: bool = True,
 ) -> Iterator[Step]:
-    """Every position has one race in all passes, so the result equals `ar` under the same noise whatever is evaluated.
+    """Every position has one race in all passes, so the tokens are those of `ar` under the same noise, whatever is
+    evaluated.
 
     window    the chain: each slot's winner under the law of the last pass
     branches  nodes evaluated beside the chain: those likeliest to be reached
-    depth     of the longest branch; ranks: alternatives considered per slot
-    sure      temperature of a slot's race if its left and upper neighbours stayed in the last pass; unsure: if one
-              changed
-    warm      after the first pass draft every slot from the frontier's law: the other laws were computed on noise
+    depth     nodes on the longest branch
+    ranks     alternatives considered per slot
+    sure      temperature of a slot's race if its left and upper neighbours stayed in the last pass
+    unsure    the same if one of them changed
+    warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
+              noise
     """
     return trajectories(model, start, noise, window, branches, depth, ranks, sure, unsure, warm, None)
 

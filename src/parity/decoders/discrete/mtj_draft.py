@@ -21,7 +21,7 @@ REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"
 FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
-SOURCE = "this project: docs/mtj.md; Lions, Maday & Turinici 2001 (parareal)"
+SOURCE = "this project: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
 class Parareal:
@@ -73,9 +73,8 @@ def mtj_draft(
     """As `mtj`, but a correction moves the laws of all slots behind it before the next pass.
 
     window, branches, depth, ranks, sure, unsure  as in `mtj`
-    rounds  passes of the draft model over the window between two passes of the target; one more reads the tree. None of
-            them is a pass of the target
-    power   how far the draft model is trusted: exponent of the ratio of its laws behind the new tokens and the old
+    rounds  passes of the draft model over the window between two passes of the target; one more reads the tree
+    power   exponent of the ratio of the draft model's laws behind the new and the old tokens: how far it is trusted
     """
     draft = getattr(model, "draft", None)
     if draft is None:

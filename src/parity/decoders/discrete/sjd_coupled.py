@@ -32,16 +32,17 @@ def sjd_coupled(
     warm: bool = False,
     store: Literal["p", "q"] = "p",
 ) -> Iterator[Step]:
-    """Each pass moves the whole window's drafts from their laws q to the new laws p, changing as few tokens as it can.
+    """Each pass moves the window's drafts from their laws q to the new laws p, changing as few tokens as it can.
 
-    coupling  "gumbel": one race per position in all passes, so the result equals `ar` under the same noise. "maximal":
-              every draft, also behind a rejection, is kept with probability min(1, p / q) and else redrawn from the
-              residual.
+    window    W, tokens per pass
+    coupling  "gumbel": one race per position in all passes, so the tokens are those of `ar` under the same noise.
+              "maximal": every draft, also behind a rejection, is kept with probability min(1, p / q) and otherwise
+              redrawn from the residual
     init      as in `sjd`
-    warm      after the first pass, whose laws behind the frontier were computed on noise, draft every slot from the
-              frontier's law
-    store     the law remembered for a draft that was kept under maximal coupling: "p", or, as released, the old "q",
-              which is biased
+    warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
+              noise
+    store     the law remembered for a draft that was kept under maximal coupling: p, or the old q, as released, which
+              is biased
     """
     shared = coupling == "gumbel"
     slots = Window(model, start, noise, window, init, warm=warm, shared=shared)

@@ -84,6 +84,7 @@ def sjd_pac(
     """The first `depth` slots hold `branches` candidates each in every combination, the others one draft each: a tree,
     then a chain.
 
+    window    W, slots of a pass
     branches  K, candidates a slot: the draft, then draws from its law without replacement. 1 is `sjd_coupled` with
               maximal coupling
     depth     D, slots with candidates; K + K^2 + ... + K^D nodes

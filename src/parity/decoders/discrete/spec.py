@@ -71,10 +71,10 @@ def spec(
     verify: Literal["token", "block"] = "token",
 ) -> Iterator[Step]:
     """Each pass accepts the drafts that the target agrees with, and adds one token of its own: the correction of the
-    first rejected draft, or, where all were accepted, a draw from the law behind the last.
+    first rejected draft or, if all were accepted, a draw from the law behind the last.
 
-    gamma   tokens drafted per pass, each a pass of the draft model, which is no pass of the target
-    verify  the drafts one by one, the first that is rejected ends the run; or as a block, the longest run that stands
+    gamma   tokens drafted per pass, each by a pass of the draft model
+    verify  "token": the first rejected draft ends the run. "block": the longest run that a joint test accepts
 
     The model must have a `draft`: a token model over the same vocabulary, positions and grammar, under the same
     sampling settings.

@@ -139,17 +139,23 @@ def vvs(
     k: Annotated[int, Field(ge=1, le=65536)] = 100,
     delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
 ) -> Iterator[Step]:
-    """`lantern` (delta 0: `eagle`) that skips verifications. A skipped step and the next, verified, are one pass:
-    the target reads the tokens taken unverified and, below them, the next tree, so all its keys and values are exact.
+    """`lantern` (with `delta: 0`, `eagle`) that skips verifications. A skipped step and the next, verified one share a
+    pass: the target reads the tokens taken unverified and, below them, the next tree, so its keys and values are exact.
 
     total, depth, top_k, k, delta  as in `lantern`
-    schedule  "uniform": every `interval`-th step is not verified; "dynamic": one whose drafts are alike by `threshold`
-    decay, stride     of the similarity: weight of each further token; every stride-th sequence is looked at
-    select, truncate  the sequence to take: a random one or the likeliest; cut to the mean length (eq. 1), or whole
-    s1, s2   features for drafting after a verified step and after a skipped one: -1 fresh; 0 the last ones known before
-             the step; n: n positions older. A skipped step has no fresh ones.
-    blend    s1 and s2 take turns by pass, whatever was verified (the paper's table 6)
-    replace  r, share of verified steps whose accepted tokens give way to as many of the likeliest path (table 4)
+    schedule   "uniform": every `interval`-th step is not verified. "dynamic": a step whose drafts are alike by
+               `threshold`
+    interval   steps between two skipped ones
+    threshold  similarity from which a step is skipped
+    decay      weight of each further token in the similarity
+    stride     every stride-th sequence is compared
+    select     the sequence taken unverified: a random one, or the likeliest
+    truncate   whether it is cut to the mean length (eq. 1)
+    s1         features for drafting after a verified step: -1 the new ones; 0 the last ones known before it; n: n
+               positions older
+    s2         the same after a skipped step, which produces no new ones
+    blend      s1 and s2 take turns by pass (the paper's table 6)
+    replace    r, share of verified steps whose accepted tokens are exchanged for those of the likeliest path (table 4)
     """
     line, near = SequenceBuffer(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
     exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))

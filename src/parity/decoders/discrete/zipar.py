@@ -24,16 +24,16 @@ def zipar(
     noise: Noise,
     ahead: Annotated[int, Field(ge=1, le=4096)] = 8,
 ) -> Iterator[Step]:
-    """A row starts once `ahead` tokens of the row above are done; each pass decodes one token in every row that has
-    started and not ended.
+    """A row of the image starts once `ahead` tokens of the row above are done. Each pass decodes one token in every
+    open row.
 
-    The rest of the row above is a hole to those tokens: that is what it costs. From the row's width on nothing is: the
-    tokens are `ar`'s, under the same noise. Else there are width + (rows - 1) ahead passes.
+    ahead  tokens of the row above that must be done. From the row's width on, the tokens are those of `ar`; below, a
+           token does not see the rest of the row above, which is what is lossy. There are width + (rows - 1) ahead
+           passes
 
-    The first token of a row follows the last of the row above, which is not there yet. The last token decoded in the
-    row above stands in for it (a forced one needs none), and stays until the true one is fed: else the model would have
-    to begin a row behind a hole. The released code lets the last token decoded two rows above stand in, and decodes the
-    first row alone; at its window of half a row that is the token over the missing one.
+    The first token of a row follows the last of the row above, which does not exist yet. The last token decoded in the
+    row above takes its place until the true one is fed. The released code takes the last token decoded two rows above,
+    and decodes the first row alone.
     """
     L, width, forced, device = model.length, model.width, model.forced.tolist(), start.device
     # The token at position i is line[:, i + 1].

@@ -1,0 +1,184 @@
+"""Write the reference pages, docs/reference/*.md, from the code; with --check only say which are out of date.
+
+python docs/reference.py [--check]
+"""
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from parity.base.console import PACKAGE, commands
+from parity.experiment.json_schema import schema
+from parity.experiment.module_metadata import docstring, function
+from parity.experiment.options import KINDS, declaration, methods
+from parity.experiment.schema import ModelSpec
+from parity.experiment.study import metrics
+
+FOLDER = Path(__file__).parent / "reference"
+TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
+OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
+
+
+def allowed(p: dict[str, Any], definitions: dict[str, Any]) -> str:
+    """The type and bounds of a property of a JSON schema, in words."""
+    if "$ref" in p:
+        name = p["$ref"].rpartition("/")[2]
+        named = definitions[name]
+        return allowed(named, definitions) if "enum" in named else f"[{name}](#{name.lower()})"
+    if "anyOf" in p:
+        return " or ".join(allowed(one, definitions) for one in p["anyOf"])
+    if "const" in p:
+        return f"`{p['const']}`"
+    if "enum" in p:
+        return ", ".join(f"`{one}`" for one in p["enum"])
+    if p.get("type") == "array" and "items" in p:
+        return f"list of {allowed(p['items'], definitions)}"
+    if p.get("type") == "object" and isinstance(p.get("additionalProperties"), dict):
+        return f"mapping of names to {allowed(p['additionalProperties'], definitions)}"
+    words = {
+        "integer": "integer",
+        "number": "number",
+        "boolean": "true or false",
+        "string": "text",
+        "object": "mapping",
+    }
+    bounds = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+    kind = words.get(p.get("type", ""), str(p.get("type", "any")))
+    return " ".join([kind, *(f"{sign} {p[key]}" for key, sign in bounds if key in p)])
+
+
+def default(p: dict[str, Any]) -> str:
+    if "default" not in p:
+        return "required"
+    short = json.dumps(p["default"], ensure_ascii=False)
+    return f"`{short}`" if len(short) < 30 else "see its own table"
+
+
+def configuration() -> str:
+    """Every key of a configuration, a table a level."""
+    top = schema()
+    definitions = top["$defs"] | {"ModelSpec": ModelSpec.model_json_schema()}
+    top["properties"]["models"]["additionalProperties"] = {"$ref": "#/$defs/ModelSpec"}
+
+    def keys(level: dict[str, Any]) -> str:
+        rows = [
+            (f"`{name}`", "see [decoders](decoders.md)" if name == "methods" else allowed(p, definitions), default(p),
+             " ".join(p.get("description", "").split()))
+            for name, p in level["properties"].items()
+        ]  # fmt: skip
+        return table(("key", "allowed", "default", "meaning"), rows)
+
+    text = "# Configuration\n\nEvery key of an experiment file. A wrong key or value stops the run before any job.\n\n"
+    text += keys(top)
+    for name, level in definitions.items():
+        if "properties" in level:
+            text += f"\n## {name}\n\n{' '.join(level.get('description', '').split())}\n\n{keys(level)}"
+    return text
+
+
+def option_texts(text: str) -> tuple[str, dict[str, str]]:
+    """A decoder's docstring without its options, and what it says of each option."""
+    rest, options, names = [], {}, ()
+    for line in text.splitlines():
+        if match := OPTION.match(line):
+            names = tuple(match[1].split(", "))
+            options |= dict.fromkeys(names, match[2])
+        elif names and line.startswith("  "):
+            options |= {name: f"{options[name]} {line.strip()}" for name in names}
+        else:
+            names = ()
+            rest.append(line)
+    return "\n".join(rest).strip(), options
+
+
+def decoders() -> str:
+    """Every decoder with its claim, source and options."""
+    top = schema()
+    text = "# Decoders\n\nClaim: what the paper says. What was measured is on the page of a run.\n"
+    for kind, section in KINDS.items():
+        variants = top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"]["properties"]
+        text += f"\n## {TITLES[kind]}: section `{section}`\n"
+        for method in methods(kind):
+            declared = declaration(kind, method)
+            about = inspect.cleandoc(docstring(f"decoders/{kind}", method))
+            code = function(f"decoders/{kind}", method, method)
+            steps, meanings = option_texts((code and ast.get_docstring(code)) or "")
+            properties = variants[method]["items"].get("properties", {})
+            known, exact = set(properties), declared.EXACT_WITH
+            claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in exact.items())
+            needs = f" Needs: `{declared.NEEDS}`." if declared.NEEDS else ""
+            text += f"\n### `{method}`\n\nClaim: {claim}. Source: {declared.SOURCE or 'this project'}.{needs}\n"
+            text += f"\n{about}\n\n{steps}\n"
+            rows = [
+                (f"`{n}`", allowed(p, top["$defs"]), default(p), meanings.get(n, "")) for n, p in properties.items()
+            ]
+            text += f"\n{table(('option', 'allowed', 'default', 'meaning'), rows)}" if known else ""
+    return text
+
+
+def measured() -> str:
+    """Every metric with its column."""
+    text = (
+        "# Metrics\n\nEach is a column of `summary.csv`. `_se`, `_low` and `_high` are its standard error and interval"
+    )
+    text += " (95%); `_why` says why it is missing.\n"
+    for kind, title in TITLES.items():
+        rows = [
+            (
+                f"`{name}`",
+                label,
+                unit,
+                {"up": "higher", "down": "lower"}.get(better, better.replace("none", "")),
+                module,
+            )
+            for module, own in metrics(kind).items()
+            for name, (label, unit, better) in own.items()
+        ]
+        text += f"\n## {title}\n\n{table(('column', 'metric', 'unit', 'better', 'module'), rows)}"
+    return text
+
+
+def command_line() -> str:
+    """Every command, from the first lines of its module."""
+    text = "# Command line\n\n`parity COMMAND --help` lists the flags of a command. Snakemake's targets:\n\n"
+    text += table(("command", "makes"), targets())
+    for name in commands():
+        source = (PACKAGE / name / "__main__.py").read_text(encoding="utf-8")
+        about = inspect.cleandoc(source.split('"""')[1])
+        text += f"\n## parity {name}\n\n```text\n{about}\n```\n"
+    return text
+
+
+def targets() -> list[tuple[str, ...]]:
+    """The commands in the head of the Snakefile, with what each makes."""
+    head = (Path(__file__).parents[1] / "Snakefile").read_text(encoding="utf-8")
+    return [(f"`{one[1]}`", one[2]) for one in re.finditer(r"^ {4}(snakemake .+?) {2,}(.+)$", head, re.MULTILINE)]
+
+
+PAGES = {"configuration": configuration, "decoders": decoders, "metrics": measured, "commands": command_line}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    a = parser.parse_args()
+    for name, write in PAGES.items():
+        file, text = FOLDER / f"{name}.md", write()
+        if not a.check:
+            file.write_text(text, encoding="utf-8")
+        elif not file.exists() or file.read_text(encoding="utf-8") != text:
+            sys.exit(f"error: {file}: out of date; run `python docs/reference.py`")
+
+
+if __name__ == "__main__":
+    main()

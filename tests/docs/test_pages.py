@@ -1,0 +1,88 @@
+"""Every command and snippet of the pages Start and How-to runs.
+
+A Python or YAML block whose first line names a file is written to it; other Python is executed, other YAML is checked
+against the schema. In a `console` block, lines below a command are parts of its output; Snakemake is run as a dry run,
+since CI and other tests run whole experiments. The commands of an `options` block need a server, a cluster or files of
+others: their flags are checked.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+from parity_certify.__main__ import parser as certify_parser
+from pydantic import ValidationError
+from snakemake.cli import get_argument_parser
+
+from parity.experiment.schema import Config
+from tests.workflow.conftest import ROOT, copied
+
+PAGES = sorted([*(ROOT / "docs/start").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")])
+BLOCK = re.compile(r"^```(python|yaml|console|options)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
+PARITY = [sys.executable, "-c", "from parity.base.console import main; main()"]
+
+
+def run_console(text, folder):
+    environment = os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/certify/src:{folder}"}
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, *expected = part.strip().splitlines()
+        words = shlex.split(line.removeprefix("uv run "))
+        command = {"parity": PARITY, "python": [sys.executable]}.get(words[0], words[:1]) + words[1:]
+        command += ["--dry-run", "--quiet"] if words[0] == "snakemake" else []
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        output = done.stdout + done.stderr
+        for one in expected:
+            assert one in output, (line, one, output)
+        assert done.returncode == any("lossy" in one for one in expected), (line, output)
+
+
+def check_flags(line):
+    words = shlex.split(line.removeprefix("uv run ").removeprefix("--extra cluster "))
+    if words[0] == "snakemake":
+        get_argument_parser().parse_known_args(words[1:])  # those of the cluster's plugins are not known here
+        assert all((ROOT / word).exists() for word in words if word.startswith(("workflow/", "profiles/"))), line
+    elif words[:2] == ["parity", "certify"]:
+        certify_parser().parse_args(shlex.split(line.partition(" -- ")[0])[2:])
+    else:
+        words = words[1:] if words[0] == "parity" else [words[2].removeprefix("parity."), *words[3:]]
+        command = [*PARITY, *words[:2], "--help"]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert all(flag in text for flag in words if flag.startswith("--")), (line, text)
+
+
+def check_configuration(text):
+    text = text.replace('"..."', f'"{0:064}"').replace('"40 hex digits"', f'"{0:040}"')
+    try:
+        Config.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        wrong = [one for one in error.errors() if one["type"] != "missing"]
+        assert not wrong, wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_and_snippet_runs(page, tmp_path, monkeypatch):
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    assert blocks, f"{page.name}: no snippet"
+    folder = tmp_path / "project"
+    if any(kind == "console" for kind, _ in blocks):
+        copied(folder)
+        (folder / "docs").mkdir()
+        (folder / "docs/example_decoders.py").write_text((ROOT / "docs/example_decoders.py").read_text())
+    names = {}
+    for kind, text in blocks:
+        if kind == "console":
+            run_console(text, folder)
+        elif kind == "options":
+            for line in text.strip().splitlines():
+                check_flags(line)
+        elif match := FILE.match(text):
+            (folder / match[1]).write_text(text)
+        elif kind == "yaml":
+            check_configuration(text)
+        else:
+            exec(compile(text, str(page), "exec"), names)
