@@ -13,7 +13,7 @@ from parity.metrics.export import FIGURES
 from parity.report import discrete, shared_sections, verdicts
 from parity.report.blocks import ABSENT
 from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
-from parity.report.tables import measured
+from parity.report.tables import FEW, Column, measured, show
 
 ROW = {
     "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
@@ -97,10 +97,12 @@ def test_an_interval_that_holds_every_value_of_interest_is_said_to():
     kid, sure = row(64, kid=-0.080, kid_se=0.251), row(50_000, kid=0.012, kid_se=0.001)
     assert too_few(kid, "kid", USUAL) and not too_few(sure, "kid", USUAL)
     entry = measured("kid", 1000)(judged(kid))
-    assert entry.style == "few" and entry.detail.endswith("too few images") and "-80" in entry.text
+    assert entry.style == "few" and "-80" in entry.text
+    table = show([judged(kid), judged(sure)], [Column("KID", measured("kid", 1000))])
+    assert table.caption == FEW and not show([judged(sure)], [Column("KID", measured("kid", 1000))]).caption
     assert measured("kid", 1000)(judged(sure)).style == ""
     text = judged(row(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
-    assert measured("perplexity")(text).detail.endswith("too few texts")
+    assert measured("perplexity")(text).style == "few"
 
 
 @pytest.mark.parametrize("name", [*list(EFFECTS)[:1], *list(MARGINS)[:1], *list(SHARES)[:1]])

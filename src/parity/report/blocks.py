@@ -118,9 +118,9 @@ def estimated(figure: Estimate) -> Entry:
     return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
 
 
-def grey(entry: Entry, kind: Any = "") -> Entry:
-    """A figure that says nothing (`report.collect.too_few`): class "few", and why."""
-    return Entry(entry.text, f"{entry.detail} too few {'texts' if kind == 'anysubset' else 'images'}".strip(), "few")
+def grey(entry: Entry) -> Entry:
+    """A figure that says nothing (`report.collect.too_few`); above its table stands why."""
+    return entry._replace(style="few")
 
 
 def plain(value: Any, digits: int = 4) -> Entry:
@@ -163,7 +163,7 @@ def pairs(values: dict[str, Any], joint: str = "=") -> str:
 
 
 def pill(row: Mapping[str, Any], *more: str) -> Entry:
-    """A judged row's verdict with how far it saw, beneath it its note and the columns in `more`."""
+    """A judged row's verdict in a few words, beneath it its note and the columns in `more`."""
     detail = "; ".join(filter(None, (words(row.get(name)) for name in ("note", *more))))
     value = row.get("value")
     style = "none" if missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
@@ -208,6 +208,13 @@ class Terms(NamedTuple):
 class Strip(NamedTuple):
     label: str
     uris: list[str]  # pictures side by side
+
+
+class Gallery(NamedTuple):
+    """A few pictures of each of some methods, side by side."""
+
+    parts: list[tuple[str, str, list[str]]]  # label, note, URIs
+    captions: list[str]  # of the pictures, the same for each part
 
 
 class Grid(NamedTuple):

@@ -46,7 +46,7 @@ from parity.report.settings import labels
 from parity.report.verdicts import Tested, judge, of_run, untested
 
 JUDGED = (
-    "value", "verdict", "verdict_kind", "pill", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
+    "value", "verdict", "verdict_kind", "pill", "scope", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
     "minimum_detectable_effect", "note", "reach", "tested_options", "tested_models", "own_options",
 )  # fmt: skip
 COMPARED = {"anysubset": ("perplexity", "entropy", "logp")}  # figures whose means t-tests compare

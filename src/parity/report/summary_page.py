@@ -1,8 +1,9 @@
-"""The front page: of each method one line with its verdict, its passes, what it changes and its time; one figure of
-passes against distance from the target's law; and the files behind the page, with the command that makes a row again.
+"""The front page: what was found in a few lines, pictures, a table and a figure for each kind of model; and the files
+behind the page, with the command that makes a row again.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,9 +20,24 @@ from parity.experiment.options import KINDS
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.estimates import estimate_of
 from parity.report import tables
-from parity.report.blocks import ABSENT, Entry, Section, Table, Terms, Words, grey, missing, pill, words
+from parity.report.blocks import (
+    ABSENT,
+    Entry,
+    Gallery,
+    Section,
+    Table,
+    Terms,
+    Words,
+    bound,
+    excerpt,
+    grey,
+    missing,
+    pill,
+    words,
+)
 from parity.report.collect import Gathered, effect_of_interest
 from parity.report.figures import STYLE, Drawing, Named, label_points, look_of, plot
+from parity.report.pictures import thumbnail
 from parity.report.settings import records
 from parity.report.shared_sections import TITLES
 from parity.report.tables import Column, mark, mismatch, show, unmeasured
@@ -34,28 +50,111 @@ QUALITY = {
     "continuous": ("right", "right", "share of right classes"),
 }
 BY_INCEPTION = ("fid", "fid", "FID")  # of published continuous models, whose classes no classifier of ours reads
-SAME = "same distribution as plain decoding? and what that rests on"
+SAME = "does it draw from plain decoding's distribution? Below: where this was tested"
+MOVED = "a change"  # what a change whose interval leaves out 0 ends in
 GPU = Path("gpu.json")  # of `python benchmarks/gpu.py`, where someone has run it
+PROMPTS = 4  # whose pictures stand on the first screen
+RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # of verdicts; 3 where there is none
 
 
 def verdicts(g: Gathered) -> Section:
-    """The headline: of each method its verdict, then its cost and its quality, both as measured."""
+    """The first screen: what was found in a few lines, pictures, then a table and a figure for each kind of model."""
     doubt = failures(g.equality)
-    body: list[Any] = [*([Words(doubt, "warning")] if doubt else []), READING]
+    body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     data = points(g)
     gpu = predicted(g.files.around / GPU)
     for kind in g.kinds:
-        rows = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
+        own = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
+        rows = sorted((r | {"gain": gain(g, kind, r)} for r in own), key=order)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
+        if not rows:
+            body.append(Words("no method but plain decoding.", "empty"))
+            continue
+        if kind == "discrete":
+            body += gallery(g, rows)
+        body.append(Terms(answers(kind, rows, quality(g, kind)[2], gpu)))
+        body.append(show(rows, columns(kind, rows, quality(g, kind)[2], gpu), READING, mark, "front"))
         drawn, name = headline(g, kind, data), KINDS[kind]
         if drawn is not None:
             title, caption = f"{TITLE}: {TITLES[kind].lower()}", FIGURE if kind == g.kinds[0] else AGAIN
             body.append(plot(f"headline-{name}", title, drawn, caption))
-        ours = columns(quality(g, kind)[2], gpu)
-        body.append(
-            show(rows, ours, style="front", mark=mark) if rows else Words("no method but plain decoding.", "empty")
-        )
     return Section("verdicts", "Verdicts", *body)
+
+
+def gain(g: Gathered, kind: str, row: Mapping[str, Any]) -> float:
+    """How many times fewer passes than plain decoding; of vectors, fewer calls one after another. NaN where unknown."""
+    if kind == "continuous" and "depth" in row:
+        base: Any = records(g.summary[g.summary["key"] == row["reference"]])[0].get("depth")
+        return np.nan if missing(base) or missing(row["depth"]) else float(base / row["depth"])
+    return np.nan if missing(row.get("nfe_ratio")) else 1 / float(row["nfe_ratio"])
+
+
+def order(row: Mapping[str, Any]) -> tuple[int, float]:
+    """By verdict, then by gain."""
+    return rank(row), -row["gain"] if np.isfinite(row["gain"]) else np.inf
+
+
+def rank(row: Mapping[str, Any]) -> int:
+    return 3 if missing(row.get("value")) else RANK[row["value"].kind]
+
+
+def answers(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The questions that a reader comes with, answered for one kind of model. name: of the figure of quality."""
+    exact, lossy = ([r for r in rows if rank(r) in ranks] for ranks in ((0, 1), (4,)))
+    single = [r for r in exact if not missing(r.get("speedup_single"))]
+    faster = max(single, key=lambda r: r["speedup_single"], default=None)
+    fewest = max((r for r in exact if np.isfinite(r["gain"])), key=lambda r: r["gain"], default=None)
+    moved = [r["label"] for r in rows if r["change"].detail.endswith(MOVED)]
+    bounds = [r["tv_bound"] for r in exact if rank(r) == 0 and not missing(r.get("tv_bound"))]
+    open_ = [r["label"] for r in rows if rank(r) in (2, 3)]
+    item, count = ("text", "passes") if kind == "anysubset" else ("image", "passes")
+    count = "calls one after another" if kind == "continuous" else count
+    listed = ", ".join(f"{r['label']} ({r['pill'].removeprefix('lossy, ')})" for r in lossy)
+    found = [("Lossless", ", ".join(r["label"] for r in exact) or "none"), ("Lossy", listed or "none")]
+    if open_:
+        found.append(("Not decided", ", ".join(open_)))
+    if bounds:
+        small, _, long = words(exact[0].get("tested_models"), "small models").partition("; ")
+        sure = f"certified: total variation at most {bound(max(bounds)).text} with 95% confidence, on {small}"
+        found.append(("How sure", sure + f"; on {long}, no difference found" * bool(long)))
+        longest = re.findall(r"(\d+) tokens", words(exact[0].get("tested_models")))
+        never = f"sequences of more than {longest[-1]} tokens, " if longest else ""
+        found.append(("Not tested", f"{never}other models than the one decoded here and those small ones"))
+    if fewest is not None:
+        found.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
+    if faster is not None:
+        ratio = faster["speedup_single"]
+        best = f"{faster['label']}, {ratio:.2f} times the speed of plain decoding"
+        found.append((f"Fastest for one {item} here", best if ratio > 1 else "plain decoding"))
+    change = f"{name} moved with {', '.join(moved)}" if moved else f"no change of {name} seen"
+    found.append(("Quality", f"{change}; the intervals below say how small a change would be seen"))
+    found.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
+    return found
+
+
+def gallery(g: Gathered, rows: list[dict[str, Any]]) -> list[Gallery]:
+    """The first prompts' pictures by plain decoding, by the two best lossless methods that drew different ones, and by
+    the lossy method with the fewest passes."""
+    cells = g.cells("discrete")
+    first = rows[0]
+    plain = [r for r in records(g.rows("discrete")) if r["key"] == first["reference"]]
+    chosen: list[tuple[Mapping[str, Any], np.ndarray]] = []
+    drawn: set[bytes] = set()
+    for r in [*plain, *(r for r in rows if rank(r) in (0, 1)), *(r for r in rows if rank(r) == 4)]:
+        pixels = g.files.pixels(cells[r["label"]], PROMPTS)
+        lossy = rank(r) == 4
+        taken = sum(rank(c) == 4 for c, _ in chosen) if lossy else sum(rank(c) != 4 for c, _ in chosen)
+        if r["model"] == first["model"] and pixels.tobytes() not in drawn and taken < (1 if lossy else 3):
+            drawn.add(pixels.tobytes())
+            chosen.append((r, pixels))
+    captions = [excerpt(c) for c in g.files.features(cells[first["label"]])["captions"][:PROMPTS].tolist()]
+    parts = []
+    for shown, pixels in chosen:
+        note = "plain decoding"
+        if shown["role"] != "reference":
+            note = f"{shown['pill']}; {shown['gain']:.1f} times fewer passes"
+        parts.append((shown["label"], note, [thumbnail(p, 192) for p in pixels]))
+    return [Gallery(parts, captions)]
 
 
 def quality(g: Gathered, kind: str) -> tuple[str, str, str]:
@@ -64,34 +163,54 @@ def quality(g: Gathered, kind: str) -> tuple[str, str, str]:
     return BY_INCEPTION if published else QUALITY[kind]
 
 
-def columns(name: str, gpu: Mapping[str, str]) -> list[Column]:
-    """name   of the figure of quality"""
-    return [
+def columns(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, str]) -> list[Column]:
+    """name: of the figure of quality."""
+    item = "text" if kind == "anysubset" else "image"
+    batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
+    batch = f"Batch of {batches.pop():.0f}" if len(batches) == 1 else "Whole batch"
+    calls = kind == "continuous"
+    fewer = Column(
+        "Calls in sequence" if calls else "Passes",
+        fewer_calls,
+        "calls of network and head that one image waits for, one after another; against plain decoding"
+        if calls
+        else "of the target, counted: those of plain decoding over the method's",
+    )
+    found = [
         Column("Method", claimed),
-        Column("Verdict", pill, SAME),
-        Column("Passes", passes, "of the target, counted: those of plain decoding over the method's"),
+        Column("Verdict", found_where, SAME),
+        fewer,
+        Column(f"One {item}, here", tables.alone, "speed at batch 1 on this machine; plain decoding's is 1"),
+        Column(f"{batch}, here", tables.speed, "speed of a whole batch on this machine; plain decoding's is 1"),
         Column(f"Change of {name}", lambda r: r["change"], "from plain decoding, with its 95% interval"),
-        Column("Speed here", tables.speed, "time of plain decoding over the method's, in the same job on this machine"),
-        Column(
-            "On a GPU",
-            lambda r: (
-                Entry(gpu[r["method"]], "predicted") if r["method"] in gpu else Entry("not measured", style="none")
-            ),
-            "predicted from passes counted here and the time of a pass measured there",
-        ),
     ]
+    predicted_there = Column(
+        "On a GPU",
+        lambda r: Entry(gpu[r["method"]], "predicted") if r["method"] in gpu else ABSENT,
+        "predicted from passes counted here and the time of a pass measured there",
+    )
+    return [*found, predicted_there] if gpu else found
+
+
+def found_where(row: Mapping[str, Any]) -> Entry:
+    """The verdict, and where it was reached, or why there is none."""
+    return pill(row)._replace(detail=words(row.get("scope")) or words(row.get("note")))
 
 
 def claimed(row: Mapping[str, Any]) -> Entry:
     """The label, and what the method's paper claims."""
-    broken = ", which is not borne out" * (mismatch(row) and row["claim"] != "lossy")
+    broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
     return Entry(words(row.get("label"), "any"), f"claims to be {words(row.get('claim'), 'nothing')}{broken}", "name")
 
 
-def passes(row: Mapping[str, Any]) -> Entry:
-    if missing(row.get("nfe_ratio")):
+def fewer_calls(row: Mapping[str, Any]) -> Entry:
+    """The gain, and the counts behind it."""
+    ratio = row["gain"]
+    if not np.isfinite(ratio):
         return ABSENT
-    return Entry(f"{1 / row['nfe_ratio']:.2f}× fewer", f"{100 * row['nfe_ratio']:.0f}% of plain decoding's")
+    text = f"{ratio:.2f}× fewer" if ratio >= 1 else f"{1 / ratio:.2f}× more"
+    depth = row.get("depth")
+    return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if missing(depth) else f"{depth:,.0f} an image")
 
 
 def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
@@ -115,7 +234,7 @@ def change(g: Gathered, kind: str, row: Mapping[str, Any]) -> Entry:
 def judged(entry: Entry, name: str, row: Mapping[str, Any], reach: float, margins: EqualitySpec) -> Entry:
     """A change in grey where an effect of interest to either side lies in its interval."""
     wanted = None if missing(row.get(name)) else effect_of_interest(name, row[name], margins)
-    return grey(entry, row["kind"]) if wanted is not None and not reach < wanted else entry
+    return grey(entry) if wanted is not None and not reach < wanted else entry
 
 
 def moved(middle: float, reach: float, n: int) -> Entry:
@@ -124,8 +243,8 @@ def moved(middle: float, reach: float, n: int) -> Entry:
         return Entry(f"{middle:+.3g}", f"n = {n}")
     digits = max(0, min(4, 1 - int(np.floor(np.log10(reach))))) if reach > 0 else 3
     low, high = middle - reach, middle + reach
-    seen = "none seen" if low <= 0 <= high else "a change"
-    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}: {seen} (n = {n})")
+    seen = "none seen" if low <= 0 <= high else MOVED
+    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}, n = {n}: {seen}")
 
 
 def predicted(file: Path) -> dict[str, str]:
@@ -201,17 +320,14 @@ def together(own: pd.DataFrame) -> Iterator[tuple[float, float, str, str]]:
 
 TITLE = "Passes against distance from the target's law"
 FIGURE = (
-    "Further right is fewer passes, further down is nearer to the target's law. Filled marks: total variation measured"
-    " on the worst enumerable model, with its 95% interval. Hollow marks pointing down: no difference was found, and it"
-    " is at most this large. The broken line is the margin below which a decoder is certified. On these small models"
-    " options that count places are cut; each verdict says to what. Methods without an exact measurement are in the"
-    " table alone."
+    "Right: fewer passes. Down: nearer to the target's law. Filled marks are the total variation measured on the worst"
+    " small model, with its 95% interval. Hollow marks: no difference was found, and it is at most this large. The"
+    " broken line is the margin below which a decoder is certified."
 )
 AGAIN = "Marks as in the figure above."
 READING = (
-    "Seconds on a CPU do not say which method is faster on a GPU: a pass costs a processor in proportion to the tokens"
-    " it evaluates, while a GPU at small batches needs hardly longer for sixteen tokens than for one. So read passes"
-    " first; speed here is the time of plain decoding over a method's, on the same rows in the same job."
+    "Lossless methods first, then by what they save. For a GPU compare passes: at small batches a pass over sixteen"
+    " tokens costs it about as much as a pass over one, while a CPU pays for each token."
 )
 
 

@@ -58,12 +58,15 @@ def show(
         caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
         kept = [i for i in range(len(columns)) if i not in same]
         columns, lines = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines]
+    if any(entry.style == "few" for line in lines for entry in line):
+        caption = f"{caption} {FEW}".strip()
     methods = [words(row.get("method")) for row in every]
     heads = [(c.heading, c.meaning) for c in columns]
     return Table(heads, lines, caption, [mark(row) for row in every], methods, style)
 
 
 WIDE = 10  # columns
+FEW = "Grey figures: too few images or texts to tell a change that matters from none."
 
 
 def alike(lines: Sequence[Sequence[Entry]]) -> list[int]:
@@ -95,7 +98,7 @@ def measured(name: str, scale: float = 1.0) -> Maker:
         if figure.missing:
             return unmeasured(figure)
         entry = estimated(figure.times(scale))
-        return grey(entry, row.get("kind")) if name in words(row.get("too_few")).split() else entry
+        return grey(entry) if name in words(row.get("too_few")).split() else entry
 
     return entry
 

@@ -19,7 +19,7 @@ from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import SMALL, longest_place, needs, on_enumerable, options, plain
 from parity.experiment.schema import Config
-from parity.report.blocks import missing, number, pairs
+from parity.report.blocks import bound, missing, number, pairs
 from parity.report.settings import variant as name_of
 
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
@@ -116,7 +116,7 @@ def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {}
     reason = f"no draft was accepted in the {where}: speculation was not tested"
     value = replace(value, kind="inconclusive", reason=reason, bound=None, estimate=None, interval=None)
-    return columns_of(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted"}
+    return columns_of(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted", "scope": ""}
 
 
 def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
@@ -215,8 +215,9 @@ def describe_long(rows: Sequence[Row], p: float | None, alpha: float) -> str:
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """What is laid over a verdict: its value with what was tested and what was not, a pill that says how far it saw,
+    """What is laid over a verdict: its value with what was tested and what was not, and
 
+    pill            the verdict in a few words; scope: how far it reaches, in a line
     tested_options  JSON of the options of the exact layer
     tested_models   what the exact and the long layer ran on
     own_options     "tested" if all of the decoder's own were, on models whose law is known; "not tested" if not
@@ -243,7 +244,8 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     lacking = [why if long else f"{name} {why}" for name in untested if exact or long]
     return {
         "value": value,
-        "pill": write_pill(value, reach),
+        "pill": write_pill(value),
+        "scope": write_scope(value, reach),
         "reach": "; ".join([*tested, *lacking]),
         "tested_options": canonical(scope.cut if exact else scope.own),
         "tested_models": "; ".join(describe_models(lengths) for lengths in (exact, long) if lengths),
@@ -251,21 +253,29 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     }
 
 
-def write_pill(value: Verdict, reach: Reach) -> str:
-    """The verdict in a line, with what it does not reach."""
+def write_pill(value: Verdict) -> str:
+    """The verdict in a few words, with its figure."""
+    if value.kind == "inconclusive" or value.within or value.dependent:
+        return value.words
+    if value.kind == "lossy":
+        return "lossy" if value.estimate is None else f"lossy, TV = {number(value.estimate, 2)}"
+    return value.kind if value.bound is None else f"{value.kind}, TV ≤ {bound(value.bound).text}"
+
+
+def write_scope(value: Verdict, reach: Reach) -> str:
+    """At which options and on how many tokens the verdict was reached, in a line."""
     lossy, r = value.kind == "lossy", reach
     if value.kind == "inconclusive" or value.within or not (r.exact or r.deep):
-        return value.words
+        return ""
     far = f"on {describe_range(r.long)}" if r.deep else ""
     if r.deep and max(r.long) < r.tokens:
         far = f"to {max(r.long)} of {r.tokens}"
     if lossy and value.estimate is None:
-        at = f"{r.own} {far} tokens" if r.deep else "its own options"
-        return f"lossy at {at}" if r.rejected else value.words
+        at = f"at {r.own} {far} tokens" if r.deep else "at its own options"
+        return at if r.rejected else ""
     if not r.exact:
-        return f"{value.words} at {r.own} {far} tokens"
-    here = ("lossy" if lossy else value.words) + (f" at {r.cut}" if r.cut else "")
-    here += f" on {describe_range(r.exact)} tokens" + (f": TV = {value.estimate:.4f}" if lossy else "")
+        return f"at {r.own} {far} tokens"
+    here = f"at {r.cut} " * bool(r.cut) + f"on {describe_range(r.exact)} tokens"
     if not r.deep:
         return here if r.whole else f"{here}; {r.own} not tested"
     again = "rejected" if r.rejected else "not rejected" if lossy else "consistent"

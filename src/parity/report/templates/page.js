@@ -354,7 +354,7 @@ function fold() {
 function enlarge(event) {
   const shown = document.querySelector(".large");
   shown?.classList.remove("large");
-  if (event.target !== shown && event.target.matches?.("figure img, .grid img, .grid canvas, .strip img"))
+  if (event.target !== shown && event.target.matches?.("figure img, .grid img, .grid canvas, .gallery img, .strip img"))
     event.target.classList.add("large");
 }
 
