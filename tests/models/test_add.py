@@ -1,4 +1,4 @@
-"""`parity.models add`: files are known by what is in them, nobody types a digest or a layer count."""
+"""`parity.models add`: files are identified by their tensors, digests and sizes are read."""
 
 import argparse
 import hashlib

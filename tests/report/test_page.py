@@ -257,9 +257,9 @@ def test_the_change_of_a_figure_is_taken_prompt_by_prompt(gathered):
 
 
 def test_a_cell_without_speed_says_so(gathered, undrawn):
-    without = replace(gathered, summary=gathered.summary.drop(columns=["speedup", "speedup_single"]))
+    without = replace(gathered, summary=gathered.summary.drop(columns="speedup"))
     none, some = (
-        re.findall(', here"><span>(.*?)<', page.build("t", [summary_page.verdicts(g)])[0])
+        re.findall(r'atch(?: of \d+)?, here"><span>(.*?)<', page.build("t", [summary_page.verdicts(g)])[0])
         for g in (without, gathered)
     )
     assert set(none) == {"not run"} and "not run" not in some and len(none) == len(some)

@@ -3,8 +3,8 @@
 REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-One rule decodes by every method, a module of src/parity/decoders/<kind>. A method with a rule of its own
-(workflow/methods/<kind>_<method>.smk) is decoded by that.
+One rule runs every method, a module of src/parity/decoders/<kind>, but those with a rule of their own
+(workflow/methods/<kind>_<method>.smk).
 Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there
 are more shards than jobs, each job decodes some, one after another, to one file.

@@ -1,4 +1,4 @@
-"""python -m parity.certify WAY ... : parity-certify (certify/), and the way that needs Parity
+"""Certify a sampler: the commands of parity-certify (certify/docs/reference.md), and one more.
 
 decoder FILE.py:FUNCTION --option k=v      a decoder written for Parity
 """

@@ -1,4 +1,4 @@
-"""Decode some shards of one cell to one file: the job that every method's rule runs.
+"""Decode some shards of one cell to one file.
 
 python -m parity.decode --kind discrete --spec JSON --inputs 0.npz --checkpoint manifest.json --code 0123abcd \
     --store results/store --batch 32 --threads 1 --device cpu --out 0-of-1.npz

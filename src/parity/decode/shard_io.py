@@ -121,9 +121,9 @@ def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: di
 
 @contextlib.contextmanager
 def lock_shard(kept: Path) -> Iterator[None]:
-    """Hold a shard's place while it is decoded: whoever wants the same one waits, and finds it. So jobs that a killed
-    run left at work are not joined by others at the same. A byte of one file is the lock, the process's end ends it;
-    where a file system has no locks, a shard may be decoded twice, and is the same."""
+    """Lock a shard while it is decoded: a job that wants the same one waits, and finds it. So jobs that survived a
+    killed run are not duplicated. The lock is a byte of one file and ends with its process. Where a file system has
+    no locks, a shard may be decoded twice, with the same result."""
     lock = kept.parent.with_name(f".{kept.parent.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:

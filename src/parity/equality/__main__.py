@@ -1,4 +1,4 @@
-"""python -m parity.equality COMMAND ... : the equality layers from the command line.
+"""Run the equality layers from the command line.
 
 Of a decoder of your own: `parity certify decoder`.
 

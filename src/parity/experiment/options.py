@@ -22,13 +22,13 @@ KINDS = {
     "anysubset": "text",
     "continuous": "continuous",
 }  # of model: the section of the configuration
-# On models of a few positions a window of 16 would be the whole sequence, and a fourth step after its end.
+# Caps of length options on models of a few positions, where a window of 16 would be the whole sequence.
 SMALL: dict[str, dict[str, Any]] = {
     "discrete": {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12},
     "anysubset": {"k": 3, "steps": 4, "orders": 4},
     "continuous": {"gamma": 3, "prefill": 0.0, "ahead": 3},
 }
-PLACES = {  # options that count places of one pass
+PLACES = {  # options that say how many positions a pass covers
     "discrete": ("window", "interval", "ahead", "depth", "gamma"),
     "anysubset": ("k",),
     "continuous": ("window", "ahead", "gamma"),
@@ -122,8 +122,8 @@ def needs(kind: str, method: str) -> str:
 
 
 def small(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: those that count places cut to a few, so that a method is what it is
-    on larger ones."""
+    """A variant's options for an enumerable model: length options are capped, so that a method still takes several
+    passes."""
     return {k: min(v, SMALL[kind][k]) if k in SMALL[kind] else v for k, v in options.items()}
 
 

@@ -1,8 +1,8 @@
 """`stand_in: true`: the same experiment with tiny random networks, in the published formats, in place of every
 published one. It shows that everything runs; no figure of it says anything of a model.
 
-What names no published network stays. Prompts and data that are not at hand give way to those of the workflow, few of
-them; options that count places or tokens are cut to what the small networks have; tests are as small as they go.
+What names no published network stays. Prompts and data that are missing are replaced by a few of the workflow's own.
+Length options such as `window` are capped at what the small networks have, and tests are as small as possible.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Inputs: what is decoded.
+"""Prepare what is decoded: prompts, captions, text tasks.
 
 python -m parity.inputs prompts --spec '{"file": "prompts/scenes.txt", "limit": 64}' --out FOLDER
 python -m parity.inputs captions --prompts 0.json --checkpoint manifest.json --out 0.npz

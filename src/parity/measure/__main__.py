@@ -1,4 +1,4 @@
-"""Measure a cell that was decoded: pictures, equality layers, figures, a record per image or text.
+"""Measure a decoded cell: pictures, equality layers, metrics, a record per image or text.
 
 python -m parity.measure --kind discrete --spec JSON --layers '{"paired": {"seeds": [0, 1]}}' --cell FOLDER \
     --shards FOLDER/shards/0-of-1.npz --inputs 0.npz --checkpoint manifest.json

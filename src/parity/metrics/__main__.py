@@ -1,4 +1,4 @@
-"""python -m parity.metrics COMMAND ... : pictures, and the figures of cells.
+"""Export pictures to benchmarks, and compute the metrics of cells.
 
 reference           pictures that quality is compared with, and their features
 reference-features  the same for published models: the user's own, as the declared networks see them

@@ -1,4 +1,4 @@
-"""Models: get and verify what an experiment names, or make published checkpoints into what it can name.
+"""Fetch and verify the models of an experiment, or write an experiment for a published checkpoint.
 
 python -m parity.models add llamagen-xl FOLDER
 python -m parity.models add llamagen-xl hub:owner/name --text flan-t5-xl

@@ -1,4 +1,4 @@
-"""A published model as an experiment of its own: its files known by what is in them, digests and sizes read from them.
+"""Write an experiment for a published model: identifies each file by its tensors, and reads digests and sizes.
 
 python -m parity.models add llamagen-xl FOLDER                    files of a folder
 python -m parity.models add llamagen-xl hub:owner/name@revision   files of a repository, its commit pinned

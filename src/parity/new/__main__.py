@@ -1,4 +1,4 @@
-"""Begin a decoder or a metric: its one file, and its test.
+"""Begin a decoder or a metric: one file, and its test.
 
     parity new decoder NAME [--kind discrete] [--like sjd]
     parity new metric NAME [--kind discrete]

@@ -1,9 +1,11 @@
-"""The report of an experiment: report.html and index.html, and beside them summary.csv, equality.csv, self_tests.csv,
-published.csv, records.parquet, figures/.
+"""Write the report of an experiment.
+
+The files are report.html, index.html, summary.csv, equality.csv, self_tests.csv, published.csv, records.parquet and
+figures/.
 
     python -m parity.report --config '{"image": ...}' --published workflow/published/*.csv --out results/default
 
-`--kinds` names the kinds of model that the page is about; without it, all of the experiment's.
+`--kinds` limits the page to some kinds of model.
 """
 
 import argparse

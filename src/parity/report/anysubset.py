@@ -91,12 +91,12 @@ def accuracy_table(accuracy: list[dict[str, Any]]) -> Table:
 
 
 VERDICTS = (
-    "A verdict rests on the tests of the law alone; the t-tests below are what the paper reports, and a method may pass"
-    " them and still be wrong. On models whose law can be written down, under the lattice order (Eq. 4), there with no"
-    " more than three drafts a loop and four steps, and, of infilled texts, teacher-forced on the text model."
+    "Verdicts rest on tests of the law alone: on small models whose law is known, with at most three drafts a loop, on"
+    " longer ones, and teacher-forced on the text model. The t-tests below are what the paper reports; a method may pass"
+    " them and still be wrong."
 )
-READING = "Mean and standard error over rows. Plain decoding was done twice: what these two rows differ by is chance."
+READING = "Mean and standard error over rows. Plain decoding ran twice; the difference of these two rows is chance."
 ACCURACY = (
-    "Accuracy of the model itself, nothing sampled: the likeliest token in the last word's place; the likeliest of four"
-    " ends, per token. Held out: what happens in the story and to which thing were never told together in training."
+    "Accuracy of the model itself, without sampling: the likeliest last word, and the likeliest of four ends. Held out:"
+    " pairs of an event and a thing that never occurred together in training."
 )

@@ -175,11 +175,10 @@ def one_token(g: Gathered) -> pd.DataFrame:
 
 MOVED = {"mean_moved": "mean shift", "spread_ratio": "spread ratio"}
 VERDICTS = (
-    "A variant's exact tests are on mixtures of three tokens whose law is known, with options cut to so few: what they"
-    " certify is the decoder. The teacher-forced tests are on the model: the law of one token, everything before it"
-    " held fixed, against the target's own. On a diffusion head the ratio of densities that accepts drafts is a"
-    " surrogate (eq. 4), and a decoder that is exact on a mixture can be biased there. Grey rows are the target alone"
-    " under another seed."
+    "The exact tests use mixtures of three tokens whose law is known; they certify the decoder's arithmetic. The"
+    " one-token tests use the model: the law of one token, everything before it fixed, against the target's own. A"
+    " decoder that is exact on mixtures can be biased on a diffusion head, where the acceptance ratio is a surrogate"
+    " (eq. 4). Grey rows are the target alone under another seed."
 )
 PLACES = "Share of drafts accepted, by place in the order (a mean over 8 places) and by place in the picture."
 RATIOS = (

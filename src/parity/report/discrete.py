@@ -122,19 +122,18 @@ def sections(g: Gathered) -> Iterator[Section]:
 
 
 VERDICTS = (
-    "Read the verdict with its bound: no test shows equality, but a bound says how large a difference is still"
-    " possible. 'Inconclusive' means that the tests could not have seen an effect of the size that matters, not that"
-    " there is none. Grey rows are plain decoding with two seeds: what they differ by is chance."
+    "A verdict with its bound says how large a difference is still possible. 'Inconclusive' means that the tests could"
+    " not have seen an effect that matters, not that there is none. Grey rows are plain decoding with two seeds; their"
+    " difference is chance."
 )
-QUALITIES = "What the pictures are like, beside what they cost. Grey rows are plain decoding with two seeds."
+QUALITIES = "Quality of the pictures beside their cost. Grey rows are plain decoding with two seeds."
 SERVING = (
     "The more images a batch has, the more tokens a second the device makes and the fewer each image gets: alone and in"
     " the batch are two points of that trade. Seconds are of one job and do not compare between jobs."
 )
 COSTS = (
-    "Fewer passes help only while a pass costs the same: compare nodes per pass. Nodes per token bounds what a decoder"
-    " can gain on a device that is already busy. Speeds do not transfer between devices or batch sizes, and times of"
-    " different jobs do not compare: speed is taken within one."
+    "Passes and time of each method. Fewer passes help only if a pass costs the same, so compare nodes per pass too. A"
+    " speed holds for one device and batch size, and compares with plain decoding in the same job."
 )
 CLOUD = (
     "Points with 95% intervals; further right is faster, and the grey band is where another seed of plain decoding"

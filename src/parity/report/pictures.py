@@ -195,15 +195,12 @@ SAME = "Identical figures are no mistake: {} run under the same noise, and drew 
 ABOUT = "{shown} of {all} prompts; under each picture its CLIP cosine with the prompt. Pictures are compressed."
 LEFT = " The others are left out here for room: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
-    "The finished picture, uncovered place by place in the passes in which its tokens became final. The last token of a"
-    " pass is the target's own draw: a correction, or one beyond the drafts; where a whole window was kept it may be a"
-    " draft too, and a decoder that goes on behind a rejection has such draws among the others: the records do not tell"
-    " them apart. Where drafts stood that were not kept is shown for windows alone; for trees their number is known."
+    "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"
+    " usually the target's own draw: a correction, or one beyond the drafts. Rejected drafts are shown for windows; of"
+    " trees only their number is known."
 )
 WORST = (
-    "The {shown} of {all} prompts on which a decoder falls furthest behind plain decoding in CLIP-score, the worst"
-    " first: nothing is hand-picked. Rows chosen this way flatter the first column, which by chance did well where a"
-    " decoder did badly; the second seed of plain decoding, if shown, played no part in the choice and is the fair"
-    " comparison. Look for one kind of fault that recurs down a column (wrong counts, smeared texture, repeated parts):"
-    " chance faults do not line up."
+    "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in CLIP-score, the worst first."
+    " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. This choice flatters"
+    " the first column; the second seed of plain decoding, if shown, is the fair comparison."
 )

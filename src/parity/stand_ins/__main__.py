@@ -1,5 +1,6 @@
-"""Write stand-ins as a user would get the released files, each with what a configuration says of it, entry.json,
-written last.
+"""Write small random networks in the published formats.
+
+Each folder gets an entry.json, its entry in a configuration, which is written last.
 
 python -m parity.stand_ins chameleon clip --out results/stand_ins/chameleon results/stand_ins/clip
 """

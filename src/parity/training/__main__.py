@@ -1,12 +1,12 @@
-"""The recipes of the embedded models; `snakemake --cores all train_embedded train_words train_continuous` runs all.
+"""Train the embedded models; `snakemake --cores all train_embedded train_words train_continuous` trains all.
 
     python -m parity.training vq --work results/training --threads 2
     python -m parity.training xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
     python -m parity.training install discrete --work results/training                        into the package
 
-Steps, batch and examples are those that the recipe declares, unless others are asked for. Each run is seeded, and goes
-on from its last checkpoint, which is replaced whole every three minutes. `install` copies weights into the package,
-with a model card each and their digests.
+Steps, batch and examples are those of the recipe unless an option changes them. Each run is seeded, and continues from
+its last checkpoint, which is written every three minutes. `install` copies weights into the package, with model cards
+and digests.
 """
 
 import argparse

@@ -43,9 +43,8 @@ class Numbered(Noise):
         return self.noise._uniform(use, self.other(index) if self.only in ("", use) else index, n)
 
 
-class Told:
-    """A model whose laws [B, S, V] are told otherwise: `change` takes them and their places [B, S]. Guided ones are
-    told so after their guidance."""
+class Perturbed:
+    """Wraps a model and perturbs its laws [B, S, V]: `change` takes them and their positions [B, S], after guidance."""
 
     def __init__(self, model: TokenModel, change: Callable[[Tensor, Tensor], Tensor]):
         self.model, self.change = model, change
@@ -85,9 +84,9 @@ BORDER = altered("parity.decoders.discrete.sjd", verify=unverified).sjd
 def with_laws(decoder: Decoder, change: Callable[[Tensor, Tensor], Tensor], last: bool = False) -> Decoder:
     """last: `change` is told places from the end, the last token's being 0."""
 
-    def changed(model: TokenModel) -> Told:
+    def changed(model: TokenModel) -> Perturbed:
         off = model.length - 1 if last else 0
-        return Told(model, lambda x, at: change(x, at - off))
+        return Perturbed(model, lambda x, at: change(x, at - off))
 
     return with_model(decoder, changed)
 
@@ -134,7 +133,7 @@ def twins_between(noise: Noise) -> Noise:
     return twins(noise) if 9 <= len(noise.keys) <= 64 else noise
 
 
-class Watched(Told):
+class Watched(Perturbed):
     """A model that remembers which places its last pass was asked for."""
 
     def __init__(self, model: TokenModel):

@@ -26,8 +26,8 @@ AGAIN = 20  # the rank from which acceptance uniforms are used again
 LATE, SIGHT = 32, 8  # the rank from which noise is used again; places that a short-sighted decoder sees
 
 
-class Told:
-    """A model whose laws are told otherwise: change(laws [B, S, V], ranks [B, S], begin [B], tokens [B, N])."""
+class Perturbed:
+    """Wraps a model and perturbs its conditionals: change(laws [B, S, V], ranks [B, S], begin [B], tokens [B, N])."""
 
     def __init__(self, model: LongSubset, change: Change):
         self.model, self.vocab, self.mask, self.change = model, model.vocab, model.mask, change
@@ -84,7 +84,7 @@ def everywhere(laws: Tensor, ranks: Tensor, begin: Tensor, tokens: Tensor) -> Te
 
 
 def with_laws(decoder: Decoder, change: Change) -> Decoder:
-    return with_model(decoder, lambda model: Told(model, change))
+    return with_model(decoder, lambda model: Perturbed(model, change))
 
 
 def late(index: Tensor, rank: int) -> Tensor:

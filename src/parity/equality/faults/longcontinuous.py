@@ -21,8 +21,8 @@ Change = Callable[[MixtureLaw, Tensor], MixtureLaw]  # of laws and their places 
 LATE, SIGHT = 32, 8  # the place from which noise is used again; places that a short-sighted decoder sees
 
 
-class Told:
-    """A model whose laws are told otherwise."""
+class Perturbed:
+    """Wraps a model and perturbs its conditionals."""
 
     def __init__(self, model: Any, change: Change):
         self.model, self.change = model, change
@@ -33,8 +33,8 @@ class Told:
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         return self.change(self.model.conditions(tokens, order, places, known), places)
 
-    def take(self, rows: Tensor) -> "Told":
-        return Told(self.model.take(rows), self.change)
+    def take(self, rows: Tensor) -> "Perturbed":
+        return Perturbed(self.model.take(rows), self.change)
 
 
 def wider(law: MixtureLaw, which: Tensor, factor: float) -> MixtureLaw:
@@ -64,7 +64,7 @@ def everywhere(law: MixtureLaw, places: Tensor) -> MixtureLaw:
 
 
 def with_laws(decoder: Decoder, change: Change) -> Decoder:
-    return with_model(decoder, lambda pair: pair._replace(target=Told(pair.target, change)))
+    return with_model(decoder, lambda pair: pair._replace(target=Perturbed(pair.target, change)))
 
 
 def reused(noise: Noise) -> Noise:

@@ -31,7 +31,7 @@ WHEN = "drafted"
 READS = ("baseline", "checkpoint")
 WRITES = ()
 SETTINGS = ("forced", "conditions")  # draws a condition, and conditions
-ONE = {"gamma": 1, "prefill": 0.0}  # options that count places, where there is one
+ONE = {"gamma": 1, "prefill": 0.0}  # length options where there is one position
 
 Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, and a place in it
 
