@@ -1,8 +1,8 @@
 """Which sources a job depends on: the import closure of the modules that it runs, computed without importing them.
 
 A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
-runs it again, and an edit of no other does. Docstrings and comments are no part of the digest, so editing them reruns
-nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command. The statistics are
+runs it again, and an edit of no other does. Docstrings and comments are no part of the digest, so editing them repeats
+nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command. Statistics are
 parity-certify's: its modules are followed as those of `parity` are.
 """
 

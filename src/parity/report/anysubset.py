@@ -92,7 +92,7 @@ def accuracy_table(accuracy: list[dict[str, Any]]) -> Table:
 
 VERDICTS = (
     "Verdicts rest on tests of the law alone: on small models whose law is known, with at most three drafts a loop, on"
-    " longer ones, and teacher-forced on the text model. The t-tests below are what the paper reports; a method may pass"
+    " long ones, and teacher-forced on the text model. The t-tests below are what the paper reports; a method may pass"
     " them and still be wrong."
 )
 READING = "Mean and standard error over rows. Plain decoding ran twice; the difference of these two rows is chance."
