@@ -68,15 +68,15 @@ def a_page(file: Path) -> str:
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
-    """The tensors of a published pickle, of its moving average if it has one; ParityError for what is none."""
+    """The tensors of a published pickle, of its moving average if it has one; ParityError if it is no such file."""
     return unpickled(file)[1]
 
 
 def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
     """The same, and the key that held them: one of HELD, or "".
 
-    Nothing in it is executed; what it does not need stays on disk. Names lose what a compiled or parallel training run
-    puts before them.
+    Nothing in the file is executed, and unused tensors stay on disk. Prefixes of compiled or parallel training are
+    removed from the names.
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
@@ -153,11 +153,11 @@ def tensors(
     dtype: torch.dtype | None = torch.float32,
     ignored: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a safetensors file, a pickle, or a folder of either, one at a time, on `device`; what is
-    floating-point in `dtype`, or as it is stored for None.
+    """Names and tensors of a safetensors file, a pickle, or a folder of either, one at a time, on `device`.
+    Floating-point tensors are in `dtype`, or as stored for None.
 
-    No more than one tensor is held beside those already given: a safetensors file is opened anew for each, so that what
-    was mapped of it is let go. On the device "meta" no number is read.
+    At most one tensor is held at a time: a safetensors file is reopened for each, so that its mapped memory is
+    released. On the device "meta" no number is read.
     """
     if str(device) == "meta":
         for name, entry in shapes(path).items():
@@ -224,8 +224,8 @@ class Unfilled(TorchFunctionMode):
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Networks built inside have parameters without memory or values, on the meta device; buffers, many of which stand
-    in no file, are computed as always."""
+    """Networks built inside have parameters on the meta device, without memory or values; buffers, many of which are in
+    no file, are computed as always."""
 
     def empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
         if parameter is None or parameter.is_meta:

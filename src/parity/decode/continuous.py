@@ -94,7 +94,7 @@ def networks(model: Pair) -> list[tuple[Any, str]]:
 
 
 def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
-    """What a shard keeps of a batch: of each network an image's share of what it cost."""
+    """The columns of a shard: an image's share of the cost of each network."""
     counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
     shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
     depth = sum(network.depth for network in model if isinstance(network, Clocked))

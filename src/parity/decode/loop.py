@@ -1,12 +1,12 @@
-"""The one batch loop: rows of any kind of model, decoded with one method and clocked beside plain decoding.
+"""The batch loop: decodes rows of any kind of model with one method, and times plain decoding beside it.
 
-What is particular to a kind is in `parity.decode.<kind>`, imported by name: an edit of one concerns that kind alone.
+The part of a kind is in `parity.decode.<kind>`, imported by name, so that an edit of one concerns that kind alone.
 
     PACED                             batches of a job beside which plain decoding is timed
     opened(loaded, spec)              a function of (rows, noise) that gives the (model, start) that decoders take
-    networks(model)                   the calls by which a decoder asks networks
-    record(model, start, steps)       runs a decoder: its tokens, and what they cost
-    columns(rows, model, start, done) what a shard keeps of that
+    networks(model)                   the calls by which a decoder uses networks
+    record(model, start, steps)       runs a decoder: its tokens, and what they cost columns(rows, model, start, done)
+                                      the columns of a shard
 """
 
 import importlib
@@ -120,7 +120,7 @@ def noise_of(rows: Rows, loaded: Any, spec: dict[str, Any]) -> Noise:
 
 
 def column(value: Any, n: int) -> np.ndarray:
-    """A column of n rows: what a batch has of each of them, or one number for all."""
+    """A column of n rows: one value for each row, or one number for all."""
     if isinstance(value, Tensor):
         return value.cpu().numpy()
     return value if isinstance(value, np.ndarray) else np.full(n, value)

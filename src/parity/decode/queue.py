@@ -1,9 +1,9 @@
-"""Rows that wait for a place in a batch: where a row is done the next begins, while the others go on (iteration-level
+"""The queue of rows: where a row of a batch is done, the next begins while the others go on (iteration-level
 scheduling, Yu et al. 2022, Orca, sec. 3; "continuous batching").
 
-A decoder that can begin a row in the midst of others says so by REFILLS = True: what it keeps of a row between passes
-is `parity.decoders.sequence_buffer`'s or `window`'s, which forget it, or it looks at the row's `age`. Noise is keyed by
-a row's id and its own passes, so its tokens are those it has in any other batch.
+A decoder that can begin a row among others declares REFILLS = True. Its state between passes is in
+`parity.decoders.sequence_buffer` or `window`, which reset a row, or depends on the row's `age`. Noise is keyed by a
+row's id and its own passes, so its tokens are the same in any batch.
 """
 
 from collections.abc import Callable

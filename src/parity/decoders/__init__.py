@@ -1,19 +1,19 @@
-"""How models are decoded: a folder for each kind of model, one standalone module per method, one function of the
-module's name in it.
+"""How models are decoded: a folder for each kind of model, one module per method, with one function of the module's
+name.
 
     def method(model, start, *, noise, ...options) -> Iterator[Step | Fill | Draw]
 
-model    anything that satisfies the protocol of its kind; its laws are already those of the sampling settings
-start    what is to be decoded
+model    anything that satisfies the protocol of its kind; its laws already include the sampling settings
+start    the prompts
 noise    `parity.base.noise.Noise` of the B rows
 options  keyword-only, with types, bounds and defaults: they are the method's configuration schema
 
-A row's result depends on its own noise and start alone, not on the batch it stands in. A decoder counts, times and logs
-nothing: `parity.decode` does, from the steps (`parity.decoders.steps`), and a decoder that stops before every row is
-whole is an error there.
+A row's result depends on its own noise and prompt alone, not on its batch. A decoder does not count, time or log:
+`parity.decode` does, from the steps (`parity.decoders.steps`). A decoder that stops before every row is complete is an
+error.
 
-Words: a draft is a token proposed before the target has judged it; a draft model proposes by its own laws; a drafter is
-a network that goes on from the target's features (EAGLE); a token is forced if the grammar leaves no choice.
+Words: a draft is a token proposed before the target has evaluated it. A draft model proposes by its own laws. A drafter
+is a network that continues the target's features (EAGLE). A token is forced if the grammar leaves no choice.
 
 A module declares literals such as CLAIM and SOURCE: the fields of `parity.experiment.options.Declaration`.
 """

@@ -1,10 +1,10 @@
-"""Gaussians coupled: a draw of one law becomes a draw of another, and stays what it was as often as it may.
+"""Couplings of Gaussians: turn a draw of one law into a draw of another that equals it as often as possible.
 
 Source: De Bortoli et al. 2025, "Accelerated diffusion models via speculative sampling" (reflection of the means);
 Bou-Rabee, Eberle & Zimmer 2020. Deviations that differ too are ours: docs/explanation/heads.md.
 
-Words. x was drawn from q, a Gaussian with a mean and a deviation a coordinate, and p is the law it is to have. n is x
-in deviations, (x - mean) / deviation. `kept` says that x stayed as it was.
+Words. x was drawn from q, a Gaussian with a mean and a deviation for each coordinate; p is the law it shall have. n is
+(x - mean) / deviation. `kept` says that x did not change.
 """
 
 from typing import NamedTuple
@@ -41,11 +41,12 @@ def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
 
 
 def residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
-    """A draw n [P, D] of (p - r)+, of one mean and a variance `ratio` [P, D] apart, in p's deviations; index [P].
+    """A draw n [P, D] of (p - r)+ in p's deviations, where p and r share the mean and their variances have the ratio
+    `ratio` [P, D]; index [P].
 
     Proposals are from p times a bound of log p / r, c + sum a_j n_j^2: with weight c a normal, with weight a_j one
-    whose j-th number is of density n^2. So the rate of acceptance does not vanish as the deviations meet. Where they
-    are far apart, and that bound above one, proposals are from p: 1 bounds 1 - r / p, too.
+    whose j-th coordinate has density n^2. So the acceptance rate does not vanish as the deviations approach each other.
+    Where they are far apart and the bound exceeds one, proposals are from p, since 1 also bounds 1 - r / p.
     """
     c, a = (-0.5 * ratio.log()).clamp(min=0).sum(-1, keepdim=True), (0.5 * (ratio - 1)).clamp(min=0)
     far = (c + a.sum(-1, keepdim=True)) > 1

@@ -1,5 +1,7 @@
-"""What a decoder has written so far, and the random numbers of what it writes next; rows of one batch stand at
-different positions. A token is decided by the same numbers in whichever pass its position is looked at."""
+"""The tokens a decoder has written so far, and the random numbers of those it writes next.
+
+Rows of a batch may be at different positions. A position has the same random numbers in every pass.
+"""
 
 from collections.abc import Callable
 
@@ -21,12 +23,13 @@ def end_of(forced: Tensor) -> int:
 class SequenceBuffer:
     """The tokens of every row, final ones and drafts, and how far each row has come.
 
-    tokens  [B, L + 1 + spare]: the token at position i is tokens[:, i + 1], the prompt's last (position -1) comes
-            first; `spare` columns take what is drawn past the end
-    at      [B] first open position; before: that of the last pass
+    tokens  [B, L + 1 + spare]: position i is in tokens[:, i + 1], the prompt's last token (position -1) comes first;
+            `spare` columns take what is drawn past the end
+    at      [B] first open position
+    before  [B] the same in the last pass
     step    passes made
-    age     [B, 1] passes made since a row was begun: less than `step` where it took the place of one that was done
-    newest  passes made since any row was begun; 0: this pass is some row's first
+    age     [B, 1] passes since the row began: less than `step` if it replaced a finished row
+    newest  passes since any row began; 0: this pass is some row's first
     grammar whether tokens are forced
     end     behind the last position whose token is drawn
     """
@@ -73,7 +76,7 @@ class SequenceBuffer:
         return self.at[:, None] + self.numbers[:n]
 
     def or_none(self, drafts: Tensor) -> Tensor:
-        """Drafts [B, n] of passes before this one; -1, for none, in rows that have made none."""
+        """Drafts [B, n] of earlier passes; -1 in rows that have made no pass yet."""
         return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
 
     def advance(self, tokens: Tensor, kept: Tensor, nodes: Tensor | None = None) -> Step:

@@ -1,16 +1,15 @@
-"""The one accept-or-resample core of the discrete decoders.
+"""Accept or resample: shared by all discrete decoders.
 
 Words, for a window of W positions:
 
-    draft      the token proposed for a position before this pass; q is the law it was drawn from given the noise of
-               earlier positions
+    draft      the token proposed for a position before this pass; q is the law it was drawn from
     p          the target's law at the position, given the tokens that were fed (final ones, then drafts)
     accepted   a draft that is kept; the run of accepted drafts ends at the first rejection
-    corrected  the token drawn in place of the first rejected draft
-    fresh      tokens behind the correction, drawn from p: the drafts of the next pass, whose law q is this p
+    corrected  the token drawn instead of the first rejected draft
+    fresh      tokens behind the correction, drawn from p: the drafts of the next pass, with this p as their q
 
-Accepted and corrected tokens are final, their law is p. A fresh token's q is never an older one: published code that
-stores the old law of a kept token is measurably biased.
+Accepted and corrected tokens are final, and their law is p. A fresh token's q is this p, never an older law: published
+code that stores the old law of a kept token is measurably biased.
 """
 
 from typing import NamedTuple
@@ -66,14 +65,14 @@ def verify(
 
     p, q         [B, W, V] target and draft laws, float
     draft        [B, W]    draft ~ q
-    point        [B, W]    bool: the draft is a given token (q is a point mass, the q passed is not read)
+    point        [B, W]    bool: q is a point mass at the draft, and the q passed is not read
     u            [B, W]    uniform
     exponential  [B, W, V] unit exponentials
 
-    A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p hits it: also with
-    probability p(draft), and a miss is already the residual's draw. So a window of one is plain sampling, token for
-    token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability, but to none of a
-    token with p = 0, which may break the grammar.
+    A draft is accepted if u q(draft) < p(draft). A point draft is accepted if a draw from p equals it, which also has
+    probability p(draft); a miss is then already the residual's draw. So a window of one is plain sampling, token for
+    token. `tolerance` > 0 is the naive lossy relaxation: it is added to every acceptance probability, except where p =
+    0, which could break the grammar.
     """
     fresh = race(p, exponential)
     own_p, own_q = probability(p, draft), probability(q, draft)
@@ -122,11 +121,11 @@ def look_alikes(vectors: Tensor, k: int) -> Tensor:
 
 
 def relaxed(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
-    """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate answers for tokens that look like it.
+    """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate stands for the tokens that look like it.
 
-    p [B, V]; v [B, 1] candidates; near [B, k] tokens like them, the most alike first; budget [B, 1]: the probability
-    they may add. Returns the mass [B] of the candidate and those that count (the longest run from the first within the
-    budget) and p [B, V] without the latter.
+    p [B, V]; v [B, 1] candidates; near [B, k] their look-alikes, nearest first; budget [B, 1]: the probability that
+    look-alikes may add. Returns the mass [B] of the candidate and the look-alikes that count (the longest run from the
+    first within the budget), and p [B, V] without the look-alikes that count.
     """
     own = p.gather(1, near)
     counts = own.cumsum(1) <= budget
@@ -144,12 +143,12 @@ def verify_siblings(
     near: Tensor | None = None,
     relax: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Token [B] and rank [B] of the accepted candidate, -1 for a token drawn from what is left of p.
+    """Token [B] and rank [B] of the accepted candidate; rank -1 for a token drawn from what is left of p.
 
-    p, q [B, V]; candidates [B, K] drawn from q one after the other without replacement, those not `valid` [B, K] ran
-    out of q; point [B]: the first is a given token; u [B, K]. Each in turn is tested against what the ones before left
-    of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's law is p. With
-    near [V, k] p is relaxed at each candidate v by up to relax * p(v).
+    p, q [B, V]; candidates [B, K], drawn from q one after the other without replacement; valid [B, K] is false where q
+    was exhausted; point [B]: q is a point mass at the first; u [B, K]. Each candidate is tested against what its elder
+    siblings left of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's law
+    is p. With near [V, k], p is relaxed at each candidate v by up to relax * p(v).
     """
     drawn = race(p, exponential)
     token, rank = drawn, torch.full_like(candidates[:, 0], -1)
@@ -190,17 +189,16 @@ def descend(
     delta: float,
     reject: str,
 ) -> Descent:
-    """Down a tree of given candidates, tried one after the other in the order of their nodes (LANTERN: Jang et al.
-    2024, Alg. 1).
+    """Go down a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
 
     p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; begin [B] the node of the last final token;
     exponential [B, D + 1, V] and u [B, D, K] of the positions behind it, K the most children of a node; near [V, k]
     look-alikes.
 
-    A candidate is accepted with the probability that p holds for it and its look-alikes within `delta`: if a draw from
-    p hits it, or, of the draws that miss, as many as these add. A rejected one takes with it those that counted
-    ("counted"), or all k of them ("all", as released; if nothing is left every token is as likely). With delta 0 the
-    tokens are the draws from p.
+    A candidate is accepted with the probability that p gives to it and its look-alikes within `delta`: if a draw from p
+    equals it, or, if not, with the probability that the look-alikes add. A rejected candidate removes from p the
+    look-alikes that counted ("counted"), or all k ("all", as released, with the uniform law if nothing is left). With
+    delta 0 the tokens are the draws from p.
     """
     S = parents.shape[1]
     rows, nodes = torch.arange(len(p), device=p.device), torch.arange(S, device=p.device)
@@ -240,10 +238,10 @@ def descend(
 
 
 def slide(kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Move a window on by `kept` [B]: values [B, W, ...] each to (those [B, window, ...] of the next window, new [B,
-    window]).
+    """Move a window by `kept` [B]: each of values [B, W, ...] to (its values in the next window [B, window, ...], new
+    [B, window]).
 
-    `new` marks slots that no value was computed for; what stands there is arbitrary.
+    `new` marks slots without a computed value; their content is arbitrary.
     """
     W = values[0].shape[1]
     source = kept[:, None] + torch.arange(window, device=kept.device)

@@ -1,24 +1,25 @@
-"""Whether rows of a run's own batches depend on each other: they share random numbers, or one is a copy of another.
+"""Whether rows of a run's own batches depend on each other: shared random numbers, or copies.
 
     alike = Alike(tokens, batch, at_once, step)
     alike.add(first, p)             the target's laws p [b, L, V] of rows first..first + b - 1, in order
     alike.row(seed=..., **place)    the row of the test
 
-Each row has a prompt, and so laws, of its own. On tokens of rows i < j of a batch two bets are made:
+Each row has its own prompt, and so its own laws. On tokens of rows i < j of a batch two bets are made:
 
-    agreement   (1[x_j = x_i] - p) (a - p) / (p (1 - p)), p = p_j(x_i) and a = min(1, p / p_i(x_i)), its chance if one
-                number had drawn both tokens and made them agree as often as can be: shared races, copies
-    ranks       4 r_j r_i, r a token's mid-rank under its own law less 1/2: one number at which distribution functions
-                are inverted, and antithetic ones
+    agreement   (1[x_j = x_i] - p) (a - p) / (p (1 - p)), with p = p_j(x_i) and a = min(1, p / p_i(x_i)), the
+                probability of agreement if one random number had drawn both tokens as equal as possible: shared races,
+                copies
+    ranks       4 r_j r_i, where r is a token's mid-rank under its own law less 1/2: one number for both inverse
+                distribution functions, and antithetic numbers
 
-Given row i and what row j has drawn before, a bet g has mean zero, whatever the laws. So the product of 1 + s g, with s
-a share of what is there to bet, over all pairs of rows at a distance is an e-value; so is its mean over distances and
-shares, whose inverse is a p-value (Waudby-Smith & Ramdas 2024, J. R. Stat. Soc. B 86). Which tokens are paired has to
-be known before row j's is drawn: those of a place; of decoders whose passes end in a correction those of a pass too
-(see `by_pass`), as they number their draws by passes.
+Given row i and the past of row j, a bet g has mean zero, whatever the laws. So the product of 1 + s g over all pairs of
+rows at a distance is an e-value, for any share s of the stake. So is its mean over distances and shares, whose inverse
+is a p-value (Waudby-Smith & Ramdas 2024, J. R. Stat. Soc. B 86). Which tokens are paired must be known before row j's
+is drawn: those of the same place and, for decoders whose passes end in a correction, those of the same pass (see
+`by_pass`), because decoders number their draws by passes.
 
-Accepted lengths are left aside: no law of theirs is known on a run's own model. Numbers used again are looked for in
-the long layer (`parity.equality.long.reuse`).
+Accepted lengths are not compared, because their law is unknown on a run's own model. Reused random numbers are tested
+in the long layer (`parity.equality.long.reuse`).
 """
 
 import math
@@ -37,8 +38,8 @@ BETS = {"agreement": SHARES, "ranks": np.concatenate([SHARES, -SHARES])}
 
 
 def by_pass(step: np.ndarray) -> dict[str, np.ndarray]:
-    """Numbers [n, L] of tokens that became final in passes `step`, by their place in the pass and its number; or the
-    place where it began; or, where a draft that stands was drawn in the window of the pass before, by that."""
+    """Numbers [n, L] of tokens by the slot and number of the pass `step` in which they became final; or by the place
+    where that pass began; or, for a draft that was drawn in the window of the pass before, by that."""
     slot, kept = slots(step), np.zeros((len(step), int(step.max()) + 1), dtype=int)
     np.add.at(kept, (np.arange(len(step))[:, None], step), 1)
     kept[:, 0] = 0

@@ -2,9 +2,9 @@
 
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 
-All in float64. The seeds are a fixed list: the first is the run, the second repeats what it rejected; both are kept
-(column `repeat`). Beside its columns a row has the length of its model, `tokens`, and `accepted_drafts` of the whole
-sample it is of, None where the decoder does not draft.
+All in float64. The seeds are a fixed list: the first is the run, the second repeats what the run rejected; both are
+kept (column `repeat`). A row also has `tokens`, the length of its model, and `accepted_drafts` of its whole sample,
+None if the decoder does not draft.
 """
 
 from collections.abc import Iterator, Sequence

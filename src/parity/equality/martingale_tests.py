@@ -252,9 +252,12 @@ def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: in
 
 
 def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) -> Row:
-    """Whether sums [n] of mean nought have the variances `expected` [n], which hang on what was drawn: the square less
-    its variance has mean nought whatever they are, its own spread is the sample's. Squares are skewed, so that t of a
-    hundred sequences is far from normal: Hall (1992, J. R. Stat. Soc. B 54) turns it into what is close to it."""
+    """Whether sums [n] with mean zero have the variances `expected` [n], which depend on what was drawn.
+
+    The square less its variance has mean zero in any case, and its spread is estimated from the sample. Squares are
+    skewed, so the t of a hundred sequences is far from normal; Hall's transformation (1992, J. R. Stat. Soc. B 54)
+    corrects it.
+    """
     off = whole**2 - expected
     n, scale = len(off), float(off.std())
     t, skew = off.mean() / scale, float(stats.skew(off))
@@ -288,8 +291,9 @@ def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **
 def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarray, size: int, **place: Any) -> Row:
     """Whether any two sequences of one batch of `size` agree more often than independent ones do.
 
-    Of a pair that agrees at S of its tokens, of which sum p_a . p_b were expected given the past, 2^S exp(-expected) is
-    an e-value (a supermartingale); so is the mean over all pairs, and its inverse a p-value (Ville 1939)."""
+    For a pair that agrees at S of its tokens, where sum p_a . p_b were expected given the past, 2^S exp(-expected) is
+    an e-value (a supermartingale). So is the mean over all pairs, and its inverse is a p-value (Ville 1939).
+    """
     asked = ~(known | ((p.max(2) == 1) | known).all(0))
     logs, most, compared, usual = [], 0.0, 0, 0.0
     for begin in range(0, len(tokens) - 1, size):
@@ -352,12 +356,12 @@ def score_rows(
     far: bool = False,
     **place: Any,
 ) -> list[Row]:
-    """A row a test. Forced positions (a law that is certain in every row) take no part.
+    """One row a test. Forced positions (a law that is certain in every row) are left out.
 
-    slot    [n, L] place of each token in the run of its pass, for decoders of which it is known before the token is
-            drawn
-    far     no test of every two places: their number grows with the square of the length
-    scores  log p less its mean and its variance [n, L], where that is not p's: p is then of parts of a density's range
+    slot    [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
+    far     leaves out the tests of every pair of positions, whose number grows with the square of the length
+    scores  log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts of a
+            density's range
     """
     given = np.zeros(tokens.shape, bool) if known is None else known
     impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~given

@@ -194,9 +194,9 @@ def reference_of(cell: Cell, every: list[Cell]) -> Cell:
 
 
 def variant(config: Config, cell: Cell) -> Variant | None:
-    """How a cell's method runs on enumerable models; None where it does not.
+    """How a cell's method runs on enumerable models; None if it does not.
 
-    What is lossy by its own claim is found out with less than a certificate needs.
+    A method that claims to be lossy needs fewer sequences than a certificate does.
     """
     method, n = cell.spec["method"], config.equality.n
     if not on_enumerable(cell.kind, method, cell.spec["options"]):

@@ -1,7 +1,7 @@
-"""What a configuration becomes before it is checked: the command line laid over it, its files found, its size scaled.
+"""The configuration before it is checked: the command line is laid over it, files are located, sizes are scaled.
 
-Snakemake reads the values of `--config` that stand inside others as text; here they are YAML like the file's own. What
-is given goes deep: one key of one section changes that key. `null` takes a key out, a list takes the place of a list.
+Snakemake reads nested values of `--config` as text; here they are YAML, like the file's own. The overlay is deep: one
+key of one section changes that key. `null` removes a key, a list replaces a list.
 """
 
 import math
@@ -104,9 +104,9 @@ def overlaid(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[st
 
 
 def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
-    """The configuration with its files as they are found: `find` gives a path for a name that is not there from here.
+    """The configuration with the paths of its files: `find` gives a path for a name that does not exist from here.
 
-    The workflow may be run from another folder than its own; files that it brings along are found all the same.
+    The workflow may run from another folder than its own; files that belong to it are found all the same.
     """
 
     def there(holder: Any, key: str) -> None:

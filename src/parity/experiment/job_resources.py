@@ -1,7 +1,7 @@
-"""What a job asks of a cluster, from what is known when it is planned: memory and minutes. Imports no torch.
+"""What a job requests from a cluster, known when it is planned: memory and minutes. Imports no torch.
 
-These are bounds that a scheduler ends a job at, not estimates: several times what a job takes, and more at each
-attempt. On one machine nothing is bounded by them. What a job did take is the last line of its log.
+These are limits at which a scheduler ends a job, several times what a job takes, and more at each attempt. A run on one
+machine ignores them. The last line of a job's log says what it took.
 """
 
 from functools import cache

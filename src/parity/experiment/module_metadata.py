@@ -1,8 +1,8 @@
-"""What modules say of themselves, read from their source: literals such as CLAIM, and signatures.
+"""What modules declare, read from their source: literals such as CLAIM, and signatures.
 
-A decoder, a model family, a metric and an equality layer are each one module of a folder. The workflow finds them by
-listing it, and reads what each declares without importing it. A module that declares too little is a ConfigError that
-names the file and what it lacks.
+A decoder, a model family, a metric and an equality layer are each one module of a folder. The workflow lists the folder
+and reads each declaration without importing the module. A module that declares too little is a ConfigError that names
+the file and what it lacks.
 """
 
 import ast

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 def source(spec: PromptSpec) -> list[str]:
-    """The file of a set, none where labels need none."""
+    """The file of a prompt set; None for labels that need none."""
     return [] if spec.file.startswith(CLASSES) else [spec.file]
 
 

@@ -37,8 +37,7 @@ def stand_in_modules() -> dict[str, str]:
 
 
 def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
-    """What the configuration says of stand-ins, by name; those that are not there, or were made by other code, are
-    written, by one process."""
+    """Entries of stand-ins by name. Those that are missing, or were written by other code, are written in one process."""
     known = stand_in_modules()
     for name in names:
         if name not in known:
@@ -59,7 +58,7 @@ def published(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def modules_for(spec: Mapping[str, Any]) -> list[str]:
-    """Modules that write what stands in for a published model: its own, and its drafter's or its judge's."""
+    """Modules that write the stand-ins of a published model: its own, and those of its drafter or judge."""
     family = spec["family"]
     if weights.kind_of(family) == "anysubset":
         return [family, "gpt2"]
@@ -79,7 +78,7 @@ def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
 
 
 def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
-    """A configuration (as YAML gives it) with `stand_in: true`, on stand-ins; any other as it is."""
+    """A configuration with `stand_in: true` on stand-ins; any other configuration unchanged."""
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)

@@ -105,7 +105,7 @@ def problem(figure: Any, specs: list[dict[str, Any]], known: dict[str, str]) -> 
 
 
 def two_in_one_place(figure: Any, specs: list[dict[str, Any]], named: list[str]) -> tuple[str, str] | None:
-    """Two cells that would stand at one place of one line: `by` must tell them apart."""
+    """Two cells at one place of one line, which `by` must distinguish."""
     seen = set()
     for s in (s for s in specs if is_shown(figure.where, s)):
         place = json.dumps([setting(s, name) for name in (figure.x, *figure.by)])

@@ -332,7 +332,7 @@ def places(spec: ModelSpec) -> int:
 
 
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:
-    """ConfigError for a published model that reads captions and is given none, or one that reads none."""
+    """ConfigError for a published model that reads captions without any, or for captions of a model that reads none."""
     embedded = spec.source == "embedded"
     reads = not embedded and constant("models/continuous", spec.family, "PROMPT") is not None
     if reads and captions is None:

@@ -151,8 +151,8 @@ def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], dict[
 
 
 def snippet_source(i: int, whole: bool) -> tuple[str, str, str]:
-    """What stands before the hidden line of an embedded function, the line, and what stands behind it, as source. The
-    `whole` line, its indent and its end are hidden, as in HumanEval-infilling, or the code in it."""
+    """An embedded function as source: what is before the hidden line, the line, and what is behind it. Hidden is the
+    `whole` line with its indent and end, as in HumanEval-infilling, or only the code in it."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
     lines = stories.source([w for line in snippet.lines for w in (*line, stories.LINE)]).splitlines(keepends=True)
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))

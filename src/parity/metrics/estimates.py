@@ -16,7 +16,7 @@ ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
 
 
 class Estimate(NamedTuple):
-    """A figure, what is known of its error, and why there is none where it could not be taken."""
+    """A figure with its error or interval, and the reason why it is missing, if it is."""
 
     value: Any = None
     error: float | None = None  # standard error

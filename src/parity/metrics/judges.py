@@ -1,7 +1,6 @@
-"""What the networks that a configuration declares (`networks:`) see in pictures of published models.
+"""What the networks that a configuration declares (`networks:`) measure in pictures of published models.
 
-NEEDS names the network of each column. A network that is not declared leaves its columns out, and a metric then says
-in its own place what is missing.
+NEEDS names the network of each column. Without its network a column is missing, and the metric says which network is.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

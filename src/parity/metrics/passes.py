@@ -1,12 +1,10 @@
-"""How much work the pictures of a discrete model took (passes of the target and tokens evaluated, counted), how far
-drafts are accepted within a pass, and how soon a request is answered (the figures of SPEED-Bench). For seconds see
-`speed`.
+"""Passes and nodes (tokens evaluated) of image decoders, acceptance by slot, and the speed of a request (SPEED-Bench).
 
-A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1, and drew the k-th itself. So slot j is
-accepted, given that slot j - 1 was, in the share of the passes of j tokens or more that have more than j. The last pass
-of an image is left out: the end of the picture cut it short. A window of W in which all is accepted shows as W - 1, for
-it draws no token of its own. Passes without a draft in slot j (the start of a picture, a short tree) count as not
-accepted there.
+For seconds see `speed`. A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th
+itself. So the acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among
+those with j or more. The last pass of an image is left out, because the end of the picture cut it short. A window of W
+in which all is accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the
+start of a picture, a short tree) count as not accepted there.
 """
 
 from typing import Any

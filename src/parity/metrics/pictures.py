@@ -80,8 +80,8 @@ def whole(file: Path, what: str) -> zipfile.ZipFile:
 
 
 def held_pictures(file: Path, what: str, count: int = 0) -> tuple[int, Iterator[np.ndarray]]:
-    """How many pictures an .npz holds under arr_0 (uint8 [n, H, W, 3]), at most `count` unless that is 0, and the
-    pictures; 0 and none where it holds none."""
+    """How many pictures an .npz has under arr_0 (uint8 [n, H, W, 3]), at most `count` unless that is 0, and the
+    pictures; 0 and None if it has none."""
     archive = whole(file, what)
     if "arr_0.npy" not in archive.namelist():
         return 0, iter(())

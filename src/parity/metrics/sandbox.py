@@ -119,7 +119,7 @@ def execute(line: list[str], job: dict[str, str], seconds: float) -> tuple[bytes
 
 
 def last_line(errors: bytes, silent: str) -> str:
-    """What a program said last, or `silent` if it said nothing."""
+    """The last line a program printed, or `silent` if it printed nothing."""
     return (errors.decode(errors="replace").strip().splitlines() or [silent])[-1]
 
 

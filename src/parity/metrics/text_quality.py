@@ -1,5 +1,5 @@
-"""What was filled in: its entropy, the words it shares with what stood there (Guo & Ermon 2025, Table 3), and of code
-the share of functions that pass their unit tests, run in a sandbox (Table 2)."""
+"""Quality of filled-in text: its entropy, ROUGE against the original (Guo & Ermon 2025, Table 3), and for code the
+share of functions that pass their unit tests, run in a sandbox (Table 2)."""
 
 from typing import Any
 

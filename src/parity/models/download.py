@@ -25,8 +25,8 @@ FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".json", ".model")  # a
 
 
 def at_hand(where: str, sha256: str, folder: Path, repo: str = "", revision: str = "") -> Path:
-    """A part by what a configuration says of where it is: an address, `hub:owner/name@commit[:path]`, a path in `repo`
-    (a folder unless its name ends as one of FILES), or, without one, a path here."""
+    """A part of a model, located by what the configuration gives: an address, `hub:owner/name@commit[:path]`, a path in
+    `repo` (a folder unless its name ends as one of FILES), or, without `repo`, a path on this machine."""
     if where.startswith(("https://", "http://")):
         return download_address(where, sha256, folder / "downloads")
     if other := PINNED.fullmatch(where):
@@ -71,8 +71,8 @@ def snapshot(repo: str, revision: str, part: str = ".") -> Path:
 
 
 def chosen(names: Iterable[str]) -> list[str]:
-    """Of the names in a folder, those of weights of the first kind that is there, of its index, and of what is read
-    beside them; subfolders are none of it."""
+    """Of the names in a folder: the weights of the first kind that exists, their index, and the configuration files;
+    without subfolders."""
     flat = [name for name in names if "/" not in name]
     found = [[name for name in flat if fnmatch(name, kind)] for kind in KINDS]
     which = next((i for i, some in enumerate(found) if some), 0)

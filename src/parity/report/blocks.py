@@ -89,7 +89,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def p_value(value: Any) -> str:
-    """Two significant digits; what is too small to be told from nought is a bound."""
+    """Two significant digits; a value too small to represent is shown as a bound."""
     if missing(value):
         return NOT_RUN
     if value <= SMALLEST_P:

@@ -171,7 +171,7 @@ class Gathered:
 
 
 def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
-    """A cell's settings as columns; what is JSON in them is said in `report.settings`."""
+    """A cell's settings as columns; `report.settings` documents the JSON in them."""
     spec = cell.spec
     row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"], "options": canonical(spec["options"])}
     row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}

@@ -72,8 +72,8 @@ def plot(name: str, title: str, drawn: Drawing | None, caption: str, heading: st
 
 
 def styles(names: Sequence[str], plain: Sequence[bool], methods: Sequence[str] = ()) -> Look:
-    """Colour and marker of each row: plain decoding in greys, of the others one hue a method, the same wherever on a
-    page the method stands; its variants in shades of it, each with another marker.
+    """Colour and marker of each row: greys for plain decoding, one hue for each other method, the same everywhere on a
+    page. Variants of a method are shades of its hue with different markers.
 
     methods   of each row; its name, if not given
     """
@@ -269,8 +269,8 @@ def dark(colour: str) -> str:
 
 
 def label_points(ax: Axes, marks: Sequence[Named]) -> None:
-    """Each name where it hides no other name and no point, as near its point as there is room; a thin line leads to
-    one that stands away. The axes' limits must be set."""
+    """Place each name near its point where it hides no other name and no point; a thin line leads to a name that is
+    further away. The axes' limits must be set."""
     pixel = ax.figure.dpi / 72
     at = ax.transData.transform([(m.x, m.y) for m in marks]) if marks else np.empty((0, 2))
     inside, taken = (

@@ -204,7 +204,7 @@ def accepted_by_pass(steps: Steps, look: Look) -> Drawing | None:
 
 
 def draft_maps(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], look: Look, most: int = 4) -> Drawing | None:
-    """Where drafts are kept: shares [L] of each cell by rank in the order, a mean over 8, and by place of the grid."""
+    """Where drafts are kept: shares [L] of each cell by rank in the order (a mean over 8), and by place in the grid."""
     if not shares:
         return None
     drawn = dict(list(shares.items())[:most])

@@ -89,8 +89,8 @@ def build(
 ) -> tuple[str, dict[str, pd.DataFrame]]:
     """The page's HTML, and the data of each figure by name.
 
-    elsewhere   the file that holds all sections, where this page is the front one
-    banner      what stands above everything, and marks every table and figure
+    elsewhere   the file with all sections, if this page is the front page
+    banner      shown above everything; marks every table and figure
     """
     data = figure_data(parts)
     here = [section for section in parts if not elsewhere or section.id in FRONT]

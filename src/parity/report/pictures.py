@@ -130,7 +130,7 @@ def blocks(g: Gathered) -> list[Any]:
 def views(
     g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard], every: int
 ) -> Iterator[Packed]:
-    """All prompts and the replay, of each model apart: as many prompts as there is room for, the worst first."""
+    """All prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         own = [c for c in columns if c.model == model]
@@ -178,7 +178,7 @@ def rounded(values: np.ndarray) -> list[float | None]:
 
 
 def figure(value: float, form: str) -> str:
-    """A number as it is shown, "" for none."""
+    """A formatted number, "" for NaN."""
     return "" if np.isnan(value) else format(value, form)
 
 

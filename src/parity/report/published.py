@@ -44,7 +44,7 @@ def any_of(wanted: Any, have: Any) -> bool:
 
 
 def stated(paper: Row, row: Row, vocab: Mapping[str, int]) -> bool:
-    """Whether a row of ours is what a published number is of.
+    """Whether a published number describes a row of ours.
 
     vocab   size of each discrete model's codebook
     """

@@ -132,8 +132,8 @@ def with_series(figure: FigureSpec, data: pd.DataFrame, known: Labels) -> pd.Dat
 
 
 def along(data: pd.DataFrame, axis: list[Any] | None) -> pd.Series:
-    """Where along x each mark stands, NaN for a level line. Settings are evenly spaced; where they are words, which no
-    line joins, the marks of one place stand side by side."""
+    """The x coordinate of each mark, NaN for a level line. Settings are evenly spaced; marks of settings that are
+    words, which no line joins, stand side by side."""
     if axis is None:
         return data["x"].astype(float)
     at = pd.Series([math.nan if v is None else float(axis.index(v)) for v in data["x"]], index=data.index)
@@ -187,7 +187,7 @@ def name_ends(ax: Axes, run: pd.DataFrame, at: np.ndarray, value: np.ndarray, co
 
 
 def ends(marks: pd.DataFrame, look: Look) -> list[Named]:
-    """The name of each of our lines, at its last mark; none where it is alone."""
+    """The name of each of our lines, at its last mark; none if there is only one line."""
     ours = marks[(marks["source"] == "ours") & marks["at"].notna()]
     last = [rows.sort_values("at", kind="stable").iloc[-1] for _, rows in ours.groupby("series", sort=False)]
     found = [Named(float(r["at"]), float(r["value"]), r["label"], look[r["label"]][0]) for r in last]
@@ -297,7 +297,7 @@ def automatic(
 
 
 def separating_settings(specs: list[dict[str, Any]], x: str) -> list[str]:
-    """Settings that tell apart what stands at one place along x, as few as do."""
+    """The fewest settings that distinguish the cells at one x."""
 
     def places(by: list[str]) -> int:
         return len({json.dumps([setting(s, n) for n in (x, "method", *by)]) for s in specs})

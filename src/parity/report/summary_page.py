@@ -244,7 +244,7 @@ def judged(entry: Entry, name: str, row: Mapping[str, Any], reach: float, margin
 
 
 def moved(middle: float, reach: float, n: int) -> Entry:
-    """A change with its interval; one that holds nought is said to show none."""
+    """A change with its interval, and whether the interval leaves out 0."""
     if not np.isfinite(reach):
         return Entry(f"{middle:+.3g}", f"n = {n}")
     digits = max(0, min(4, 1 - int(np.floor(np.log10(reach))))) if reach > 0 else 3

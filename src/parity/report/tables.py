@@ -85,7 +85,7 @@ def value(name: str, digits: int = 4) -> Maker:
 
 
 def unmeasured(figure: Estimate) -> Entry:
-    """What stands in the place of a figure that there is none of: what its metric lacked, if it said so."""
+    """The entry for a missing figure: what its metric lacked, if it recorded that."""
     lacking, _, which = (figure.why or NOT_RUN).partition(": ")
     return Entry(lacking, which, "none")
 

@@ -45,7 +45,7 @@ class Name(NamedTuple):
 
 
 def judged_by(settings: Config, t: Tested, label: str) -> Name:
-    """The cell itself; or its variant, where that is judged apart from the cells that it is in."""
+    """The cell itself, or its variant if that is judged separately from its cells."""
     kind, method, chosen = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
         name = name_of(kind, method, chosen, list(chosen))
@@ -133,7 +133,7 @@ def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:
-    """What stands in the place of a verdict on a cell that no layer tested: why."""
+    """The columns for a cell that no layer tested: why."""
     known = on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
     why = [] if known else ["its options do not run on models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:

@@ -22,8 +22,8 @@ SOURCE = "Guo & Ermon 2025, Algorithm 1; tolerance: appendix F.5"
 def joint(
     model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, k: int, ahead: bool
 ) -> tuple[Tensor, Tensor]:
-    """Of a line [B, N] with k drafts from rank n [B] on: the laws [B, k - 1, V] of all but the first, given those
-    before, and, `ahead`, of the k ranks behind them, given all of them; one pass."""
+    """Laws of a line [B, N] with k drafts from rank n [B] on, in one pass: [B, k - 1, V] of all drafts but the first,
+    each given those before it; with `ahead`, also of the k ranks behind them, given all drafts."""
     here, there = ranks(start, n, k), ranks(start, n + k, k if ahead else 0)
     asked, seen = here.asked[:, 1:], here.rank[:, 1:]
     asked = torch.cat([asked, there.asked], 1)
@@ -46,13 +46,13 @@ def assd(
     law.
 
     k          tokens drafted per loop; 2 cannot be faster than one at a time (two passes, two tokens)
-    tolerance  epsilon, added to every acceptance probability. 0 is exact.
-    ahead      the pass that verifies also asks for the laws of the next k tokens behind the drafts: a row whose drafts
-               all stand needs no pass to draft. Its tokens are the same
+    tolerance  epsilon, added to every acceptance probability. 0 is exact
+    ahead      the pass that verifies also computes the laws of the next k tokens behind the drafts, so a row whose
+               drafts are all accepted needs no pass to draft. The tokens are the same
 
-    The first draft is final as it is drawn, for its draft law is its law (Lemma 1); only those behind it are verified.
-    A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens (Theorem
-    1).
+    The first draft is final at once, because its draft law is its law (Lemma 1); only the drafts behind it are
+    verified. A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens
+    (Theorem 1).
     """
     tokens, order, begin, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
     slot, holds = torch.arange(k, device=tokens.device), torch.zeros_like(n, dtype=torch.bool)

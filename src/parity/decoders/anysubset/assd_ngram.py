@@ -20,9 +20,9 @@ SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 def bigram_laws(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
     """c(. | before [B]) [B, V], from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
 
-    Eq. 23 divides by every occurrence of `before`, also those whose neighbour is unknown, and so is no law; here the
-    counts are normalised. Where `before` is unknown or has no known neighbour, the counts of single tokens serve; in an
-    empty row, all alike.
+    Eq. 23 divides by every occurrence of `before`, also those whose neighbour is unknown, so it does not sum to one;
+    here the counts are normalised. Where `before` is unknown or has no known neighbour, counts of single tokens are
+    used; in an empty row, the uniform law.
     """
     after, known = tokens[:, 1:], tokens != mask
     ones = torch.ones((), dtype=dtype, device=tokens.device)
@@ -59,8 +59,8 @@ def assd_ngram(
 
     k  tokens drafted per loop, in one auxiliary call
 
-    A first draft may be rejected (there is no Lemma 1), so calls of model and drafter together may exceed the number of
-    tokens; those of the model alone cannot, for every loop keeps one.
+    A first draft may be rejected (Lemma 1 does not hold), so calls of model and drafter together may exceed the number
+    of tokens. Calls of the model alone cannot, because every loop keeps one token.
     """
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)

@@ -19,11 +19,11 @@ SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this
 def diffusion(
     model: AnySubsetModel, start: Infilling, *, noise: Noise, steps: Annotated[int, Field(ge=1, le=4096)] = 64
 ) -> Iterator[Fill]:
-    """In step i of T each masked position appears with probability 1 / (T - i), drawn from its law given what is known.
+    """In step i of T, each masked position is filled with probability 1 / (T - i), from its law given what is known.
 
     steps  T, passes of the network; the fewer, the more tokens are drawn as if independent
 
-    What has appeared joins the prompt, as in the sampler's own network, where everything known sees everything known.
+    Filled positions join the prompt: all known tokens attend to each other.
     """
     tokens, N = start.tokens, start.tokens.shape[1]
     known = tokens != model.mask

@@ -18,7 +18,7 @@ SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I,
 
 
 def shuffled(start: Infilling, keys: Tensor) -> Tensor:
-    """Orders [B N_o, N], N_o of each row: its own with the missing ranks in the order of keys [B, N_o, N]."""
+    """N_o orders of each row [B N_o, N]: the row's own, with its missing ranks sorted by keys [B, N_o, N]."""
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
     given, missing = (rank < end[:, None] for end in (start.begin, start.end))

@@ -48,8 +48,11 @@ def propose(
 def residual(
     p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at places [N]:
-    tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted [N]."""
+    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at places [N].
+
+    Returns tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted
+    [N].
+    """
     done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
     tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
     row = torch.arange(len(places), device=places.device)
@@ -80,8 +83,8 @@ def residual(
 def judge(
     target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, places: Tensor, seen: Tensor, noise: Noise
 ) -> tuple[Tensor, list[Law]]:
-    """The target at places [N, S], the drafts [N, W, D] standing at the first W of them, each given the tokens of the
-    places below seen [N, S]: what it draws itself [N, S, D], and its laws, S of N each."""
+    """The target at places [N, S], with the drafts [N, W, D] at the first W of them, each given the tokens at the
+    places below seen [N, S]: its own draws [N, S, D], and its laws, S of N each."""
     (N, S), W = places.shape, drafts.shape[1]
     filled, row = write(tokens, order.gather(1, places[:, :W]), drafts), torch.arange(N, device=places.device)
     path = path_noise(noise, "sample", places, target.steps, target.dim)
@@ -158,13 +161,15 @@ def cspd(
     gamma              tokens drafted per step
     prefill            share of the image that the target draws alone at first (sec. 3.2)
     align              target and draft walk their trajectories with the same noise (Theorem 1)
-    verify             each: the target judges a draft given every draft before it (Alg. 1); blind: none, as released
+    verify             "each": the target judges a draft given every draft before it (Alg. 1). "blind": given none of
+                       them, as released
     sigma              of eq. 8, or its inverse, as released
     inner_temperature  divides the residuals in the acceptance ratio; 42 as released
     resample           the residual law of that same ratio, or of the ratio without inner_temperature, as released
-    truncate           a rejected draft takes those behind it along; false, as released: each stands or falls by itself
-    tries, give_up     draws of the residual sampler, and what stands in when none was accepted: a draw of the target
-                       (counted, and shown), a zero vector, as released, or an error
+    truncate           a rejected draft removes those behind it; false, as released: each is judged by itself
+    tries              most draws of the residual sampler
+    give_up            used when none was accepted: a draw of the target (counted, and shown), a zero vector, as
+                       released, or an error
     """
     target, draft, (B, L), device = models.target, check(models, gamma), start.order.shape, start.order.device
     tokens, first = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), ceil(prefill * L)

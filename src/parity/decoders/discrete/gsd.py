@@ -21,10 +21,11 @@ SOURCE = "Grouped Speculative Decoding, supplement, Alg. 1 and 2"
 def groups(
     p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str
 ) -> tuple[Tensor, Tensor]:
-    """Alg. 2, lines 2 to 11: members [B, W, G] of each draft's group and which of them count [B, W, G] bool.
+    """Alg. 2, lines 2 to 11: the members [B, W, G] of each draft's group, and bool [B, W, G] which of them count.
 
-    p [B, W, V], draft [B, W], vectors [V, D]. A group is the G tokens next to the draft in order of probability (G // 2
-    less likely ones, the draft, the rest likelier), less those further than delta in probability or d in embedding.
+    p [B, W, V], draft [B, W], vectors [V, D]. A group holds the G tokens nearest to the draft in order of probability
+    (G // 2 less likely ones, the draft, the rest likelier), without those further than delta in probability or d in
+    embedding.
     """
     V, at = p.shape[-1], draft[..., None]
     own = p.gather(-1, at)
@@ -67,12 +68,12 @@ def verify_two_level(
 ) -> Verified:
     """The two-level scheme made exact: maximal coupling of groups, then maximal coupling inside the group.
 
-    label [B, W, V] numbers disjoint groups of at most G (a draft's own neighbourhood is none: two tokens'
-    neighbourhoods overlap, and masses of overlapping groups are no law). The group stays with probability min(1, P(C) /
-    Q(C)) and else is drawn from (P - Q)+ over groups with a token from p inside; in a group that stays, the token stays
-    with probability min(1, p(x|C) / q(x|C)), else it is drawn from that residual. The law is p whatever the groups. No
-    exact scheme keeps a draft more often than 1 - TV(p, q), so this one cannot beat `sjd`'s rule: what it changes is
-    that a corrected token tends to look like the draft.
+    label [B, W, V] numbers disjoint groups of at most G. (A draft's own neighbourhood will not do: neighbourhoods of
+    two tokens overlap, and masses of overlapping groups are no law.) The group is kept with probability min(1, P(C) /
+    Q(C)), otherwise drawn from (P - Q)+ over groups with a token from p inside. In a group that is kept, the token is
+    kept with probability min(1, p(x|C) / q(x|C)), otherwise drawn from that residual. The law is p whatever the groups.
+    No exact scheme keeps a draft more often than 1 - TV(p, q), so this cannot beat `sjd`'s rule; it makes a corrected
+    token look like the draft.
     """
     blank = p.new_zeros(*p.shape[:-1], -(-p.shape[-1] // G))
     P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # masses of groups

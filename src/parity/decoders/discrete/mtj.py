@@ -69,8 +69,9 @@ def grow(
 
 
 def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
-    """q [B, W, V] of every slot: that of the last pass, of a new one that of the position above, else the frontier's
-    [B, 1, V], which is also everyone's where the others were computed on noise (`warm`, after the first pass)."""
+    """q [B, W, V] of every slot: the law of the last pass, for a new slot that of the position above, else the
+    frontier's [B, 1, V]. With `warm`, after the first pass, all slots take the frontier's law, since the others were
+    computed on noise."""
     (carried,), new = slide(slots.kept, slots.size, law)
     above, there = slots.predicted()
     q, age = torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried), slots.line.age

@@ -67,7 +67,7 @@ def uniforms(noise: Noise, index: Tensor, fault: str) -> Tensor:
 
 
 def last_final(last: Tensor, tokens: Tensor, kept: Tensor) -> Tensor:
-    """The last final token [B] after kept [B] of tokens [B, S] became final; `last` where none did."""
+    """The last final token [B] after kept [B] of tokens [B, S] became final; `last` if none did."""
     return torch.cat([last[:, None], tokens], 1).gather(1, kept[:, None])[:, 0]
 
 
@@ -122,9 +122,9 @@ def classical(
 def jacobi(
     model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, fault: JacobiFault = "none"
 ) -> Iterator[Step]:
-    """Maximal coupling: a later draft is kept with probability min(1, p/q), else redrawn from the residual.
+    """Maximal coupling: a later draft is kept with probability min(1, p/q), otherwise redrawn from the residual.
 
-    Either way its law is now p, which is what the correct loop stores; "stored q" keeps the old law of a kept draft.
+    Either way its law is now p, which the correct loop stores; "stored q" keeps the old law of a kept draft.
     """
     B, L, V = len(start), model.length, model.vocab
     slot = torch.arange(window)[None]

@@ -1,6 +1,6 @@
 """Faults that short sequences do not show, planted in speculative Jacobi decoding at its own window, and in others.
 
-Each is the decoder itself with one thing changed about it: its noise, the laws it is told, or how it verifies.
+Each is the decoder itself with one thing changed: its noise, the laws it sees, or how it verifies.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +62,7 @@ def reused(index: Tensor) -> Tensor:
 
 
 def flatter(logits: Tensor, share: float) -> Tensor:
-    """A share of the law given to all possible tokens alike."""
+    """Mixes the law with the uniform law over possible tokens, by a share."""
     p, can = logits.softmax(-1), logits > float("-inf")
     return ((1 - share) * p + share * can / can.sum(-1, keepdim=True)).log()
 

@@ -53,7 +53,7 @@ class ShortSighted:
 
 
 def flatter(laws: Tensor, share: float) -> Tensor:
-    """A share of the law given to all possible words alike."""
+    """Mixes the law with the uniform law over possible words, by a share."""
     can = laws > 0
     return (1 - share) * laws + share * can / can.sum(-1, keepdim=True).clamp(min=1)
 

@@ -1,18 +1,19 @@
-"""The long layer: a decoder at its own options, on models whose law is known though their joint cannot be listed.
+"""The long layer: a decoder at its own options, on models whose conditionals are known though their joint cannot be
+listed.
 
-A module of this folder says of its kind
+A module of this folder has, for its kind,
 
-    targets(options, size, which="")  its targets, long enough for the options; `size` tokens are drawn on each.
-                                      `which` is the decoder's TARGETS (see `parity.experiment.options`)
+    targets(options, size, which="")  its targets, long enough for the options; `size` tokens are drawn on each. `which`
+                                      is the decoder's TARGETS (see `parity.experiment.options`)
 
-and its targets are `LongTarget`s, which are like those of the exact layer (`parity.equality.targets.Target`); how many
-sequences are drawn is theirs. The harness is the exact layer's (`parity.equality.exact`); all tests are one family.
+Targets are `LongTarget`s, like those of the exact layer (`parity.equality.targets.Target`), and set how many sequences
+are drawn. The harness is the exact layer's (`parity.equality.exact`); all tests are one family.
 
-Small batches. A row's numbers are its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
-batch; then the tests of the large batch speak of small ones too. Where a token differs in a batch of 1, of 3 or of 32,
-more rows are decoded in batches of that size, and their law is tested: only that decides. The sizes are constants, not
-the run's own `batch`: a test here is shared by all experiments that use the decoder with these options. The run's own
-batches are looked at on its own model (`parity.equality.alike`).
+Small batches. A row's noise is its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
+batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
+decoded in batches of that size, and only the test of their law decides. The sizes are constants, because a test here is
+shared by all experiments that use the decoder with these options. The run's own batches are tested on its own model
+(`parity.equality.alike`).
 """
 
 from collections.abc import Callable, Sequence

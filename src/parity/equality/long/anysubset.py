@@ -80,7 +80,7 @@ class Target(LongTarget):
         return infilling(drawn(rule, chance[1]), known, self.model.mask, self.model.vocab, self.ends)
 
     def laws(self, start: Infilling, tokens: Tensor) -> Tensor:
-        """[n, N, V] of the words [n, N] where they stand, given those of lower ranks."""
+        """[n, N, V]: the laws of the words [n, N], each given those of lower ranks."""
         ranks = torch.arange(self.length).expand_as(tokens)
         p = self.model.laws(tokens, start.order, start.begin, ranks, ranks)[..., : self.rule.words]
         return p.gather(1, ranked(start.order)[..., None].expand_as(p))
@@ -112,11 +112,11 @@ class Target(LongTarget):
 
 
 def mirrored(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
-    """The law [n, N, V] of each of the words [n, N] given those before it and the prompt, had the text been filled in
-    from right to left by a chain's rule. Prompt [n, N]: its words, V elsewhere.
+    """The law [n, N, V] of each word [n, N] given those before it and the prompt, if the text had been filled in from
+    right to left by a chain's rule. Prompt [n, N]: its words, V elsewhere.
 
-    Filled in so, a text is a chain from the right, and so one from the left: by the law of the word here (`here`) given
-    the prompt alone, times that of the word before given this one (`step`).
+    Filled in this way, a text is a chain from the right, and so also one from the left: by the law of the word here
+    (`here`) given the prompt alone, times the law of the word before given this one (`step`).
     """
     (n, N), V = words.shape, rule.words
     here, step, laws = torch.full((n, V), 1 / V, dtype=torch.float64), [], []

@@ -44,7 +44,7 @@ def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
-    """Of N tokens x [N, D]: [3, N, D] of each number given those before it its PIT, log p less its mean, and the
+    """[3, N, D] for N tokens x [N, D]: of each number given those before it, its PIT, log p less its mean, and the
     variance of log p."""
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
     weights, log, result = weights / weights.sum(), law.log_weights, []

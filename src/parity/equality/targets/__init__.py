@@ -43,8 +43,8 @@ class Target(Protocol):
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Any:
-        """n draws of a decoder, a function of the seed alone. ParityError that names row and place for one that is
-        none; `strict`, for decoders that claim to be lossless, makes one of probability zero an error as well."""
+        """n draws of a decoder, a function of the seed alone. ParityError that names row and place for one that is no
+        token; with `strict`, for decoders that claim to be lossless, also for one of probability zero."""
         ...
 
     def rows_of(self, drawn: Any, layer: str, seed: int, draws: int) -> list[Row]:

@@ -148,7 +148,7 @@ MAKES: dict[str, tuple[Table, dict[str, Any]]] = {  # tables, and how they are s
 
 
 def forced_tokens(make: str, vocab: int, length: int) -> Tensor | None:
-    """[L] tokens that the grammar of a target forces, -1 where it forces none."""
+    """[L] the tokens that a target's grammar forces, -1 elsewhere."""
     places = {"forced": {1: vocab - 1, length - 1: vocab - 1}, "all": {2: 0}}.get(make)
     return None if places is None else torch.tensor([places.get(i, -1) for i in range(length)])
 

@@ -1,8 +1,8 @@
-"""Any-subset models of any length whose every conditional is known: of a word given any subset of the others.
+"""Any-subset models of any length whose conditionals are all known: of a word given any subset of the others.
 
 A *rule* is that law in closed form: `words` V, and `given(known [Q, N], at [Q]) -> [Q, V]`, the law of the word at a
-position given the known words, V standing for unknown. Each is the law of one joint (`Sharpened` aside), so every order
-of decoding has the same, and a prompt is of the law if its words are.
+position given the known words, where V means unknown. Except for `Sharpened`, each is the law of one joint, so every
+order of decoding has the same law, and a prompt follows the law if its words were drawn from it.
 """
 
 from typing import Protocol

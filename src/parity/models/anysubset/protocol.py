@@ -29,8 +29,8 @@ class Infilling(NamedTuple):
 class AnySubsetModel(Protocol):
     """A network that gives the law of any position given any subset of the others.
 
-    vocab  number of tokens, V, the mask among them: it never stands in a finished text, its probability is 0
-    mask   the token that stands for "unknown"
+    vocab  number of tokens, V, the mask among them; the mask has probability 0 and never occurs in a finished text
+    mask   the token for "unknown"
     """
 
     vocab: int

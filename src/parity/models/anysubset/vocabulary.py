@@ -62,7 +62,7 @@ class Pieces:
         return str(self.tokenizer.decode(tokens))
 
     def encode_code(self, source: str) -> list[int]:
-        """Source with marks in the place of its white space, of a tokenizer that has them; any other's as it is."""
+        """Source code with special tokens for its white space, if the tokenizer has them; otherwise unchanged."""
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(space, mark)
         return self.encode(source)

@@ -73,14 +73,15 @@ class XLNet:
 
 
 class CachedXLNet:
-    """The same laws with keys and values kept (appendix F.4): a pass computes what has changed since the last, and its
-    queries.
+    """The laws of `XLNet` with keys and values cached (appendix F.4): a pass computes what changed since the last pass,
+    and its queries.
 
-    weights  the state of an `XLNetLMHeadModel`, by name; config: its configuration, as saved
+    weights  the state of an `XLNetLMHeadModel`, by name
+    config   its configuration, as saved
 
-    The cache is addressed by position and remembers which token stands there; a rejected draft is found out by that,
-    and computed anew. The prompt is computed once, generated tokens do not join it and keep their causal attention.
-    Relative positions are computed in every pass. A new batch (other rows, orders or prompts) starts an empty cache.
+    The cache is addressed by position and stores the token of each. So a rejected draft is recognised and computed
+    again. The prompt is computed once; generated tokens do not join it and keep their causal attention. Relative
+    positions are computed in every pass. A new batch (other rows, orders or prompts) starts an empty cache.
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):

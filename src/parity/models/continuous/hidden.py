@@ -1,9 +1,9 @@
-"""Continuous models of any length whose every conditional is known: of a token given those of the first places.
+"""Continuous models of any length whose conditionals are all known: of a token given those at the first places.
 
-    Regimes   a Markov chain of regimes, in each of which a token is a Gaussian: mixtures by the forward algorithm
-    Turning   a token is the one `stride` before it, turned, shrunk and with noise added: Gaussians at any distance
+Regimes   a Markov chain of regimes, in each of which a token is Gaussian: mixtures by the forward algorithm
+Turning   a token is the one `stride` before it, rotated, shrunk and with noise added: Gaussians at any distance
 
-Both are told the token of a place given the first `known` of them, so also behind places that are not.
+Both give the law of a place from its first `known` tokens, also where the tokens between are unknown.
 """
 
 from dataclasses import dataclass

@@ -2,9 +2,9 @@
 
 Source: Li et al. 2024; parameter names and shapes are those of the published `mar_*.pth` files.
 
-The encoder reads the known tokens, after a buffer that holds the class; the decoder reads them again in their places
-with a learned mask token everywhere else, and gives a condition z for every unknown place. Attention is bidirectional,
-so a token's condition given one more known token is another pass: `conditions` counts what it evaluates.
+The encoder reads the known tokens, after a buffer that holds the class. The decoder reads them at their positions, with
+a learned mask token everywhere else, and gives a condition z for every unknown position. Attention is bidirectional, so
+a token's condition given one more known token needs another pass: `conditions` counts what it evaluates.
 """
 
 import math
@@ -119,9 +119,9 @@ class MARNet(nn.Module):
         return torch.where(labels[:, None] < 0, self.fake_latent, self.class_emb(labels.clamp(min=0)))
 
     def encode(self, tokens: Tensor, known: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """tokens [N, L, D], known [N, L] bool (others are not read), buffer [N, width] what stands in the buffer -> x
-        [N, buffer + S, width], S the largest number of known tokens, their grid places [N, S], in raster order, and
-        which of them are real [N, S]."""
+        """tokens [N, L, D], known [N, L] bool (the others are not read), buffer [N, width] -> x [N, buffer + S, width],
+        where S is the largest number of known tokens; their grid positions [N, S], in raster order; and which of them
+        are real [N, S]."""
         c, n = self.config, len(tokens)
         counts, static = known.sum(1), tokens.device.type != "cpu"  # a GPU is not asked: every place, the others masked
         kept = c.tokens if static else int(counts.max()) if n else 0

@@ -84,8 +84,11 @@ class Affine(NamedTuple):
 
 class Chain(Protocol):
     """Laws of N tokens as walks of Gaussian steps: x_T ~ N(0, I), then x_{i-1} given x_i for i = T .. 1; the token is
-    x_0. `predict` is the network's call and costs; `gaussian` is arithmetic. Both are of one point of each token, [N],
-    or of K points, [N, K], at steps i: a number, or one of each point."""
+    x_0.
+
+    `predict` calls the network; `gaussian` is arithmetic. Both take one point of each token, [N], or K points, [N, K],
+    at steps i: a number, or one for each point.
+    """
 
     @property
     def steps(self) -> int:
@@ -177,9 +180,11 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 
 def shared(places: Tensor, known: Tensor) -> bool:
-    """Whether the places [B, n] of a row know the same tokens, `known` [B, n] of them, and are drawn together. Asked
-    only where it does not show: in one number for all of them, or in places that each know what is before them (the
-    last place may stand there several times)."""
+    """Whether the places [B, n] of each row know the same number of tokens, `known` [B, n], so that they are drawn
+    together.
+
+    Computed only where the shapes do not tell: one number for all places, or places that each know those before them.
+    """
     if known.shape[1] == 1 or known.stride(1) == 0:
         return True
     return known is not places and bool((known == known[:, :1]).all())

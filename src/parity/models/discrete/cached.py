@@ -271,11 +271,11 @@ def at_hand(net: Any) -> Any:
 
 
 def staying(going: Tensor, positions: Tensor, length: int) -> Tensor | None:
-    """Which of the rows `going` [G] have something to decode at positions [R, S]: bool [G], or None if none of them
+    """Which of the rows `going` [G] still have something to decode at positions [R, S]: bool [G], or None if none
     leaves.
 
-    A row leaves when every position it is given is the last or past it, and another's is not. Only on a CPU, where
-    asking costs nothing.
+    A row leaves when all its positions are the last or past it, while another row's are not. On a CPU only, where
+    reading this costs nothing.
     """
     if positions.device.type != "cpu":
         return None

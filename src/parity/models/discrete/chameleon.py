@@ -86,7 +86,7 @@ def numbered(words: Mapping[str, int], where: Path) -> list[int]:
 
 
 def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
-    """The tokenizer, ids of the codes and then of what is forced, and ids by name of what a prompt needs."""
+    """The tokenizer; ids of the codes, then of the forced tokens; and ids by name of the tokens that a prompt needs."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     tokenizer = llama.read_tokenizer(folder)
     words = tokenizer.get_vocab()

@@ -254,7 +254,7 @@ def ids_of(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) ->
 
 
 def stripped(name: str, prefixes: Iterable[str]) -> str | None:
-    """A tensor's name without the first of the prefixes that it has; None if it has none."""
+    """A tensor's name without the first of the prefixes that matches; None if none matches."""
     return next((name.removeprefix(p) for p in prefixes if name.startswith(p)), None)
 
 

@@ -384,7 +384,7 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
 
 
 def labels(captions: list[str], classes: int) -> dict[str, Tensor]:
-    """Numbers of classes, as text, to label [B]. ParityError for what is none."""
+    """Class numbers, as text, to label [B]. ParityError for a text that is no class."""
     for caption in captions:
         if not caption.isdecimal() or int(caption) >= classes:
             raise ParityError(f"caption: {caption[:60]!r}: allowed: the number of a class, 0 to {classes - 1}")

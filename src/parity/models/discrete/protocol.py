@@ -1,25 +1,23 @@
-"""What a decoder needs of a model: anything with these members can be decoded; nothing is inherited or registered.
+"""The protocol of discrete models. Anything with these members can be decoded; nothing is inherited or registered.
 
-A *family* of models is one module here that declares FAMILY, a literal that the configuration's checks read without
-importing it, and says by these functions how its manifest (`parity.models.fetch`) becomes a token model:
+A *family* of models is one module here. It declares FAMILY, a literal that the configuration's checks read without
+importing the module, and functions that turn its manifest (`parity.models.fetch`) into a token model:
 
-    FAMILY = {
-        "files": parts that a published model must have; "also": those that it may have,
-        "embedded": files of the embedded model by part, {} if there is none,
-        "network": sizes known before its files are to hand: vocab, the number of codes, and grid, tokens a side, or
-            rows and columns of codes, line and end, tokens that the grammar forces behind a row and behind the last,
-        "sizes": those that a configuration may give, with their defaults; "divides", "at_most", "multiples" of them,
-        "model_types": what `model_type` in config.json is, of a family whose files are transformers' folders,
-        "sampling": the law its authors draw from, for `parity models add`,
-        "papers": names that papers' tables give a published model of the family, to its sizes that are no default,
-    }
+    FAMILY = { "files": parts that a published model must have; "also": those that it may have, "embedded": files of the
+embedded model by part, {} if there is none, "network": sizes that are known before the files are: vocab, the number of
+codes, and grid, tokens a side, or rows and columns of codes, line and end, tokens that the grammar forces behind a row
+and behind the last, "sizes": those that a configuration may give, with their defaults; "divides", "at_most",
+"multiples" of them, "model_types": `model_type` in config.json, of a family whose files are transformers' folders,
+"sampling": the sampling settings of its authors, for `parity models add`, "papers": names of published models in
+papers' tables, with their sizes that are no default, }
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
     load(manifest, part, device, dtype) -> network                            part: "net", "vq", "drafter" or "draft"
     condition(nets, inputs, guided, fast=False) -> TokenModel                            of a batch of encoded prompts
-    pictures(nets, tokens [n, L]) -> [n, 3, H, W] in [-1, 1]
+                                                                                         pictures(nets, tokens [n, L])
+                                                                                         -> [n, 3, H, W] in [-1, 1]
     groups(nets) -> bool [G, V]                                               tokens that look alike
     encoder(manifest, device)(captions) -> inputs                             what `condition` reads of a batch
-    to_pixels(pictures) -> uint8 [n, H, W, 3]                                 if it has a rounding of its own
+    to_pixels(pictures) -> uint8 [n, H, W, 3]                                 if it rounds in its own way
 """
 
 from collections.abc import Callable
@@ -32,22 +30,23 @@ Encoder = Callable[[list[str]], dict[str, Tensor]]  # captions to what a model i
 
 
 class TokenModel(Protocol):
-    """A batch of sequences to be decoded, each with its prompt already taken in.
+    """A batch of sequences to decode, whose prompts have been read.
 
     vocab   number of tokens, V
-    length  positions to decode, L (0-based; -1 stands for the last token of the prompt)
+    length  positions to decode, L (0-based; -1 is the last token of the prompt)
     width   positions in a row of the picture, line separators included
-    forced  [L] int64: the token the grammar forces at a position, or -1 where the model chooses
+    forced  [L] int64: the token that the grammar forces at a position, or -1 where the model chooses
 
-    A model may also have, for the methods that ask for it:
-    static      True if its shapes are to be those of (batch, window) alone: decoders then do not shrink a window at
-                the end of an image
+    Some methods also need:
+
+    static      True if shapes are those of (batch, window) alone: decoders then do not shrink a window at the end of an
+                image
     codebook    [V, D] unit vectors of the image tokenizer, raw_codebook [V, D] as stored, embeddings [V, D] of the
                 model's own input: which tokens look alike
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
-    drafter     a `Drafter`, whose model keeps its features (hidden states before the output matrix) by position
-    join(rows [B] bool on the CPU, fresh)   these rows begin again as those of another model, which has read its prompts
-                alone, its draft and drafter theirs; queue: what asks for it (`parity.decode.queue`)
+    drafter     a `Drafter`; its model keeps features (hidden states before the output matrix) by position
+    join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which has read its prompts
+    queue       asks for `join` (`parity.decode.queue`)
     """
 
     vocab: int
@@ -59,20 +58,20 @@ class TokenModel(Protocol):
         """tokens, positions [B, S] -> logits [B, S, V]: the law at positions + 1, given `tokens` there and what was fed
         before.
 
-        What is fed is remembered by position and replaced when fed again, so rolling back costs nothing. A query sees
-        positions up to its own. The rows of a batch may stand at different positions. Slots past a row's end may repeat
-        position L - 1; a row whose slots all stand there or past it is done: its laws are arbitrary, and what it has
-        been fed may be forgotten. A hole is a position before a query's that was never fed. What stands there changes
-        nothing: a network masks it; `TabularModel`, whose laws know no gaps, reads token 0.
+        What is fed is stored by position and replaced when fed again, so rolling back costs nothing. A query sees
+        positions up to its own. Rows may be at different positions. Slots past a row's end may repeat position L - 1. A
+        row whose slots are all there or past it is done: its laws are arbitrary, and its cache may be dropped. A hole
+        is a position before a query's that was never fed. Its content changes nothing: a network masks it;
+        `TabularModel`, whose laws know no gaps, reads token 0.
         """
         ...
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [B, S] -> logits [B, S, V]: several continuations in one pass.
 
-        Node s follows node parents[b, s] < s of this call or, at -1, what is remembered before its position (the first
-        node must be such a one, at the first open position less one). Nothing is remembered until `keep`. Nodes past a
-        row's end have arbitrary laws.
+        Node s follows node parents[b, s] < s of this call or, if that is -1, the stored tokens before its position. The
+        first node must be of the latter kind, at the first open position less one. Nothing is stored until `keep`.
+        Nodes past a row's end have arbitrary laws.
         """
         ...
 

@@ -1,9 +1,10 @@
-"""The law of one token under a decoder, against the target's: all before the token is fixed, so draws are independent.
+"""The law of one token under a decoder, against the target's. Everything before the token is fixed, so draws are
+independent.
 
 For each of a few images of plain decoding, cut at a random place, the decoder under test draws that place's token many
-times, and so does the target. On a diffusion head neither law has a density that could be written down; what is
-compared are samples. `single_path` says how far the two last-step laws, p(x_0 | x_1) of target and draft, stand from
-each other: the ratio that accepts drafts is made of them.
+times, and so does the target. On a diffusion head neither law has a density in closed form, so samples are compared.
+`single_path` measures how far the last-step laws p(x_0 | x_1) of target and draft are apart, from which the acceptance
+ratio is made.
 """
 
 from importlib import import_module
@@ -64,8 +65,8 @@ def ratios(
     seed: int,
     single: bool,
 ) -> dict[str, dict[str, float]]:
-    """Mean, median and number of log p/q by the draft's path alone (`single`, if there is a path) and by both paths,
-    of the distance of draft and target, and of acceptance, over the drafts of all conditions."""
+    """Over the drafts of all conditions: mean, median and number of log p/q by the draft's path alone (`single`, if
+    there is a path) and by both paths, of the distance of draft and target, and of acceptance."""
     drawn: dict[str, list[float]] = {"single_path": [], "two_paths": [], "distance": [], "acceptance": []}
     for c, (pair, image) in enumerate(conditions):
         noise = counted_noise(seed, range(c * n, (c + 1) * n), torch.float32, image[0].device)
