@@ -37,7 +37,7 @@ def stand_in_modules() -> dict[str, str]:
 
 
 def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")) -> dict[str, dict[str, Any]]:
-    """Entries of stand-ins by name. Those that are missing, or were written by other code, are written in one process."""
+    """Entries of stand-ins by name. Those missing, or written by other code, are written in one process."""
     known = stand_in_modules()
     for name in names:
         if name not in known:
