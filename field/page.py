@@ -25,6 +25,7 @@ NOT_SAID = (
     "differ by less than a thousandth."
 )
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}
+td:last-child{white-space:nowrap}
 table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.4rem .5rem;text-align:left;
 vertical-align:top}th{cursor:pointer}pre{background:#f5f5f5;padding:.75rem;overflow:auto;white-space:pre-wrap}
 .lossy{color:#b71c1c;font-weight:600}.certified{color:#1b5e20;font-weight:600}.note{color:#555}

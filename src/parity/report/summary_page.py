@@ -106,18 +106,22 @@ def answers(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, 
     faster = max(single, key=lambda r: r["speedup_single"], default=None)
     fewest = max((r for r in exact if np.isfinite(r["gain"])), key=lambda r: r["gain"], default=None)
     moved = [r["label"] for r in rows if r["change"].detail.endswith(MOVED)]
-    bounds = [r["tv_bound"] for r in exact if rank(r) == 0 and not missing(r.get("tv_bound"))]
+    bounds = [r["tv_bound"] for r in exact if not missing(r.get("tv_bound"))]
     open_ = [r["label"] for r in rows if rank(r) in (2, 3)]
     item, count = ("text", "passes") if kind == "anysubset" else ("image", "passes")
     count = "calls one after another" if kind == "continuous" else count
     figures = [(r["label"], r["pill"].removeprefix("lossy").removeprefix(", ")) for r in lossy]
     listed = ", ".join(f"{label} ({figure})" if figure else label for label, figure in figures)
-    found = [("Lossless", ", ".join(r["label"] for r in exact) or "none"), ("Lossy", listed or "none")]
+    certified, consistent = (", ".join(r["label"] for r in exact if rank(r) == k) for k in (0, 1))
+    found = [("Certified lossless", certified or "none")]
+    if consistent:
+        found.append(("No difference found", f"{consistent}; too few sequences to certify"))
+    found.append(("Lossy", listed or "none"))
     if open_:
         found.append(("Not decided", ", ".join(open_)))
     if bounds:
         small, _, long = words(exact[0].get("tested_models"), "small models").partition("; ")
-        sure = f"certified: total variation at most {bound(max(bounds)).text} with 95% confidence, on {small}"
+        sure = f"total variation at most {bound(max(bounds)).text} with 95% confidence, on {small}"
         found.append(("How sure", sure + f"; on {long}, no difference found" * bool(long)))
         longest = re.findall(r"(\d+) tokens", words(exact[0].get("tested_models")))
         never = f"sequences of more than {longest[-1]} tokens, " if longest else ""
