@@ -45,7 +45,7 @@ def all_weights(tmp_path, monkeypatch):
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
-    from parity.training.llamagen import CONFIGS
+    from parity.training.discrete import LLAMAGENS
     from parity.training.loop import publish
 
     folder, trained, sums, drafter = tmp_path / "weights", weights.EMBEDDED, [], []
@@ -61,7 +61,7 @@ def all_weights(tmp_path, monkeypatch):
     )
     torch.manual_seed(0)
     for i, name in enumerate(("draft", "llamagen8")):
-        small = LlamaGenConfig(**{**asdict(CONFIGS[name]), "dim": 32, "layers": 1, "heads": 2})
+        small = LlamaGenConfig(**{**asdict(LLAMAGENS[name]), "dim": 32, "layers": 1, "heads": 2})
         net = Transformer(small)
         torch.nn.init.normal_(net.output.weight, std=0.3)
         publish(net, folder / f"{name}.safetensors", asdict(small))

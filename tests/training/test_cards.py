@@ -6,28 +6,27 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.base.files import sums, write_json
-from parity.training.cards import install
-from parity.training.runs import of_kind, runs
+from parity.training.runs import RUNS, install, of_kind
 
-MADE = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, "steps": 1200, "batch": 32}
+RECORD = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, "steps": 1200, "batch": 32}
 
 
 @pytest.fixture
 def work(tmp_path):
     for run in of_kind("discrete"):
         (tmp_path / f"{run.name}.safetensors").write_bytes(run.name.encode())
-        write_json(tmp_path / f"{run.name}.json", MADE | {"examples": run.examples, "seed": 7})
+        write_json(tmp_path / f"{run.name}.json", RECORD | {"examples": run.examples, "seed": 7})
     return tmp_path
 
 
 def test_weights_are_installed_with_their_cards_and_digests(work):
     out = work / "package"
     install("discrete", work, out)
-    said = sums(out)
-    assert set(said) == {f"{run.installed}.safetensors" for run in of_kind("discrete")}
-    for name, digest in said.items():
+    digests = sums(out)
+    assert set(digests) == {f"{run.installed}.safetensors" for run in of_kind("discrete")}
+    for name, digest in digests.items():
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
-    assert (out / "t5.safetensors").read_bytes() == b"text" and "text.safetensors" not in said
+    assert (out / "t5.safetensors").read_bytes() == b"text" and "text.safetensors" not in digests
     card = (out / "t5.md").read_text()
     for part in ("# t5\n", "taught to describe captions", "- data: Scenes, 20,000 procedural pictures", "seed 7"):
         assert part in card
@@ -42,11 +41,11 @@ def test_nothing_is_installed_where_a_recipe_has_not_run(work):
 
 
 def test_a_recipe_reads_recipes_that_come_before_it():
-    for run in runs().values():
+    for run in RUNS.values():
         before, waiting = set(), list(run.reads)
         while waiting:
             name = waiting.pop()
             before.add(name)
-            waiting += runs()[name].reads
+            waiting += RUNS[name].reads
         assert run.name not in before
         assert min(run.steps, run.batch, run.examples, run.threads) >= 1

@@ -1,6 +1,5 @@
 """Every recipe: a few steps on a few examples make weights that its model's loader takes, and a log that is whole."""
 
-import importlib
 import math
 import shutil
 
@@ -10,11 +9,10 @@ import torch
 from parity.base.files import header
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
-from parity.training import data, llamagen
+from parity.training import data
 from parity.training.data import scene_tokens
-from parity.training.loop import train
-from parity.training.recipe import Job
-from parity.training.runs import runs
+from parity.training.loop import Job, train
+from parity.training.runs import RUNS
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
 HELD_OUT = {"PICTURES_TESTED": 200, "TOKENS_TESTED": 8, "CLASSES_TESTED": 8, "TEXTS_TESTED": 8}  # finite is enough
@@ -27,7 +25,7 @@ SAME = {  # what a draft must share with its target, or another grid with the fi
 
 
 def shipped(recipe):
-    run = runs()[recipe]
+    run = RUNS[recipe]
     return WEIGHTS / run.kind / f"{run.installed}.safetensors"
 
 
@@ -37,21 +35,19 @@ def work(tmp_path_factory):
     with torch.compiler.set_stance("force_eager"), pytest.MonkeyPatch.context() as few:  # to compile takes minutes
         for name, count in HELD_OUT.items():
             few.setattr(data, name, count)
-        few.setattr(llamagen, "TOKENS_TESTED", HELD_OUT["TOKENS_TESTED"])
         yield tmp_path_factory.mktemp("training")
 
 
 def made(work, name, **changed):
     """A run of a recipe beside the shipped weights of those that it reads: its log, its file."""
-    for other in runs()[name].reads:
+    for other in RUNS[name].reads:
         shutil.copy(shipped(other), work / f"{other}.safetensors")
     job = Job(name, work, **SIZES | changed)
-    recipe = importlib.import_module(f"parity.training.{runs()[name].module}").recipe(job)
-    return train(recipe, job), job.out
+    return train(RUNS[name].recipe(job), job), job.out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", runs())
+@pytest.mark.parametrize("name", RUNS)
 def test_a_recipe_makes_weights_like_those_that_are_shipped(work, name):
     """Of one step. The same sizes in the header, those of the architecture, and finite losses."""
     log, file = made(work, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.training.runs import INSTALLS, runs
+from parity.training.runs import INSTALLS, RUNS
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +22,8 @@ def test_a_target_a_kind_trains_its_recipes_in_the_order_that_they_read_each_oth
     plan = said.stdout + said.stderr
     started = re.findall(r"python -m parity\.training (\S+) (\S+)", plan)
     jobs = [recipe for recipe, _ in started]
-    assert sorted(jobs) == sorted([*runs(), *["install"] * len(INSTALLS)])
+    assert sorted(jobs) == sorted([*RUNS, *["install"] * len(INSTALLS)])
     assert {kind for what, kind in started if what == "install"} == set(INSTALLS)
-    for run in runs().values():
+    for run in RUNS.values():
         assert all(jobs.index(other) < jobs.index(run.name) for other in run.reads)
         assert f"--steps {run.steps} " in plan and f"--batch {run.batch} " in plan

@@ -1,6 +1,6 @@
 """Training: make the embedded models anew. Nothing asks for this but its targets; the weights ship with the package.
 
-REQUIRED INPUTS  what a recipe reads of others, as its module in src/parity/training declares
+REQUIRED INPUTS  what a recipe reads of others, as src/parity/training/runs.py says
 OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  src/parity/embedded/weights/<kind>: weights (fp16), SHA256SUMS and a model card each, one target a kind:
                  train_embedded (discrete), train_words (anysubset), train_continuous
@@ -8,27 +8,27 @@ OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
 Takes about five hours on two cores. Seeded; every recipe goes on from its own checkpoint, so a killed run loses minutes.
 """
 
-from parity.training.runs import INSTALLS, of_kind, runs
+from parity.training.runs import INSTALLS, RUNS, of_kind
 
 
 rule train:
     input:
-        lambda w: [f"results/training/{recipe}.safetensors" for recipe in runs()[w.recipe].reads],
+        lambda w: [f"results/training/{recipe}.safetensors" for recipe in RUNS[w.recipe].reads],
     output:
         weights="results/training/{recipe}.safetensors",
         log="results/training/{recipe}.json",
     log:
         "logs/training/{recipe}.log",
     wildcard_constraints:
-        recipe="|".join(runs()),
+        recipe="|".join(RUNS),
     conda:
         "../../envs/parity.yaml"
-    threads: lambda w: runs()[w.recipe].threads
+    threads: lambda w: RUNS[w.recipe].threads
     params:
-        steps=lambda w: runs()[w.recipe].steps,
-        batch=lambda w: runs()[w.recipe].batch,
-        examples=lambda w: runs()[w.recipe].examples,
-        code=lambda w: code_parameter("parity.training.__main__", f"parity.training.{runs()[w.recipe].module}"),
+        steps=lambda w: RUNS[w.recipe].steps,
+        batch=lambda w: RUNS[w.recipe].batch,
+        examples=lambda w: RUNS[w.recipe].examples,
+        code=lambda w: code_parameter("parity.training.__main__", f"parity.training.{RUNS[w.recipe].kind}"),
     message:
         "train {wildcards.recipe}"
     shell:

@@ -10,46 +10,36 @@ and digests.
 """
 
 import argparse
-import importlib
 import json
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.errors import ParityError
 from parity.embedded import WEIGHTS
-from parity.training.runs import INSTALLS, runs
+from parity.training.runs import INSTALLS, RUNS, install
 
 SIZES = ("steps", "batch", "examples")
 
 
 def train(a: argparse.Namespace) -> None:
     """Run one recipe."""
-    run = runs()[a.what]
+    run = RUNS[a.recipe]
     sizes = {name: getattr(run, name) if getattr(a, name) is None else getattr(a, name) for name in SIZES}
     for name, value in sizes.items():
         if value < 1:
             raise ParityError(f"--{name} {value}: allowed: at least 1")
-    pin_threads(a.threads)
-    module = importlib.import_module(f"parity.training.{run.module}")
-    if a.scheme and not hasattr(module, "Scheme"):
+    if a.scheme and run.name != "xlnet":
         raise ParityError(f"--scheme {sorted(a.scheme)[0]}: unknown key; allowed: none, for {run.name} has no scheme")
+    pin_threads(a.threads)
     from parity.training import loop
-    from parity.training.recipe import Job
 
-    job = Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
-    loop.train(module.recipe(job), job)
-
-
-def install(a: argparse.Namespace) -> None:
-    """Copy the weights of a kind into the package."""
-    from parity.training import cards
-
-    cards.install(a.kind, a.work, a.out or WEIGHTS / a.kind)
+    job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
+    loop.train(run.recipe(job), job)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(dest="what", required=True)
-    for name, run in runs().items():
+    commands = parser.add_subparsers(dest="recipe", required=True)
+    for name, run in RUNS.items():
         command = commands.add_parser(name, help=run.card)
         for size in SIZES:
             command.add_argument(f"--{size}", type=int, help=f"{getattr(run, size):,}")
@@ -60,7 +50,7 @@ def main() -> None:
     command = commands.add_parser("install", help="trained weights into the package")
     command.add_argument("kind", choices=list(INSTALLS))
     arguments(command, "work", "out?")
-    command.set_defaults(main=install)
+    command.set_defaults(main=lambda a: install(a.kind, a.work, a.out or WEIGHTS / a.kind))
     a = parser.parse_args()
     a.main(a)
 

@@ -1,10 +1,9 @@
-"""What recipes learn from: pictures, tokens and texts, made once and kept in the working folder.
+"""What recipes learn from: pictures, tokens and texts, made once and stored in the working folder.
 
-A kept file's name holds the digests of the code and of the weights that made it: an edit of a generator, or another
+A file's name holds the digests of the code and of the weights that made it: an edit of a generator, or another
 tokenizer, makes it anew.
 """
 
-import os
 from collections.abc import Callable
 from multiprocessing import Pool
 from pathlib import Path
@@ -13,27 +12,27 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from parity.base.files import whole
 from parity.base.weights import sha256
 from parity.embedded import classes, scenes, stories
 from parity.experiment.code_digest import digest
 from parity.models.continuous import kl
 from parity.models.discrete import vq
-from parity.training.recipe import Job
+from parity.training.loop import Job
 
-FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are anybody's
+FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are free for others
 PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
+CROP = 32
 
 
 def cached_arrays(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Arrays that are made once, and from then on read from `file`, which is written whole or not at all."""
+    """Arrays that are made once, and read from `file` from then on."""
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        with part.open("wb") as stream:
+        with whole(file) as part, part.open("wb") as stream:
             np.savez(stream, **make())
-        part.replace(file)
     with np.load(file) as data:
         return {k: data[k] for k in data.files}
 
@@ -44,7 +43,8 @@ def to_pictures(pixels: np.ndarray) -> Tensor:
 
 
 def drawn(job: Job, generator: ModuleType, test: bool, tested: int, columns: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Columns of the examples that a generator draws of seeds in a row, by as many processes as the job has threads."""
+    """Columns of the examples that a generator draws from seeds in a row, in as many processes as the job has
+    threads."""
     first, count = (FIRST_TEST, tested) if test else (FIRST, job.examples)
 
     def make() -> dict[str, Any]:
@@ -110,3 +110,25 @@ def texts(job: Job, test: bool = False) -> Tensor:
 
     name = f"texts-{first}-{count}-{digest(stories.__name__)}.npz"
     return torch.from_numpy(cached_arrays(job.work / name, make)["tokens"]).long()
+
+
+def autoencoder_batch(job: Job, pixels: np.ndarray, step: int, rng: np.random.Generator) -> Tensor:
+    """The pictures [B, 3, H, W] of a step of an image tokenizer.
+
+    The first four fifths of the steps see random crops of 32x32 (the networks are convolutional, and a crop costs a
+    quarter), the rest whole pictures; `job.batch` counts crops.
+    """
+    if step >= 0.8 * job.steps:
+        batch = pixels[rng.integers(0, len(pixels), job.batch // 4)]
+    else:
+        rows = rng.integers(0, len(pixels), job.batch)
+        corners = rng.integers(0, pixels.shape[1] - CROP + 1, (job.batch, 2))
+        batch = np.stack([pixels[r, y : y + CROP, x : x + CROP] for r, (y, x) in zip(rows, corners, strict=True)])
+    return to_pictures(batch).to(memory_format=torch.channels_last)
+
+
+def reconstruction_error(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean absolute error of pictures y made from x, and the loss: this, squares and edges."""
+    edges = (y.diff(dim=-1) - x.diff(dim=-1)).abs().mean() + (y.diff(dim=-2) - x.diff(dim=-2)).abs().mean()
+    l1 = (y - x).abs().mean()
+    return l1, l1 + 2 * F.mse_loss(y, x) + edges

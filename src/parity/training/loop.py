@@ -4,32 +4,72 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor, nn
 
 from parity.base import files
 from parity.base.errors import ParityError
-from parity.training.recipe import Job, Recipe
 
 BETAS = (0.9, 0.95)
 FLOOR = 0.02  # of the peak rate, where it ends
 SAVED_EVERY = 180.0  # seconds between two checkpoints
+UNCONDITIONAL = 0.1  # share of captions and labels that are dropped in training, for guidance
 
 
-@contextmanager
-def short_bf16() -> Iterator[None]:
-    """bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8 times as long
-    backwards on a CPU."""
-    with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
-        yield
+@dataclass(frozen=True)
+class Job:
+    """One run of a recipe. `scheme` is what an ablation changes of it, for recipes that have one."""
+
+    name: str
+    work: Path  # what recipes write, and read of each other
+    steps: int
+    batch: int
+    examples: int
+    seed: int = 0
+    threads: int = 1
+    scheme: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def out(self) -> Path:
+        return self.work / f"{self.name}.safetensors"
+
+    def weights(self, recipe: str) -> Path:
+        """What another recipe wrote; ParityError if it has not yet."""
+        file = self.work / f"{recipe}.safetensors"
+        if not file.exists():
+            raise ParityError(f"{file}: no such file, and {self.name} reads it; run recipe {recipe} first")
+        return file
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `fit` needs to know of a model."""
+
+    net: nn.Module
+    # a step: (step, rng) to the loss and figures for the log; `rng` depends on (seed, step, *stream) alone, so that a
+    # killed run continues with the same batches
+    loss: Callable[[int, np.random.Generator], tuple[Tensor, dict[str, float]]]
+    # of the trained net, in inference mode: figures for the log, and the configuration for the header
+    finish: Callable[[], tuple[dict[str, float], dict[str, Any]]]
+    stream: tuple[int, ...]  # tells a recipe's draws from another's
+    peak: float  # learning rate after `warmup` steps; from there it falls as half a cosine
+    average: float = 0.998  # of the weights: the exponential mean that replaces them in the end; 0 for none
+    warmup: int = 100
+    weight_decay: float = 0.02
+    hidden: str | None = None  # pattern of the names of matrices that Muon trains; AdamW trains all else
+    after: Callable[[int], None] = lambda step: None  # called after each step, with its number
+    held_out: Callable[[], float] | None = None  # a figure for the log, every `held_out_every` steps
+    held_out_every: int = 500
+    every: int = 50  # steps between two rows of the log
+    published: nn.Module | None = None  # the part of `net` whose weights are written; None for all of it
+    memory: tuple[Tensor, ...] = ()  # tensors outside the net that belong to the checkpoint
 
 
 def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
@@ -40,25 +80,22 @@ def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """AdamW, without decay for what is no matrix; Muon, with AdamW's rate, for the hidden matrices."""
-    named = {name: p for name, p in recipe.net.named_parameters() if p.requires_grad}
-    pattern = recipe.hidden
-    hidden = {name for name, p in named.items() if pattern is not None and p.ndim == 2 and re.search(pattern, name)}
-    other = [p for name, p in named.items() if name not in hidden]
-    groups = [
-        {"params": [p for p in other if p.ndim > 1], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in other if p.ndim < 2], "weight_decay": 0.0},
-    ]
+    """Muon, with AdamW's rate, for the hidden matrices; AdamW for the rest, without decay for what is no matrix."""
+    hidden, matrices, other = [], [], []
+    for name, p in recipe.net.named_parameters():
+        if p.requires_grad:
+            muon = recipe.hidden is not None and p.ndim == 2 and re.search(recipe.hidden, name)
+            (hidden if muon else matrices if p.ndim > 1 else other).append(p)
+    decay = recipe.weight_decay
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": other, "weight_decay": 0.0}]
     optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, betas=BETAS)]
     if hidden:
-        matrices = [p for name, p in named.items() if name in hidden]
-        decay = recipe.weight_decay
-        optimisers.append(torch.optim.Muon(matrices, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        optimisers.append(torch.optim.Muon(hidden, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
     return optimisers
 
 
 class Training:
-    """What a killed run goes on from: the net, its optimisers, the mean of its weights, what it remembers, the log."""
+    """The state of a run: the net, its optimisers, the mean of its weights, what the recipe remembers, the log."""
 
     def __init__(self, recipe: Recipe):
         self.net, self.optimisers, self.memory = recipe.net, optimisers_of(recipe), recipe.memory
@@ -70,28 +107,25 @@ class Training:
         """Replace the checkpoint, whole."""
         state = {"asked": asked, "step": self.step, "seconds": self.seconds, "log": self.log, "mean": self.mean}
         state |= {"optimisers": [o.state_dict() for o in self.optimisers], "net": self.net.state_dict()}
-        state |= {"memory": list(self.memory)}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        torch.save(state, part)
-        part.replace(file)
+        with files.whole(file) as part:
+            torch.save(state | {"memory": list(self.memory)}, part)
 
     def resume(self, file: Path, asked: dict[str, Any]) -> None:
-        """Go on from a checkpoint, if there is one; ParityError for that of a run that was asked for something else."""
+        """Continue from a checkpoint, if there is one; ParityError for one of another run."""
         if not file.exists():
             return
         state = torch.load(file, weights_only=True)
         for key, value in asked.items():
-            if (said := state.get("asked", {}).get(key)) != value:
-                raise ParityError(f"{file}: of a run with {key} = {said}, not {value}; go on with that, or delete it")
+            if (saved := state["asked"][key]) != value:
+                raise ParityError(f"{file}: of a run with {key} = {saved}, not {value}; go on with that, or delete it")
         self.step, self.seconds, self.log, self.mean = (state[k] for k in ("step", "seconds", "log", "mean"))
-        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(kept)
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
         self.net.load_state_dict(state["net"])
-        for tensor, remembered in zip(self.memory, state["memory"], strict=True):
-            tensor.copy_(remembered)
+        for tensor, saved in zip(self.memory, state["memory"], strict=True):
+            tensor.copy_(saved)
 
-    def learn(self, value: torch.Tensor, rate: float, average: float) -> None:
+    def learn(self, value: Tensor, rate: float, average: float) -> None:
         """One step along the gradient of `value`."""
         value.backward()
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
@@ -103,18 +137,12 @@ class Training:
         for m, p in zip(self.mean, self.parameters, strict=False):
             m.lerp_(p.detach(), 1 - min(average, (self.step + 1) / (self.step + 10)))
 
-    @torch.no_grad()
-    def settle(self) -> None:
-        """The mean of the weights replaces them, where one was kept."""
-        for m, p in zip(self.mean, self.parameters, strict=False):
-            p.copy_(m)
-
 
 def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict[str, float]]:
     """Train `recipe.net` for `job.steps`; the log, printed as it grows.
 
-    Goes on from the checkpoint beside `job.out`, which is replaced every `saved_every` seconds: a run that was killed
-    ends with the weights of one that was not.
+    Continues from the checkpoint beside `job.out`, which is replaced every `saved_every` seconds: a killed run ends
+    with the weights of one that was not killed.
     """
     training, checkpoint = Training(recipe), job.out.with_suffix(".pt")
     asked = {key: getattr(job, key) for key in ("steps", "batch", "examples", "seed", "scheme")}
@@ -140,7 +168,9 @@ def fit(recipe: Recipe, job: Job, saved_every: float = SAVED_EVERY) -> list[dict
             if now - saved > saved_every or training.step == job.steps:
                 training.save(checkpoint, asked)
                 saved = now
-    training.settle()
+    with torch.no_grad():
+        for m, p in zip(training.mean, training.parameters, strict=False):
+            p.copy_(m)
     return training.log
 
 
@@ -151,7 +181,7 @@ def publish(module: nn.Module, file: Path, config: dict[str, Any]) -> None:
 
 
 def train(recipe: Recipe, job: Job) -> list[dict[str, float]]:
-    """Train, write the weights and the log beside them, and let the checkpoint go; the log."""
+    """Train, write the weights and the log beside them, and remove the checkpoint; the log."""
     log = fit(recipe, job)
     with torch.inference_mode():
         figures, config = recipe.finish()

@@ -1,26 +1,21 @@
-"""Which recipes there are and how large their runs are, as their modules declare it; imports no torch.
+"""The recipes: what each learns from, how large its run is, and what the model card of its weights says. No torch here.
 
-A module of this folder that assigns a literal RUN holds a recipe for each of RUN's names, which its function
-`recipe(job)` gives (`training.recipe`). Adding one is adding a module. Its literals:
-
-    RUN       recipe to (steps, batch), unless the command asks for others
-    KIND      of model: where `install` puts the weights
-    DATA      what it learns from, one of SAID_OF_DATA, and EXAMPLES of it
-    CARDS     recipe to what its weights are, for their model card
-    READS     recipes whose weights it needs (none)
-    THREADS   of its job (1)
-    INSTALLED recipe to the name of its weights in the package, where that is another
+The recipe itself is the function of that name in `RECIPES` of `parity.training.<kind>`. To add one, write the function
+and its rows of SIZES and CARDS.
 """
 
+import importlib
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
+from typing import Any
 
-from parity.base.errors import ConfigError
-from parity.experiment.module_metadata import constant, modules, require
+from parity.base.digests import sha256
+from parity.base.errors import ParityError
+from parity.base.files import publish, read_json, sums
 
 INSTALLS = {"discrete": "train_embedded", "anysubset": "train_words", "continuous": "train_continuous"}  # targets
 HELD_OUT = "captions whose hash is 0 modulo 8 held out"
-SAID_OF_DATA = {
+DATA = {
     "scenes": f"Scenes, {{:,}} procedural pictures (src/parity/embedded/scenes.py); {HELD_OUT}",
     "classes": f"class-conditional Scenes, {{:,}} procedural pictures (src/parity/embedded/classes.py); {HELD_OUT}",
     "texts": "Stories and Snippets, {:,} procedural texts of 128 words (src/parity/embedded/stories.py); pairs"
@@ -28,57 +23,131 @@ SAID_OF_DATA = {
 }
 
 
+SIZES = {  # recipe: kind, data, examples, steps, batch, threads, recipes whose weights it needs
+    "vq": ("discrete", "scenes", 48_000, 2800, 48, 2, ()),
+    "text": ("discrete", "scenes", 20_000, 1200, 128, 1, ()),
+    "llamagen": ("discrete", "scenes", 48_000, 6500, 32, 1, ("vq", "text")),
+    "draft": ("discrete", "scenes", 48_000, 2000, 32, 1, ("vq", "text")),
+    "llamagen8": ("discrete", "scenes", 48_000, 1500, 32, 1, ("vq", "text")),
+    "drafter": ("discrete", "scenes", 48_000, 500, 32, 1, ("vq", "text", "llamagen")),
+    "clip": ("discrete", "scenes", 48_000, 450, 128, 1, ()),
+    "kl": ("continuous", "scenes", 48_000, 4300, 48, 1, ()),
+    "classifier": ("continuous", "classes", 20_000, 1000, 96, 1, ("kl",)),
+    "mar": ("continuous", "classes", 20_000, 5450, 64, 1, ("kl",)),
+    "mar-draft": ("continuous", "classes", 20_000, 1800, 64, 1, ("kl",)),
+    "xar": ("continuous", "classes", 20_000, 5000, 32, 1, ("kl",)),
+    "xar-draft": ("continuous", "classes", 20_000, 2500, 32, 1, ("kl",)),
+    "harmon": ("continuous", "classes", 20_000, 6000, 32, 1, ("kl",)),
+    "harmon-draft": ("continuous", "classes", 20_000, 2000, 32, 1, ("kl",)),
+    "gmm": ("continuous", "classes", 20_000, 2500, 64, 1, ("kl",)),
+    "gmm-draft": ("continuous", "classes", 20_000, 1500, 64, 1, ("kl",)),
+    "xlnet": ("anysubset", "texts", 30_000, 3000, 16, 1, ()),
+    "judge": ("anysubset", "texts", 30_000, 600, 16, 1, ()),
+}
+CARDS = {  # what the weights are
+    "vq": "Image tokenizer: LlamaGen's VQ at small scale. Pictures 64x64 to 16x16 tokens and back.",
+    "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
+    " (recipe `text`).",
+    "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
+    "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, over the same tokens"
+    " and captions.",
+    "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on pictures reduced to"
+    " 32x32 by 2x2 means.",
+    "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the target by its"
+    " SHA-256.",
+    "clip": "CLIP (open_clip, custom configuration) for CLIP-score and as the feature extractor of FID, KID, precision"
+    " and recall.",
+    "kl": "Image tokenizer: a KL autoencoder (MAR's KL-16 at small scale). Pictures 64x64 to 8x8 tokens of 16 numbers"
+    " and back.",
+    "classifier": "Scenes classifier: which of 60 shapes and colours a picture of one large plain thing shows; for the"
+    " Inception Score and class accuracy.",
+    "mar": "MAR at small scale, class-conditional, over the tokens of `kl`: the target.",
+    "mar-draft": "Draft model of `mar`: the same architecture, a quarter of the parameters.",
+    "xar": "xAR at small scale (cells of one token), class-conditional, over the tokens of `kl`: the target.",
+    "xar-draft": "Draft model of `xar`.",
+    "harmon": "Harmon at small scale: MAR around a Qwen2-type language model, captions of one large plain thing, over"
+    " the tokens of `kl`: the target.",
+    "harmon-draft": "Draft model of `harmon`.",
+    "gmm": "Causal transformer with a Gaussian-mixture head, class-conditional, over the tokens of `kl` with noise of"
+    " deviation 0.15: the target.",
+    "gmm-draft": "Draft model of `gmm`.",
+    "xlnet": "Any-subset text model: transformers' XLNet at small scale, trained with the joint conditional loss"
+    " (recipe `xlnet`).",
+    "judge": "Judge of generative perplexity: transformers' GPT-2 at small scale over the same words (recipe `judge`).",
+}
+
+
 @dataclass(frozen=True)
 class Run:
-    """What a recipe declares: `installed` is the name of its weights in the package."""
+    """A row of SIZES with its card; the command may ask for other numbers of steps, rows a step and examples."""
 
     name: str
-    module: str
-    kind: str
-    data: str
-    card: str
-    installed: str
+    kind: str  # of model: the module of its recipe, and where `install` puts the weights
+    data: str  # a key of DATA
+    examples: int
     steps: int
     batch: int
-    examples: int
     threads: int
     reads: tuple[str, ...]
+    card: str
+
+    @property
+    def installed(self) -> str:
+        """The name of its weights in the package."""
+        return "t5" if self.name == "text" else self.name
+
+    def recipe(self, job: Any) -> Any:
+        """The `loop.Recipe` of a `loop.Job`."""
+        return importlib.import_module(f"parity.training.{self.kind}").RECIPES[self.name](job)
 
 
-def declared(module: str) -> list[Run]:
-    """The runs of a module; ConfigError that names its file and what it lacks, or what there is not."""
-    declaration = require("training", module, ("RUN", "KIND", "DATA", "EXAMPLES", "CARDS"), ("recipe",))
-    for key, allowed in (("KIND", INSTALLS), ("DATA", SAID_OF_DATA)):
-        if declaration[key] not in allowed:
-            where = f"src/parity/training/{module}.py: {key}"
-            raise ConfigError(f"{where} = {declaration[key]!r}; allowed: {', '.join(allowed)}")
-    if bare := [name for name in declaration["RUN"] if name not in declaration["CARDS"]]:
-        raise ConfigError(f"src/parity/training/{module}.py: CARDS: has no {bare[0]}, which RUN names")
-    reads, threads = constant("training", module, "READS", ()), constant("training", module, "THREADS", 1)
-    installed = constant("training", module, "INSTALLED", {})
-    return [
-        Run(
-            *(
-                name,
-                module,
-                declaration["KIND"],
-                declaration["DATA"],
-                declaration["CARDS"][name],
-                installed.get(name, name),
-            ),
-            *(steps, batch, declaration["EXAMPLES"], threads, reads),
-        )
-        for name, (steps, batch) in declaration["RUN"].items()
-    ]
-
-
-@cache
-def runs() -> dict[str, Run]:
-    """Every recipe's run by its name."""
-    own = [m for m in modules("training") if constant("training", m, "RUN") is not None]
-    return {run.name: run for module in own for run in declared(module)}
+RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
 
 
 def of_kind(kind: str) -> list[Run]:
     """The runs whose weights are installed together."""
-    return [run for run in runs().values() if run.kind == kind]
+    return [run for run in RUNS.values() if run.kind == kind]
+
+
+def log_table(log: list[dict[str, float]]) -> list[str]:
+    """Lines of Markdown: what was measured at the end, then about eight rows of the log."""
+    rows = [r for r in log if "step" in r]
+    shown = [r for i, r in enumerate(rows) if i % max(1, len(rows) // 8) == 0 or i == len(rows) - 1]
+    columns = list(dict.fromkeys(k for r in rows for k in r))
+    table = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    table += ["| " + " | ".join(f"{r[c]:.4g}" if c in r else "" for c in columns) + " |" for r in shown]
+    results = [f"- {k}: {v:.4g}" for r in log if "step" not in r for k, v in r.items()]
+    return [*results, "", *table, ""]
+
+
+def model_card(run: Run, record: dict[str, Any]) -> str:
+    """A model card in Markdown: what it is, the data, and what the run recorded."""
+    facts = [
+        f"# {run.installed}",
+        "",
+        run.card,
+        "",
+        f"- data: {DATA[run.data].format(record['examples'])}",
+        f"- steps: {record['steps']:,} of batch {record['batch']}; seed {record['seed']}; threads {record['threads']}",
+        "- licence: that of this repository; made from nothing but its code",
+        *(f"- {note}" for note in record.get("notes", [])),
+    ]
+    return "\n".join([*facts, *log_table(record["log"])])
+
+
+def install(kind: str, work: Path, out: Path) -> None:
+    """Copy the weights of a kind into `out`, a card beside each; SHA256SUMS last, since the workflow reads it.
+
+    ParityError before anything is written if a recipe has not run.
+    """
+    total = sums(out)  # in the order that a revision is made of
+    for run in of_kind(kind):
+        for file in (work / f"{run.name}.safetensors", work / f"{run.name}.json"):
+            if not file.exists():
+                raise ParityError(f"{file}: no such file; run recipe {run.name} first")
+    for run in of_kind(kind):
+        file = work / f"{run.name}.safetensors"
+        publish(out / f"{run.installed}.safetensors", file.read_bytes())
+        publish(out / f"{run.installed}.md", model_card(run, read_json(file.with_suffix(".json"))).encode())
+        total[f"{run.installed}.safetensors"] = sha256(file)
+    publish(out / "SHA256SUMS", "".join(f"{digest}  {name}\n" for name, digest in total.items()).encode())

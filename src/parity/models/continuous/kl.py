@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from parity.base.weights import network
@@ -98,13 +97,3 @@ def read_sizes(state: dict[str, Tensor]) -> KLConfig:
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:
     """The entries of `kl16.ckpt` (key "model") under the names used here, without those of its training loss."""
     return {diffusion_name(k, levels): v for k, v in state.items() if not k.startswith("loss.")}
-
-
-def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(mean, variance) || N(0, 1)) in nats, a mean over all entries."""
-    return 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
-
-
-def scaled(config: KLConfig, latents: Tensor) -> KLConfig:
-    """`config` with the scale that gives these unscaled latents a deviation of one."""
-    return replace(config, scale=float(1 / torch.std(latents)))

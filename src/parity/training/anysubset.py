@@ -1,16 +1,18 @@
-"""Recipe of the any-subset model: XLNet learns the joint law of what is masked (Guo & Ermon 2025, sec. 6, appendix E).
+"""Recipes of the text models: the any-subset model `xlnet`, and `judge`, which scores what others write.
+
+XLNet learns the joint law of what is masked (Guo & Ermon 2025, sec. 6, appendix E):
 
     loss        -log p(x of ranks >= m | x of ranks < m), all terms from one teacher-forced pass (Eq. 7)
-    m           the masking rate is uniform between bounds that move linearly to their last place in the warm-up (E.2)
-    sampling    low discrepancy: the rates of a batch are one stratified draw, not independent ones (E.1)
+    m           the masking rate is uniform between bounds that move linearly during the warm-up (E.2)
+    sampling    low discrepancy: the rates of a batch are one stratified draw (E.1)
     order       the lattice's (Eq. 4) for some rows, any order for the others; all or none are the ablation (G.1)
 
-In the lattice's order a word's left neighbour is always known, so a network trained on nothing else never learns what
-ASSD drafts from: a word whose neighbour is still missing. The paper's network has learned it before, for XLNet is
-pretrained in random orders. This one starts from nothing, and has both at once.
+In the lattice's order a word's left neighbour is always known, so a network trained on this order alone never learns
+what ASSD drafts from: a word whose neighbour is missing. The paper's network is pretrained in random orders and has
+learned it. This one starts from random weights and learns both at once.
 
 The published models end at rates of 90 to 99 % (text, started at 15 %) and 15 to 99 % (code, started at 5 %). This one
-is asked for whole texts as well as single words, so it takes the code model's.
+fills in whole texts as well as single words, so it uses the code model's.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -23,19 +25,12 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.embedded import stories
-from parity.models.anysubset.protocol import lattice
-from parity.models.anysubset.xlnet import permutation_mask, xlnet
+from parity.models.anysubset import causal
+from parity.models.anysubset.protocol import lattice, ranked
+from parity.models.anysubset.xlnet import permutation_mask
+from parity.models.anysubset.xlnet import xlnet as xlnet_network
 from parity.training.data import texts
-from parity.training.recipe import Job, Recipe
-
-KIND = "anysubset"
-DATA = "texts"
-EXAMPLES = 30_000
-RUN = {"xlnet": (3000, 16)}  # steps, batch
-CARDS = {
-    "xlnet": "Any-subset text model: transformers' XLNet at small scale, trained with the joint conditional"
-    " loss (recipe `xlnet`).",
-}
+from parity.training.loop import Job, Recipe
 
 
 @dataclass(frozen=True)
@@ -50,12 +45,12 @@ class Scheme:
     independent: bool = False  # independent rates instead of stratified ones
 
 
-def scheme_of(given: dict[str, Any]) -> Scheme:
-    """A scheme from what is given of it; ParityError for what it does not have."""
+def scheme_of(changes: dict[str, Any]) -> Scheme:
+    """A scheme from what is changed of it; ParityError for a key that it does not have."""
     names = [f.name for f in fields(Scheme)]
-    if wrong := sorted(set(given) - set(names)):
+    if wrong := sorted(set(changes) - set(names)):
         raise ParityError(f"--scheme {wrong[0]}: unknown key; allowed: {', '.join(names)}")
-    return Scheme(**given)
+    return Scheme(**changes)
 
 
 def masking_rates(scheme: Scheme, step: int, batch: int, rng: np.random.Generator) -> np.ndarray:
@@ -84,16 +79,15 @@ def joint_nats(net: torch.nn.Module, tokens: Tensor, order: Tensor, m: Tensor) -
     logits = net(tokens, perm_mask=blocked, target_mapping=torch.eye(N).expand(B, N, N)).logits.float()
     logits = torch.cat([torch.full_like(logits[..., :1], float("-inf")), logits[..., 1:]], -1)  # the mask is word 0
     nats = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view(B, N)
-    rank = torch.empty_like(order).scatter_(1, order, ranks)
-    return torch.where(rank < m[:, None], 0.0, nats)
+    return torch.where(ranked(order) < m[:, None], 0.0, nats)
 
 
-def recipe(job: Job) -> Recipe:
+def xlnet(job: Job) -> Recipe:
     """Its log: nats per masked word, also of held-out texts at 95 % masking."""
     scheme, tokens, test = scheme_of(job.scheme), texts(job), texts(job, test=True)
     torch.manual_seed(job.seed)
     words = stories.vocabulary()
-    net = xlnet(len(words))
+    net = xlnet_network(len(words))
 
     def loss(step, rng):
         rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
@@ -103,8 +97,8 @@ def recipe(job: Job) -> Recipe:
         return nats.sum() / (rows.numel() - m.sum()), {}
 
     def held_out():
-        asked, rng = Scheme(low=0.95, high=0.95, warmup=0, permutations=0), np.random.default_rng(job.seed)
-        order, m = draw_order(asked, 0, (len(test), test.shape[1]), rng)
+        tested, rng = Scheme(low=0.95, high=0.95, warmup=0, permutations=0), np.random.default_rng(job.seed)
+        order, m = draw_order(tested, 0, (len(test), test.shape[1]), rng)
         parts = zip(test.split(32), order.split(32), m.split(32), strict=True)
         return sum(joint_nats(net, *part).sum().item() for part in parts) / (test.numel() - int(m.sum()))
 
@@ -113,10 +107,7 @@ def recipe(job: Job) -> Recipe:
         return {"held_out_nats_at_95": held_out()}, header
 
     return Recipe(
-        net,
-        loss,
-        finish,
-        (7,),
+        *(net, loss, finish, (7,)),
         peak=2e-3,
         average=0.99,
         warmup=scheme.warmup,
@@ -124,3 +115,32 @@ def recipe(job: Job) -> Recipe:
         held_out=held_out,
         held_out_every=250,
     )
+
+
+def judge(job: Job) -> Recipe:
+    """A small GPT-2 over the same words, without dropout. Its log: nats per word, in the end also on held-out texts."""
+    tokens, test = texts(job), texts(job, test=True)
+    torch.manual_seed(job.seed)
+    words = stories.vocabulary()
+    # one position more than a text has: the first input is the separator
+    sizes = {"vocab_size": len(words), "n_positions": stories.LENGTH + 1, "n_embd": 128, "n_layer": 3, "n_head": 4}
+    sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}
+    net = causal.build(sizes)
+
+    def nats(rows):
+        inputs = torch.cat([torch.ones_like(rows[:, :1]), rows[:, :-1]], 1)  # word 1 is the separator
+        return F.cross_entropy(net(inputs).logits.flatten(0, 1).float(), rows.flatten())
+
+    def loss(step, rng):
+        rows = tokens[torch.from_numpy(rng.integers(0, job.examples, job.batch))]
+        with torch.autocast("cpu", torch.bfloat16):
+            return nats(rows), {}
+
+    def finish():
+        figures = {"held_out_nats": float(np.mean([nats(t).item() for t in test.split(32)]))}
+        return figures, {"network": net.config.to_diff_dict(), "words": words, "mask": 0}
+
+    return Recipe(net, loss, finish, stream=(8,), peak=2e-3, average=0.99)
+
+
+RECIPES = {"xlnet": xlnet, "judge": judge}

@@ -1,0 +1,261 @@
+"""Recipes of the continuous models: kl, classifier, and pairs of target and draft of mar, xar, harmon and gmm."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from parity.base.weights import sha256
+from parity.embedded.classes import CLASSES
+from parity.embedded.tokenizer import PREFIX, VOCAB, token_ids
+from parity.metrics.networks.classifier import Classifier
+from parity.models.continuous import diffusion, gmm, xar
+from parity.models.continuous.gmm import GMMConfig, GMMNet
+from parity.models.continuous.harmon import HarmonConfig, HarmonNet
+from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
+from parity.models.continuous.mar import MARConfig, MARNet
+from parity.models.continuous.xar import XARConfig, XARNet
+from parity.training.data import (
+    autoencoder_batch,
+    class_latents,
+    class_pictures,
+    pictures,
+    reconstruction_error,
+    to_pictures,
+)
+from parity.training.loop import UNCONDITIONAL, Job, Recipe
+
+KL_CONFIG = KLConfig(
+    dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0
+)
+KL_WEIGHT = 3e-4  # of the mean over entries; at 3e-3 colours shift and textures blur
+
+
+def kl(job: Job) -> Recipe:
+    """The KL autoencoder: stride 8, tokens of 16 numbers. Its log ends with the error of held-out pictures; the header
+    has the scale that gives latents a deviation of one."""
+    _, pixels = pictures(job)
+    torch.manual_seed(job.seed)
+    net = KL(KL_CONFIG).to(memory_format=torch.channels_last)
+
+    @torch.compile
+    def reconstruct(x, noise):
+        mean, log_variance = net.moments(x)
+        z = mean + (0.5 * log_variance).exp() * noise
+        return mean, log_variance, net.decoder(net.post_quant_conv(z)).float()
+
+    def loss(step, rng):
+        x = autoencoder_batch(job, pixels, step, rng)
+        side = x.shape[-1] // KL_CONFIG.stride
+        noise = torch.from_numpy(rng.standard_normal((len(x), KL_CONFIG.dim, side, side), np.float32))
+        with torch.autocast("cpu", torch.bfloat16):
+            mean, log_variance, y = reconstruct(x, noise)
+        nats = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()  # KL(N(mean, variance) || N(0, 1))
+        l1, value = reconstruction_error(x, y)
+        figures = {"l1": l1.item(), "kl": nats.item(), "deviation": mean.std().item()}
+        return value + KL_WEIGHT * nats, figures
+
+    def finish():
+        net.eval()
+        parts = to_pictures(pictures(job, test=True)[1][:256]).split(64)
+        z = [net.encode(part) for part in parts]
+        l1 = torch.cat([(net.decode(t) - part).abs() for t, part in zip(z, parts, strict=True)]).mean()
+        deviation = torch.cat(z).std()
+        figures = {"held_out_l1": l1.item(), "latent_deviation": deviation.item()}
+        return figures, asdict(replace(KL_CONFIG, scale=float(1 / deviation)))
+
+    return Recipe(net, loss, finish, stream=(6,), peak=3e-3, every=100)
+
+
+def classifier(job: Job) -> Recipe:
+    """The classifier of class-conditional Scenes. Half of every batch has been through `kl` and back, so that it learns
+    what a model drew and not how sharp a decoder is.
+
+    Its log ends with the accuracy on captions held out, as drawn and through `kl`.
+    """
+    labels, _, pixels = class_pictures(job)
+    tokens, _ = class_latents(job)
+    tokenizer = load(job.weights("kl"))
+    torch.manual_seed(job.seed)
+    net = Classifier().to(memory_format=torch.channels_last)
+
+    def loss(step, rng):
+        chosen = rng.integers(0, len(labels), job.batch)
+        half = job.batch // 2
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad():
+                decoded = tokenizer.decode(tokens[chosen[half:]]).float().clamp(-1, 1)
+            x = torch.cat([to_pictures(pixels[chosen[:half]]), decoded])
+            if rng.random() < 0.5:
+                x = x.flip(3)  # every shape is its own mirror image
+            # shifted a little: a drawn thing is not always where training put it
+            x = torch.roll(x, tuple(rng.integers(-6, 7, 2)), (2, 3)).to(memory_format=torch.channels_last)
+            logits = net(x).float()
+        wanted = torch.from_numpy(labels[chosen])
+        right = (logits.argmax(1) == wanted).float().mean().item()
+        return F.cross_entropy(logits, wanted, label_smoothing=0.05), {"right": right}
+
+    def finish():
+        net.eval()
+        wanted, _, pixels = class_pictures(job, test=True)
+        x = to_pictures(pixels)
+        scores = {
+            "held_out_accuracy": net(x),
+            "held_out_accuracy_through_kl": net(tokenizer.decode(tokenizer.encode(x))),
+        }
+        figures = {k: float((v.argmax(1).numpy() == wanted).mean()) for k, v in scores.items()}
+        return figures, {"classes": list(CLASSES)}
+
+    return Recipe(net, loss, finish, stream=(9,), peak=3e-3, average=0.99, every=100)
+
+
+# --- pairs of target and draft over the latents of `kl`
+
+REPEATS = 2  # noise levels a token is trained at in one step (diffusion_batch_mul, 4 in the published recipe)
+# Deviation of the noise on the latents of a mixture. A mixture is exact about tokens that training never strays from;
+# drawing one a little off leads it astray.
+MIXTURE_NOISE = 0.15
+
+
+@contextmanager
+def short_bf16() -> Iterator[None]:
+    """bf16 for sequences of tens of tokens, with attention as matrix products: its fused kernel takes 8 times as long
+    backwards on a CPU."""
+    with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
+    """Masked tokens of n rows: the share is normal(1, 0.25) cut to [0.7, 1] (MAR, sec. 4.2)."""
+    share = np.empty(n)
+    for i in range(n):
+        while not 0.7 <= (s := rng.normal(1.0, 0.25)) <= 1.0:
+            pass
+        share[i] = s
+    return np.ceil(share * length).astype(int).clip(max=length)
+
+
+def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generator) -> Tensor:
+    """The diffusion loss of tokens [n, L, D] of which a random part is masked, given labels or prompts: a scalar."""
+    n, L = tokens.shape[:2]
+    masked = torch.from_numpy(rng.random((n, L)).argsort(1).argsort(1) < mask_counts(rng, n, L)[:, None])
+    with short_bf16():
+        z, x = net(tokens, ~masked, given)[masked].repeat(REPEATS, 1), tokens[masked].repeat(REPEATS, 1)
+        t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
+        noise = torch.from_numpy(rng.standard_normal(x.shape, np.float32))
+        return diffusion.loss(net.diffloss.net, x, z, t, noise).mean()
+
+
+def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """The velocity's squared error, at a time of its own for each cell: logit-normal."""
+    cells = fold(tokens, net.config.cell)
+    t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
+    noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
+    with short_bf16():
+        return xar.loss(net, cells, labels, t, noise).mean()
+
+
+def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Nats per number of noisy latents."""
+    noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
+    with short_bf16():
+        return gmm.loss(net, tokens + MIXTURE_NOISE * noise, labels)
+
+
+def caption_latents(job: Job, test: bool) -> tuple[Tensor, Tensor]:
+    """Tokens float32 [n, L, D] and token ids of captions [n, PREFIX], -1 for padding, of class-conditional Scenes."""
+    ids, valid = token_ids(class_pictures(job, test)[1], PREFIX)
+    return class_latents(job, test)[0], ids.masked_fill(valid == 0, -1)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the target and the draft of a family are trained."""
+
+    network: Callable[[Any], nn.Module]
+    target: Any  # its sizes
+    draft: dict[str, int]  # the sizes that differ
+    loss: Callable[[Any, Tensor, Tensor, np.random.Generator], Tensor]  # net, tokens, labels or prompts, rng
+    stream: int
+    tested: tuple[tuple[int, ...], ...]  # streams of the draws whose mean is the held-out figure
+    hidden: str = r"_blocks\."
+    data: Callable[[Job, bool], tuple[Tensor, Tensor]] = class_latents
+    unconditional: float = UNCONDITIONAL
+
+
+SMALL = {"grid": 8, "width": 128, "encoder": 2, "decoder": 2, "heads": 4}
+QWEN = {"vocab": VOCAB, "hidden": 128, "intermediate": 384, "layers": 2, "attention_heads": 4, "key_value_heads": 2}
+NO_CAPTION = tuple(token_ids([""], 1)[0][0].tolist())
+FAMILIES = {
+    "mar": Family(
+        MARNet,
+        MARConfig(len(CLASSES), 8, width=160, encoder=3, decoder=3, heads=5, buffer=8, head_width=192, head_depth=3),
+        {"width": 80, "head_width": 96, "head_depth": 2},
+        masked_loss,
+        stream=7,
+        tested=((0, 8), (1, 8)),
+    ),
+    "xar": Family(
+        XARNet,
+        XARConfig(len(CLASSES), cell=1, **SMALL),
+        {"width": 64},
+        velocity_loss,
+        stream=10,
+        tested=((0, 11), (1, 11)),
+    ),
+    "harmon": Family(
+        HarmonNet,
+        HarmonConfig(classes=1, buffer=8, head_width=160, head_depth=3, without=NO_CAPTION, **SMALL, **QWEN),
+        {"width": 64, "head_width": 80, "head_depth": 2, "hidden": 64, "intermediate": 192},
+        masked_loss,
+        stream=12,
+        tested=((0, 13), (1, 13)),
+        hidden=r"_blocks\.|\.layers\.",
+        data=caption_latents,
+    ),
+    "gmm": Family(
+        GMMNet,
+        GMMConfig(len(CLASSES), grid=8, dim=16, width=128, blocks=4, heads=4, components=16),
+        {"width": 64, "blocks": 3},
+        mixture_loss,
+        stream=9,
+        tested=((14,),),
+        hidden=r"^blocks\.",
+        unconditional=0.0,  # a mixture has no guidance
+    ),
+}
+
+
+def pair(job: Job) -> Recipe:
+    """The target or the draft of a family. Its log: the loss on training and on held-out pictures. The header names the
+    latents, because a draft must draw its target's."""
+    family = FAMILIES[job.name.removesuffix("-draft")]
+    (tokens, given), test = family.data(job, False), family.data(job, True)
+    config = replace(family.target, **family.draft) if job.name.endswith("-draft") else family.target
+    torch.manual_seed(job.seed)
+    net = family.network(config)
+
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        conditions = given[rows]
+        if family.unconditional:
+            dropped = torch.from_numpy(rng.random(job.batch) < family.unconditional)
+            conditions = conditions.masked_fill(dropped.view(-1, *[1] * (conditions.ndim - 1)), -1)
+        return family.loss(net, tokens[rows], conditions, rng), {}
+
+    def held_out():
+        draws = (np.random.default_rng([job.seed, *stream]) for stream in family.tested)
+        return float(np.mean([family.loss(net, *test, rng).item() for rng in draws]))
+
+    header = asdict(config) | {LATENTS: sha256(job.weights("kl"))[:16]}
+    stream = (family.stream,)
+    return Recipe(net, loss, lambda: ({}, header), stream, peak=2e-3, hidden=family.hidden, held_out=held_out)
+
+
+RECIPES = {"kl": kl, "classifier": classifier} | {f"{f}{part}": pair for f in FAMILIES for part in ("", "-draft")}

@@ -1,0 +1,267 @@
+"""Recipes of the image models of discrete tokens: vq, text, llamagen with draft and llamagen8, drafter, clip."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from parity.base.weights import load_weights, network, sha256
+from parity.embedded import scenes
+from parity.embedded.tokenizer import PREFIX, token_ids
+from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Transformer
+from parity.models.discrete.t5 import left_pad, t5_encoder
+from parity.models.discrete.vq import VQ, VQConfig
+from parity.training import data
+from parity.training.data import pictures, scene_tokens, to_pictures
+from parity.training.loop import UNCONDITIONAL, Job, Recipe
+
+VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
+
+
+def vq(job: Job) -> Recipe:
+    """LlamaGen's VQ at stride 4, 1024 codes of 8 dimensions. Its log: reconstruction and commitment losses, codes in
+    use."""
+    _, pixels = pictures(job)
+    torch.manual_seed(job.seed)
+    net = VQ(VQ_CONFIG).to(memory_format=torch.channels_last)
+    codebook = net.quantize.embedding.weight
+    torch.nn.init.normal_(codebook)
+    used = torch.zeros(VQ_CONFIG.codebook)
+    recent: list[torch.Tensor] = []  # latents of the last batch, which replace unused codes
+
+    @torch.compile
+    def reconstruct(x):
+        z, codes = net.latents(x), net.quantize.codes.float()
+        tokens = (z @ codes.T).argmax(-1)
+        e = codes[tokens]
+        return z, e, tokens, net.decode_latents(z + (e - z).detach()).float()
+
+    def loss(step, rng):
+        x = data.autoencoder_batch(job, pixels, step, rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            z, e, tokens, y = reconstruct(x)
+        used.mul_(0.98).index_add_(0, tokens.flatten(), torch.ones(tokens.numel()))
+        recent[:] = [z.detach().flatten(0, 2)]
+        learned, commit = F.mse_loss(e, z.detach()), F.mse_loss(z, e.detach())
+        l1, value = data.reconstruction_error(x, y)
+        figures = {"l1": l1.item(), "commit": commit.item(), "codes": float((used > 0.5).sum())}
+        return value + learned + 0.25 * commit, figures
+
+    def revive(step):
+        """Codes that nothing chose lately move to latents that occurred: a small codebook must not waste entries."""
+        if step % 25 == 24 and step < 0.7 * job.steps:
+            dead = (used < 0.05 * used.mean()).nonzero().flatten()
+            rows = np.random.default_rng([job.seed, step, 1]).integers(0, len(recent[0]), len(dead))
+            with torch.no_grad():
+                codebook[dead] = recent[0][rows].to(codebook.dtype)
+            used[dead] = used.mean()
+
+    return Recipe(net, loss, lambda: ({}, asdict(VQ_CONFIG)), (), peak=3e-3, after=revive, every=100, memory=(used,))
+
+
+NONE = ("",)
+OF_THINGS = {
+    "shape": scenes.SHAPES,
+    "colour": tuple(scenes.COLOURS),
+    "texture": scenes.TEXTURES,
+    "size": tuple(scenes.SIZES),
+}
+QUESTIONS = {
+    "ground": tuple(scenes.COLOURS),
+    "background": scenes.BACKGROUNDS,
+    "relation": (*scenes.RELATIONS, *NONE),
+    "count": (*scenes.COUNTS, *NONE),
+    **{f"{what}{i}": (*options, *NONE) for i in (0, 1) for what, options in OF_THINGS.items()},
+}
+
+
+def answers(scene: scenes.Scene) -> list[int]:
+    """The index of each question's answer."""
+    words = {"ground": scene.ground, "background": scene.background, "relation": scene.relation, "count": scene.count}
+    for i in (0, 1):
+        for what in OF_THINGS:
+            words[f"{what}{i}"] = getattr(scene.things[i], what) if i < len(scene.things) else ""
+    return [options.index(words[question]) for question, options in QUESTIONS.items()]
+
+
+def text(job: Job) -> Recipe:
+    """T5, taught to answer questions about a caption from the mean of its outputs. The published model's encoder is
+    pretrained on text.
+
+    The mean matters because LlamaGen's keys at caption positions are zero vectors: every image token attends to the
+    caption uniformly and reads an average. So each position's own embedding must say whether a colour is that of the
+    ground or of a thing. The log ends with the share of held-out questions answered right; the heads that answer are
+    not written.
+    """
+
+    def questions(first, count, test):
+        scene_list = [scenes.draw_scene(first + i, test=test)[0] for i in range(count)]
+        return *token_ids([s.caption for s in scene_list], PREFIX), torch.tensor([answers(s) for s in scene_list])
+
+    ids, valid, labels = questions(data.FIRST, job.examples, False)
+    torch.manual_seed(job.seed)
+    t5 = t5_encoder()
+    heads = nn.ModuleDict({q: nn.Linear(t5.config.d_model, len(options)) for q, options in QUESTIONS.items()})
+
+    def describe(ids, valid):
+        hidden = t5(input_ids=ids, attention_mask=valid).last_hidden_state
+        mean = (hidden * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
+        return [head(mean) for head in heads.values()]
+
+    def right(logits, labels):
+        return torch.stack([x.argmax(-1) == labels[:, k] for k, x in enumerate(logits)]).float().mean().item()
+
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, job.examples, job.batch))
+        logits, wanted = describe(ids[rows], valid[rows]), labels[rows]
+        nats = [F.cross_entropy(x, wanted[:, k]) for k, x in enumerate(logits)]
+        return torch.stack(nats).sum(), {"right": right(logits, wanted)}
+
+    def finish():
+        *captions, wanted = questions(data.FIRST_TEST, 500, True)
+        return {"held_out_right": right(describe(*captions), wanted)}, t5.config.to_dict()
+
+    net = nn.ModuleDict({"t5": t5, "heads": heads})
+    return Recipe(net, loss, finish, stream=(4,), peak=2e-3, average=0.0, published=t5)
+
+
+LLAMAGEN = LlamaGenConfig(
+    vocab=1024, dim=192, layers=6, heads=3, grid=16, prefix=PREFIX, caption_dim=128, multiple_of=64
+)
+LLAMAGENS = {
+    "llamagen": LLAMAGEN,
+    "draft": replace(LLAMAGEN, dim=96, layers=2, heads=2, multiple_of=32),  # over the same tokens
+    "llamagen8": replace(LLAMAGEN, grid=8),  # of pictures of half the size
+}
+
+
+def initialise(net: Transformer) -> None:
+    """Small normal weights, smaller where a layer writes to the sum; all tokens as likely at first."""
+    for name, p in net.named_parameters():
+        if p.ndim > 1:
+            writes = name.endswith(("wo.weight", "w2.weight"))
+            torch.nn.init.normal_(p, std=0.02 / (2 * net.config.layers) ** 0.5 if writes else 0.02)
+    torch.nn.init.zeros_(net.output.weight)
+
+
+def llamagen(job: Job) -> Recipe:
+    """LlamaGens on the tokens of Scenes, with the text encoder frozen as in the published model. Its log: nats per
+    token on training and held-out captions."""
+    config = LLAMAGENS[job.name]
+    ids, valid = token_ids(pictures(job)[0], PREFIX)
+    tokens = scene_tokens(job, config.grid)
+    test_ids, test_valid = token_ids(pictures(job, test=True)[0][: data.TOKENS_TESTED], PREFIX)
+    test_tokens = scene_tokens(job, config.grid, test=True)
+    torch.manual_seed(job.seed)
+    net, t5 = Transformer(config), t5_encoder()
+    # Frozen: trained along with an image model that at first knows nothing, the encoder forgets which colour is the
+    # ground's (right for 61 % of captions, after all of them).
+    load_weights(t5.requires_grad_(False), job.weights("text"))
+    initialise(net)
+    compiled = torch.compile(lambda e, v, d, x: net(e, v, d, x))
+
+    def nats(ids, valid, tokens, dropped, f):
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad():
+                e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+            logits = f(e.float(), v, dropped, tokens[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
+        return nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
+
+    def held_out():
+        captioned = torch.zeros(64, dtype=torch.bool)
+        parts = zip(*(x.split(64) for x in (test_ids, test_valid, test_tokens)), strict=True)
+        return float(np.mean([nats(*part, captioned, net).item() for part in parts]))
+
+    header = asdict(config)
+    return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=held_out)
+
+
+UNROLLED = 2  # how often the drafter reads its own features in training; in a tree it does at all levels but the first
+
+
+def drafter(job: Job) -> Recipe:
+    """EAGLE's drafter: one layer that learns to continue the trained target's features.
+
+    Its log: how often its likeliest token is the target's, by how many of its own features it has read.
+    """
+    target = network(Transformer, LlamaGenConfig, job.weights("llamagen")).requires_grad_(False)
+    config, t5 = target.config, t5_encoder().eval().requires_grad_(False)
+    load_weights(t5, job.weights("text"))
+    tokens, (ids, valid) = scene_tokens(job, config.grid), token_ids(pictures(job)[0], PREFIX)
+    torch.manual_seed(job.seed)
+    net = FeatureDrafter(config)
+    L = config.grid**2 - 1
+    table = target.table[None, config.prefix : config.prefix + L]
+    mask = torch.ones(L, L, dtype=torch.bool).tril()[None, None]
+
+    def truth(rows, rng):
+        """The target's features [B, L + 1, dim] and law [B, L, V] of pictures, some of them without their captions."""
+        e, v = left_pad(t5(input_ids=ids[rows], attention_mask=valid[rows]).last_hidden_state, valid[rows])
+        dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
+        features = target.features(e.float(), v, dropped, tokens[rows, :-1])
+        return features, target.output(features[:, 1:]).float().softmax(-1)
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        with torch.no_grad():
+            true, law = truth(rows, rng)
+        embeddings, features, value, figures = target.tok_embeddings(tokens[rows, :-1]), true[:, :-1], 0.0, {}
+        for n in range(UNROLLED):
+            guessed = net(embeddings, features, table, mask)
+            logits = target.output(guessed).float()
+            nats = F.cross_entropy(logits.flatten(0, 1), law.flatten(0, 1))
+            value = value + nats + F.smooth_l1_loss(guessed.float(), true[:, 1:].float())
+            figures[f"agree_{n}"] = (logits.argmax(-1) == law.argmax(-1)).float().mean().item()
+            features = torch.cat([true[:, :1], guessed[:, :-1].detach()], 1)
+        return value, figures
+
+    header = asdict(config) | {"target": sha256(job.weights("llamagen"))}
+    return Recipe(net, loss, lambda: ({}, header), stream=(5,), peak=2e-3, average=0.0, hidden=r"^layer\.")
+
+
+def clip(job: Job) -> Recipe:
+    """The embedded CLIP, an open_clip model from a custom configuration. Its log ends with the held-out retrieval rate:
+    the share of pictures whose own caption is the nearest of 100."""
+    captions, pixels = pictures(job)
+    ids, _ = token_ids(captions, CONTEXT)
+    torch.manual_seed(job.seed)
+    net = build()
+
+    def loss(step, rng):
+        rows = rng.integers(0, len(pixels), job.batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            image = F.normalize(net.encode_image(to_pictures(pixels[rows])).float(), dim=-1)
+            text = F.normalize(net.encode_text(ids[rows]).float(), dim=-1)
+        logits = net.logit_scale.exp().clamp(max=100) * image @ text.T
+        same = torch.from_numpy((ids[rows][:, None] == ids[rows][None]).all(-1).numpy())
+        # equal captions are not each other's negatives
+        logits = logits.masked_fill(same & ~torch.eye(job.batch, dtype=torch.bool), float("-inf"))
+        labels = torch.arange(job.batch)
+        value = (F.cross_entropy(logits, labels) + F.cross_entropy(logits.T, labels)) / 2
+        hits = (logits.argmax(1) == labels).float().mean().item()
+        return value, {"hits": hits, "scale": net.logit_scale.exp().item()}
+
+    def finish():
+        net.eval()
+        captions, pixels = pictures(job, test=True)
+        distinct = list({caption: i for i, caption in enumerate(captions)}.values())
+        hits = []
+        for part in (distinct[i : i + 100] for i in range(0, len(distinct) - 99, 100)):
+            image = F.normalize(net.encode_image(to_pictures(pixels[part])), dim=-1)
+            text = F.normalize(net.encode_text(token_ids([captions[i] for i in part], CONTEXT)[0]), dim=-1)
+            hits.append(((image @ text.T).argmax(1) == torch.arange(100)).float().mean().item())
+        return {"retrieval": float(np.mean(hits))}, MODEL_CONFIG
+
+    return Recipe(net, loss, finish, stream=(2,), peak=1e-3, weight_decay=0.1, average=0.995)
+
+
+RECIPES = {"vq": vq, "text": text, **dict.fromkeys(LLAMAGENS, llamagen), "drafter": drafter, "clip": clip}
