@@ -12,21 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from parity_certify.joint_tests import code_rows, digits
-from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
+from parity_certify.joint_tests import digits
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
+from parity.base.noise import Noise
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
-from parity.equality.targets import Decoder, in_chunks
-from parity.equality.targets.discrete import check_support, law_of
+from parity.equality.targets import Decoder, EnumeratedTarget
+from parity.equality.targets.discrete import law_of
 from parity.models import fetch
 from parity.models.discrete.cached import Cached, EagleDrafter
 from parity.models.discrete.load import Loaded, encoder, load
@@ -72,7 +70,7 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(EnumeratedTarget):
     """A stand-in under a caption, in float32 as users decode; `second`, the same with other weights, drafts for it."""
 
     name: str
@@ -80,14 +78,8 @@ class Target:
     second: Loaded
     inputs: dict[str, Tensor]  # of one caption
 
-    @property
-    def vocab(self) -> int:
-        return CODES
-
-    @property
-    def length(self) -> int:
-        """Codes of a picture."""
-        return SIDE**2
+    vocab: ClassVar[int] = CODES
+    length: ClassVar[int] = SIDE**2  # codes of a picture
 
     @cached_property
     @torch.inference_mode()
@@ -117,26 +109,13 @@ class Target:
         cells[:, self.forced < 0] = codes
         return law_of(self.name, self.model(len(cells)), cells)
 
-    def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> np.ndarray:
-        """Codes [n] of n pictures' codes. ParityError for a picture that breaks the grammar, or took more passes than
-        it has codes: what the grammar forces costs none."""
-        weights, key = CODES ** torch.arange(self.length - 1, -1, -1), row_key(seed, self.name)
-
-        def one(rows: range) -> np.ndarray:
-            model, start = self.model(len(rows)), torch.zeros(len(rows), dtype=torch.int64)
-            done = record(model, start, decoder(model, start, noise=counted_noise(key, rows), **options))
-            check_grammar(done, self.forced)
-            code = (done.tokens[:, self.forced < 0] * weights).sum(1).numpy()
-            if strict:
-                check_support(self.law, CODES, self.length, code)
-            return code
-
-        return in_chunks(self.name, one, n, threads)
-
-    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        return code_rows(layer, self.name, drawn, self.law, CODES, self.length, seed=seed, draws=draws)
+    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        """Of pictures' codes. ParityError for a picture that breaks the grammar, or took more passes than it has codes:
+        what the grammar forces costs none."""
+        model, start = self.model(len(noise.keys)), torch.zeros_like(noise.keys)
+        done = record(model, start, decoder(model, start, noise=noise, **options))
+        check_grammar(done, self.forced)
+        return (done.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
 
 
 def widened(one: Cached, rows: int) -> Cached:

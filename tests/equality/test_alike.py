@@ -12,7 +12,7 @@ from parity.decode.shard_io import write_shard
 from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.equality.alike import Alike
-from parity.equality.faults.long import twins, twins_between, with_noise
+from parity.equality.faults import twins, twins_between, with_noise
 from parity.equality.long.discrete import targets
 from parity.experiment.options import options
 from tests.equality.test_layers import SHARED, TASK, Workplace

@@ -9,7 +9,7 @@ from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.mtj import mtj
 from parity.decoders.discrete.sjd import sjd
 from parity.equality.exact import exact
-from parity.equality.faults import long as faults
+from parity.equality.faults import discrete as faults
 from parity.equality.faults import planted
 from parity.equality.long.discrete import targets
 from parity.equality.martingale_tests import TESTS, spread
@@ -57,7 +57,7 @@ def test_a_correct_decoder_passes_at_its_own_window():
 
 @pytest.mark.parametrize("name", ["sjd: beyond 5", "sjd: tolerance", "sjd: one in 1000", "sjd: top-k"])
 def test_faults_that_begin_late_or_lie_far_are_found(name):
-    found = planted((t for t in faults.trials(65_536, [0]) if t.method == name), [0])
+    found = planted((t for t in faults.long_trials(65_536) if t.method == name), [0])
     assert {r["as_required"] for r in found} == {True}
 
 
@@ -65,13 +65,13 @@ def test_a_test_sees_what_it_is_for():
     """The last token alone by positions, shared rows by rows, the window's border by slots, reuse by distances."""
     seers = {"sjd: last": "positions", "ar: twins": "rows", "sjd: border": "slots", "sjd: late reuse": "distances"}
     for name, test in seers.items():
-        trial = next(t for t in faults.trials(65_536, [1]) if t.method == name)
+        trial = next(t for t in faults.long_trials(65_536) if t.method == name)
         assert [r["verdict"] for r in trial.sample(1) if r["test"] == test] == ["rejected"], name
 
 
 def test_an_impossible_token_is_an_error_for_the_lossless_and_a_rejection_for_others():
     some = [t for t in targets({"window": 8}, 10_000) if t.name.startswith("order 2")]
-    loose = faults.with_laws(sjd, lambda logits, _: torch.zeros_like(logits))
+    loose = faults.with_logits(sjd, lambda model, *asked: torch.zeros_like(model.logits(*asked)))
     with pytest.raises(ParityError, match=r"model order 2 4x64, row \d+, position \d+: token \d of probability zero"):
         exact(loose, some, {"window": 8}, family="all", layer="long")
     found = exact(loose, some, {"window": 8}, claim="lossy", method="loose", seeds=[0], family="all", layer="long")

@@ -61,7 +61,7 @@ rule faults:
     resources:
         runtime=runtime_of_draws,
     params:
-        code=code("parity.equality.__main__", "parity.equality.faults.{kind}"),
+        code=faults_code,
     message:
         "look for planted faults ({wildcards.kind})"
     shell:

@@ -266,6 +266,12 @@ def test_code(wildcards):
     return code_parameter(*asked, decoder(kind, wildcards.method))
 
 
+def faults_code(wildcards):
+    """The faults that short sequences do not show ("long<kind>"; "long": discrete) are in the module of their kind."""
+    kind = wildcards.kind.removeprefix("long") or "discrete"
+    return code_parameter("parity.equality.__main__", f"parity.equality.faults.{kind}")
+
+
 # Report
 
 

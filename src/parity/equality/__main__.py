@@ -10,7 +10,7 @@ Of a decoder of your own: `parity certify decoder`.
 
 --out files hold {"rows": [...], "seconds": s}; calibration adds "p_values": {test: [...]}. See
 parity_certify.result_rows for a row. What a command needs of a kind or method is imported by name, so that a job
-depends on the sources of its own alone. Layers that look at a cell are run by `python -m parity.measure`.
+depends on their sources alone. Layers that look at a cell are run by `python -m parity.measure`.
 """
 
 import argparse
@@ -24,16 +24,27 @@ from parity.base.command import arguments, one_line, pin_threads
 from parity.base.files import write_json
 
 KINDS = ("discrete", "anysubset", "continuous")
-PLANTED = (*KINDS, "long", "longanysubset", "longcontinuous")  # modules of parity.equality.faults
+FLAGS: dict[str, dict[str, Any]] = {
+    "kind": {"choices": KINDS, "required": True},
+    "method": {"required": True, "help": "module in parity.decoders.KIND and function in it"},
+    "options": {"type": json.loads, "default": {}, "help": "JSON object"},
+    "claim": {"choices": ("lossless", "lossy"), "default": "lossless"},
+    "models": {"choices": ("full", "small"), "default": "full"},
+    "n": {"type": int, "help": "draws of a sample (%(default)s)"},
+    "seeds": {"type": json.loads, "default": [0, 1], "help": "JSON list; the second repeats a rejection"},
+    "draws": {"type": int, "help": "of the Monte-Carlo null"},
+    "pathwise": {"action": "store_true", "help": "for decoders coupled to plain decoding: token for token too"},
+    "spec": {"type": json.loads, "required": True, "help": "JSON: the settings of exact and long, by name"},
+    "replicates": {"type": int, "default": 1000},
+}
 
 
 def exact(a: argparse.Namespace) -> dict[str, Any]:
-    module = leaf(f"parity.decoders.{a.kind}.{a.method}")
-    decoder, which = getattr(module, a.method), getattr(module, "TARGETS", a.models)
-    harness, kind = leaf("parity.equality.exact"), leaf(f"parity.equality.targets.{a.kind}")
-    targets, common = kind.targets(which), {"method": a.method, "threads": a.threads}
+    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    decoder, targets = getattr(module, a.method), kind.targets(getattr(module, "TARGETS", a.models))
+    common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
-    rows = harness.exact(decoder, targets, a.options, **settings, **common)
+    rows = leaf("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
     if a.pathwise:
         pathwise = leaf("parity.equality.pathwise").pathwise
         rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
@@ -41,24 +52,25 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
-    module = leaf(f"parity.decoders.{a.kind}.{a.method}")
-    decoder, which = getattr(module, a.method), getattr(module, "TARGETS", "")
-    targets = leaf(f"parity.equality.long.{a.kind}").targets(a.options, a.n, which=which)
+    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.long.{a.kind}")
+    targets = kind.targets(a.options, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
-    return {"rows": leaf("parity.equality.exact").exact(decoder, targets, a.options, method=a.method, **settings)}
+    run = leaf("parity.equality.exact").exact
+    return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
 
 
 def tests(a: argparse.Namespace) -> dict[str, Any]:
     """{"exact": {...}, "long": {...}}: those of the two that the specification has settings of."""
     shared = {"kind": a.kind, "method": a.method, "threads": a.threads, "draws": None}
-    return {
-        name: run(argparse.Namespace(**shared, **a.spec[name]))
-        for name, run in (("exact", exact), ("long", long)) if name in a.spec
-    }  # fmt: skip
+    commands = {"exact": exact, "long": long}
+    return {name: commands[name](argparse.Namespace(**shared, **settings)) for name, settings in a.spec.items()}
 
 
 def faults(a: argparse.Namespace) -> dict[str, Any]:
-    trials = leaf(f"parity.equality.faults.{a.kind}").trials(a.n, a.seeds, a.draws or 1999, a.threads)
+    """Of a kind, or with "long" before it the faults that short sequences do not show ("long" alone: discrete)."""
+    module = leaf(f"parity.equality.faults.{a.kind.removeprefix('long') or 'discrete'}")
+    long = a.kind.startswith("long")
+    trials = module.long_trials(a.n) if long else module.trials(a.n, a.seeds, a.draws or 1999, a.threads)
     return {"rows": leaf("parity.equality.faults").planted(trials, a.seeds)}
 
 
@@ -72,36 +84,21 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = main.add_subparsers(dest="command", required=True)
 
-    def command(run: Any, help: str, *flags: str, kind: bool = True, n: int | None = None) -> argparse.ArgumentParser:
+    def command(run: Any, help: str, *flags: str, **defaults: Any) -> argparse.ArgumentParser:
         c = commands.add_parser(run.__name__, help=help)
-        c.set_defaults(run=run)
-        arguments(c, "threads", *flags)
-        if kind:
-            c.add_argument("--kind", choices=PLANTED if run is faults else KINDS, required=True)
-        if n is not None:
-            c.add_argument("--n", type=int, default=n, help=f"draws of a sample ({n})")
-        if run in (exact, long, faults, calibration):
-            c.add_argument("--seeds", type=json.loads, default=[0, 1], help="JSON list; the second repeats a rejection")
-            c.add_argument("--draws", type=int, help="of the Monte-Carlo null")
-        if run in (exact, long):
-            c.add_argument("--claim", choices=("lossless", "lossy"), default="lossless")
-            c.add_argument("--method", required=True, help="module in parity.decoders.KIND and function in it")
-            c.add_argument("--options", type=json.loads, default={}, help="JSON object")
-        if run is exact:
-            c.add_argument("--models", choices=("full", "small"), default="full")
+        arguments(c, "threads", "out")
+        for flag in flags:
+            c.add_argument(f"--{flag}", **FLAGS[flag])
+        c.set_defaults(run=run, **defaults)
         return c
 
-    c = command(exact, "the exact layer for a decoder of parity.decoders", "out", n=1_000_000)
-    c.add_argument(
-        "--pathwise", action="store_true", help="for decoders coupled to plain decoding: token for token too"
-    )
-    command(long, "the long layer for a decoder of parity.decoders", "out", n=65_536)
-    c = command(tests, "both for a decoder of parity.decoders", "out")
-    c.add_argument("--method", required=True)
-    c.add_argument("--spec", type=json.loads, required=True, help="JSON: the settings of exact and long, by name")
-    command(faults, "decoders with a planted fault", "out", n=10_000)
-    c = command(calibration, "sizes of the tests", "out", kind=False)
-    c.add_argument("--replicates", type=int, default=1000)
+    decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws")
+    command(exact, "the exact layer for a decoder of parity.decoders", *decoder, "models", "pathwise", n=1_000_000)
+    command(long, "the long layer for a decoder of parity.decoders", *decoder, n=65_536)
+    command(tests, "both for a decoder of parity.decoders", "kind", "method", "spec")
+    own = command(faults, "decoders with a planted fault", "n", "seeds", "draws", n=10_000)
+    own.add_argument("--kind", choices=(*KINDS, "long", "longanysubset", "longcontinuous"), required=True)
+    command(calibration, "sizes of the tests", "seeds", "draws", "replicates")
     return main
 
 

@@ -16,11 +16,11 @@ from parity_certify.import_by_name import name_of
 from parity_certify.result_rows import Row
 
 from parity.decoders.steps import Step
-from parity.equality.targets import Decoder, Target
+from parity.equality.targets import Decoder
 
 
 def over_targets(rows: list[Row]) -> list[Row]:
-    """The rows, each test's corrected as one family."""
+    """The rows, those of each test corrected as one family."""
     for test in dict.fromkeys(r["test"] for r in rows):
         R.family(r for r in rows if r["test"] == test)
     return rows
@@ -48,7 +48,7 @@ def count_drafts(decoder: Decoder, counts: list[int]) -> Decoder:
 
 def exact(
     decoder: Decoder,
-    targets: Sequence[Target],
+    targets: Sequence[Any],
     options: dict[str, Any] | None = None,
     *,
     method: str = "",
@@ -72,7 +72,7 @@ def exact(
 
     about = {"method": method or name_of(decoder)}
 
-    def run(some: Sequence[Target], repeat: int) -> list[Row]:
+    def run(some: Sequence[Any], repeat: int) -> list[Row]:
         rows, seed = [], seeds[repeat]
         for target in some:
             counts: list[int] = []

@@ -1,19 +1,30 @@
 """Planted faults: decoders wrong in one place, which the tests must reject, and their correct originals.
 
-A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder says of its kind
+A suite that lets one of them pass proves nothing by passing your decoder. A module of this folder has, for its kind,
 
-    trials(n, seeds, draws=1999, threads=1) -> Trials      its decoders, each on each of its targets
+    trials(n, seeds, draws, threads)  decoders on models whose outcomes are all listed; n draws each
+    long_trials(n)                    faults that short sequences do not show, about n tokens on a long model each
 """
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import torch
+from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
+from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
+
+FAR = 128  # the place from which late faults begin
+ENOUGH = 30_000  # tokens in which every fault of long sequences shows
+# By name: the decoder, its options, its fault, and the models on which the fault is looked for (of a correct one all).
+LongVariants = dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]]
 
 
 class Trial(NamedTuple):
@@ -23,7 +34,7 @@ class Trial(NamedTuple):
     fault: str  # "none" for a correct one
     sample: Callable[[int], list[Row]]  # rows of the sample of a seed
     enough: bool = True  # whether the sample is large enough for the fault to show
-    outcome: tuple[str, ...] = ("all four",)  # tests whose rows say `as_required`
+    outcome: tuple[str, ...] = ("all four",)  # tests whose rows have the column `as_required`
 
 
 def hit(rows: Iterable[Row]) -> bool:
@@ -43,9 +54,25 @@ def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]
         hits = all(hit(rows) for rows in samples)
         required = not hits if trial.fault == "none" else hits if trial.enough else None
         for repeat, (seed, rows) in enumerate(zip(seeds, samples, strict=True)):
-            about = {"method": trial.method, "key": trial.fault, "seed": seed, "repeat": repeat}
-            result += [r | about | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
+            columns = {"method": trial.method, "key": trial.fault, "seed": seed, "repeat": repeat}
+            result += [r | columns | ({"as_required": required} if r["test"] in trial.outcome else {}) for r in rows]
     return result
+
+
+def trials_on_long(variants: LongVariants, targets: Callable[..., Sequence[Any]], n: int) -> Iterator[Trial]:
+    """Trials of variants on targets(options, n); all tests of a variant are one family, and nothing it draws is an
+    error."""
+
+    def sample(decoder: Decoder, options: dict[str, Any], models: Sequence[Any], seed: int) -> list[Row]:
+        rows: list[Row] = []
+        for model in models:
+            rows += model.rows_of(model.draw(decoder, 0, seed, options)._replace(ordered=True), "long", seed, 0)
+        R.family(rows)
+        return rows
+
+    for method, (decoder, options, fault, names) in variants.items():
+        models = [t for t in targets(options, n) if t.name.startswith(names)]
+        yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH, TESTS)
 
 
 def altered(module: str, **names: Any) -> ModuleType:
@@ -63,20 +90,33 @@ def altered(module: str, **names: Any) -> ModuleType:
     return copy
 
 
-def with_model(decoder: Decoder, make: Callable[[Any], Any]) -> Decoder:
-    """The decoder on another model."""
+class Overridden:
+    """A model with a function of it and of the arguments in the place of one of its methods."""
+
+    def __init__(self, model: Any, method: str, function: Callable[..., Any]):
+        self.model, self.method, self.function = model, method, function
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self.function, self.model) if name == self.method else getattr(self.model, name)
+
+    def take(self, rows: Tensor) -> "Overridden":
+        return Overridden(self.model.take(rows), self.method, self.function)
+
+
+def with_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
+    """The decoder on another model, made from the one it is given."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
-        return decoder(make(model), start, noise=noise, **options)
+        return decoder(change(model), start, noise=noise, **options)
 
     return faulty
 
 
-def with_noise(decoder: Decoder, make: Callable[[Noise], Noise]) -> Decoder:
-    """The decoder with other noise."""
+def with_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
+    """The decoder with other noise, made from the one it is given."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
-        return decoder(model, start, noise=make(noise), **options)
+        return decoder(model, start, noise=change(noise), **options)
 
     return faulty
 
@@ -88,3 +128,29 @@ def in_small(decoder: Decoder, wrong: Decoder, most: int) -> Decoder:
         return (wrong if len(noise.keys) <= most else decoder)(model, start, noise=noise, **options)
 
     return faulty
+
+
+class Renumbered(Noise):
+    """Noise that reads its numbers at another index: those of one use, or all."""
+
+    def __init__(self, noise: Noise, index: Callable[[Tensor], Tensor], only: str = ""):
+        super().__init__(noise.keys, noise.dtype)
+        self.noise, self.index, self.only = noise, index, only
+
+    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        return self.noise._uniform(use, self.index(index) if self.only in ("", use) else index, n)
+
+
+def renumbered(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:
+    """The decoder with its noise renumbered."""
+    return with_noise(decoder, lambda noise: Renumbered(noise, index, only))
+
+
+def twins(noise: Noise) -> Noise:
+    """Every second row has the numbers of the one before."""
+    return Noise(noise.keys[torch.arange(len(noise.keys)) // 2 * 2], noise.dtype)
+
+
+def twins_between(noise: Noise) -> Noise:
+    """`twins` in batches of 9 to 64 rows, which hold a run's own."""
+    return twins(noise) if 9 <= len(noise.keys) <= 64 else noise

@@ -1,44 +1,47 @@
-"""Faults planted in the shipped any-subset decoder: its verification, its noise or its model is exchanged."""
+"""Faults planted in any-subset decoders: their verification, their noise or the laws they see are exchanged."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
+import torch
 from parity_certify.result_rows import Row
-from torch import Tensor, where, zeros_like
+from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_ngram import assd_ngram
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.decoders.steps import Fill
 from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
-from parity.equality.faults import Trial, altered, with_model, with_noise
+from parity.equality.faults import (
+    FAR,
+    LongVariants,
+    Overridden,
+    Trial,
+    altered,
+    in_small,
+    renumbered,
+    trials_on_long,
+    twins,
+    twins_between,
+    with_model,
+    with_noise,
+)
+from parity.equality.long.anysubset import targets as long_targets
 from parity.equality.targets import Decoder
 from parity.equality.targets.anysubset import Target, targets
-from parity.models.anysubset.protocol import AnySubsetModel
+from parity.models.anysubset.protocol import Infilling, ranked
 
 ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
 NEEDED = 10_000  # sequences with which every fault is found
-
-
-class SharedUniform(Noise):
-    """One acceptance number for the whole block."""
-
-    def uniform(self, use: str, index: Tensor) -> Tensor:
-        return super().uniform(use, index[:, :1]).expand(index.shape)
-
-
-class SeesAll:
-    """A model whose joint density has conditions that also hold the drafts behind."""
-
-    def __init__(self, model: AnySubsetModel):
-        self.model, self.vocab, self.mask = model, model.vocab, model.mask
-
-    def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        joint = (ranks == seen).all(1, keepdim=True)
-        return self.model.laws(tokens, order, begin, ranks, where(joint, seen.amax(1, keepdim=True) + 1, seen))
+LENGTH = 64  # words of the long models at K, but for "far"
+AGAIN, LATE = 20, 32  # the rank from which acceptance uniforms are used again, and all noise
+SIGHT = 8  # places that a short-sighted decoder sees
 
 
 def residual_p(
@@ -47,21 +50,76 @@ def residual_p(
     """`verify` that resamples from the target instead of the residual."""
     at = draft[..., None]
     accepted = u * p.gather(-1, at)[..., 0] < q.gather(-1, at)[..., 0]
-    return finish(q, zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
+    return finish(q, torch.zeros_like(p), draft, point, accepted, race(q, exponential), exponential)
 
 
-def no_resampling(
-    q: Tensor, p: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor, tolerance: float
-) -> Verified:
+def no_resampling(q: Tensor, p: Tensor, draft: Tensor, *more: Any) -> Verified:
     """`verify` that keeps the draft it has just rejected."""
-    return Verified(draft, verify(q, p, draft, point, u, exponential, tolerance).kept)
+    return Verified(draft, verify(q, p, draft, *more).kept)
 
 
 def with_verify(faulty: Callable[..., Verified]) -> Decoder:
     return altered("parity.decoders.anysubset.assd", verify=faulty).assd
 
 
-SHARED = with_noise(assd, lambda noise: SharedUniform(noise.keys, noise.dtype))
+def with_laws(decoder: Decoder, laws: Callable[..., Tensor]) -> Decoder:
+    """The decoder with laws(model, tokens, order, begin, ranks, seen) in the place of the model's."""
+    return with_model(decoder, lambda model: Overridden(model, "laws", laws))
+
+
+def sees_drafts(model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+    """The conditions of the joint density hold the drafts behind, too."""
+    joint = (ranks == seen).all(1, keepdim=True)
+    return model.laws(tokens, order, begin, ranks, torch.where(joint, seen.amax(1, keepdim=True) + 1, seen))
+
+
+def short_sighted(
+    model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor, *, right: bool
+) -> Tensor:
+    """Words further away than SIGHT places are unseen, or all those to the right."""
+    at = order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
+    away = torch.arange(tokens.shape[1]) - at[..., None]
+    in_sight = (away.abs() <= SIGHT) if right else (away < 0)
+    known = (ranked(order)[:, None] < seen[..., None]) & in_sight
+    line = torch.where(known, tokens[:, None], model.mask)
+    law = model.rule.laws_given(line.flatten(0, 1), at.flatten()).unflatten(0, ranks.shape)
+    return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)
+
+
+def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, Tensor], Tensor]) -> Decoder:
+    """Laws are mixed with the uniform law over possible words, by a share, where(ranks [B, S], begin [B]) holds."""
+
+    def laws(model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        p = model.laws(tokens, order, begin, ranks, seen)
+        can = p > 0
+        flat = (1 - share) * p + share * can / can.sum(-1, keepdim=True).clamp(min=1)
+        return torch.where(where(ranks, begin)[..., None], flat, p)
+
+    return with_laws(decoder, laws)
+
+
+def everywhere(ranks: Tensor, begin: Tensor) -> Tensor:
+    return ranks >= 0
+
+
+def reused_from(rank: int) -> Callable[[Tensor], Tensor]:
+    """A loop that begins at a rank or behind has the numbers of one that begins there."""
+
+    def index(own: Tensor) -> Tensor:
+        begin, slot = own // LENGTH, own % LENGTH - own // LENGTH
+        return torch.where((begin >= rank) & (slot >= 0), rank * LENGTH + rank + slot, own)
+
+    return index
+
+
+def backwards(model: Any, start: Infilling, *, noise: Noise) -> Iterator[Fill]:
+    """Words are filled in from right to left."""
+    rank = torch.arange(start.order.shape[1])
+    free = (rank >= start.begin[:, None]) & (rank < start.end[:, None])
+    turned = torch.where(free, (start.begin + start.end)[:, None] - 1 - rank, rank)
+    return sequential(model, start._replace(order=start.order.gather(1, turned)), noise=noise)
+
+
 VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "sequential": (sequential, "none"),
     "assd": (partial(assd, k=3), "none"),
@@ -69,10 +127,56 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "assd: all accepted": (partial(diffusion, steps=1), "parallel"),
     "assd: residual p": (partial(with_verify(residual_p), k=3), "residual p"),
     "assd: no resampling": (partial(with_verify(no_resampling), k=3), "no resampling"),
-    "assd: shared uniform": (partial(SHARED, k=3), "shared uniform"),
-    "assd: draft kept as condition": (partial(with_model(assd, SeesAll), k=3), "draft kept as condition"),
+    "assd: shared uniform": (
+        partial(renumbered(assd, lambda index: index[:, :1].expand_as(index), only="accept"), k=3), "shared uniform"
+    ),
+    "assd: draft kept as condition": (partial(with_laws(assd, sees_drafts), k=3), "draft kept as condition"),
     "sigma_gpt": (sigma_gpt, "no resampling, any order"),
-}
+}  # fmt: skip
+
+K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened", "far")
+LONG: LongVariants = {
+    "sequential": (sequential, {}, "none", EVERY),
+    "assd": (assd, K, "none", EVERY),
+    "assd_ngram": (assd_ngram, K, "none", EVERY),
+    "assd: late reuse": (renumbered(assd, reused_from(LATE)), K, f"noise used again from rank {LATE} on", ("chain",)),
+    "assd: accept reuse": (
+        renumbered(assd, reused_from(AGAIN), only="accept"), K,
+        f"acceptance uniforms again from rank {AGAIN} on", ("chain",),
+    ),
+    "assd: beyond 128": (
+        flatten_laws(assd, 0.2, lambda ranks, _: ranks >= FAR), K, f"laws flatter from rank {FAR} on", ("far",)
+    ),
+    "sequential: twins of 9 to 64": (
+        with_noise(sequential, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
+    ),
+    "assd: last": (
+        flatten_laws(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), K, "last word's law flatter", ("copy",)
+    ),
+    "assd: beyond 32": (
+        flatten_laws(assd, 0.15, lambda ranks, _: ranks >= LATE), K, f"laws flatter from rank {LATE} on", ("hidden",)
+    ),
+    "assd: other prompts": (  # of rows whose prompts are longer than the batch's shortest
+        flatten_laws(assd, 0.1, lambda _, begin: (begin > begin.min())[:, None]), K,
+        "laws flatter where prompts differ", ("hidden",),
+    ),
+    "assd: alone": (
+        in_small(assd, flatten_laws(assd, 0.3, everywhere), 1), K, "laws flatter when alone in the batch", ("chain",)
+    ),
+    "assd_ngram: small batch": (
+        in_small(assd_ngram, flatten_laws(assd_ngram, 0.3, everywhere), 3), K,
+        "laws flatter in batches of three or fewer", ("chain",),
+    ),
+    "assd: short-sighted": (
+        with_laws(assd, partial(short_sighted, right=True)), K, f"words beyond {SIGHT} places unseen", ("copy",)
+    ),
+    "assd: no right": (
+        with_laws(assd, partial(short_sighted, right=False)), K, "words to the right unseen", ("chain",)
+    ),
+    "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
+    "sequential: backwards": (backwards, {}, "order from right to left", ("sharpened",)),
+    "sequential: twins": (with_noise(sequential, twins), {}, "rows share their noise", ("hidden",)),
+}  # fmt: skip
 
 
 def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
@@ -85,3 +189,7 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
     chosen = [t for t in targets() if t.name in ON]
     for (method, (decoder, fault)), target in itertools.product(VARIANTS.items(), chosen):
         yield Trial(method, fault, partial(sample, decoder, target), n >= NEEDED)
+
+
+def long_trials(n: int) -> Iterator[Trial]:
+    yield from trials_on_long(LONG, long_targets, n)

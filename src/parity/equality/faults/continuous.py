@@ -1,12 +1,10 @@
-"""A correct speculative sampler of Gaussian mixtures, and its faults; and faults in the decoders that couple steps.
-
-Of the latter, `spec_head` and `coupled` as they are shipped, with one name they read replaced.
-"""
+"""A correct speculative sampler of Gaussian mixtures with its faults, and faults planted in the shipped decoders: one
+name that they read, their noise or the laws they see are exchanged."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +13,41 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.continuous import coupled, spec_head
+from parity.decoders.continuous.cspd import cspd
+from parity.decoders.continuous.mar import mar
 from parity.decoders.coupling import Coupled, Gaussian, log_ratio
+from parity.decoders.steps import Draw
 from parity.decoders.verification import run
-from parity.equality.faults import Trial, altered
+from parity.equality.faults import (
+    FAR,
+    LongVariants,
+    Overridden,
+    Trial,
+    altered,
+    in_small,
+    renumbered,
+    trials_on_long,
+    twins,
+    twins_between,
+    with_model,
+    with_noise,
+)
+from parity.equality.long.continuous import targets as long_targets
 from parity.equality.targets import Decoder
-from parity.equality.targets import continuous as walked
-from parity.equality.targets.continuous import continuous_rows
-from parity.models.continuous.tabular import Mixture, exact_sampler, random_mixture
+from parity.equality.targets.continuous import Target, continuous_rows, targets
+from parity.models.continuous.protocol import Pair, Start
+from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
-Fault = Literal[
+NEEDED = 5000  # samples with which every fault is found
+LATE, SIGHT = 32, 8  # the place from which noise is used again; places that a short-sighted decoder sees
+FAULTS = (
     "none", "residual p", "accept +0.05", "shared uniform", "draft temperature", "bonus from q", "square-root ratio",
     "never rejects",
-]  # fmt: skip
+)  # fmt: skip
 
 
 def speculative(
-    model: Mixture, rows: int, rng: np.random.Generator, *, block: int = 2, draft_seed: int = 1, fault: Fault = "none"
+    model: Mixture, rows: int, rng: np.random.Generator, *, block: int = 2, draft_seed: int = 1, fault: str = "none"
 ) -> np.ndarray:
     """Speculative sampling with densities, [rows, L, D]: accept a draft with probability min(1, p/q), else draw from
     the residual max(0, p - q) by rejection from p. A run of `block` accepted drafts is followed by one token from p.
@@ -64,7 +81,6 @@ def speculative(
     return x
 
 
-Walks = coupled.Walks
 inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).coupled
 
 
@@ -76,21 +92,69 @@ def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) ->
     return Coupled(torch.where(kept[..., None], x, fresh), kept)
 
 
-def peeking(walks: Walks, chain: object, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
+def peeking(
+    walks: coupled.Walks, chain: Any, noise: Noise, index: Tensor, theta: float | None, eps: float
+) -> coupled.Walks:
     """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
-    peeked = torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0)
-    return coupled.swept(walks, chain, noise, index, peeked, eps)  # type: ignore[arg-type]
+    return coupled.swept(walks, chain, noise, index, torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0), eps)
 
 
-def early(walks: Walks, *given: object) -> Walks:
+def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:
     """All steps count as verified after a sweep."""
-    swept = coupled.swept(walks, *given)  # type: ignore[arg-type]
+    swept = coupled.swept(walks, *more)
     return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
 
 
-HEAD, JACOBI = "parity.decoders.continuous.spec_head", "parity.decoders.continuous.coupled"
-NEEDED = 5000  # samples with which every fault is found
-WALKED: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
+def widen_laws(decoder: Decoder, factor: float, where: Callable[[Tensor], Tensor]) -> Decoder:
+    """The target's scales are multiplied by a factor where(places [B, n]) holds."""
+
+    def conditions(model: Any, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
+        law = model.conditions(tokens, order, places, known)
+        wide = where(places).expand_as(places).flatten()[:, None, None]
+        return law._replace(scales=torch.where(wide, factor * law.scales, law.scales))
+
+    return with_conditions(decoder, conditions)
+
+
+def with_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
+    """The decoder with conditions(model, tokens, order, places, known) in the place of the target's."""
+    return with_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
+
+
+def everywhere(places: Tensor) -> Tensor:
+    return places >= 0
+
+
+def short_sighted(model: Any, *asked: Tensor) -> MixtureLaw:
+    """Of a chain whose tokens stand further apart than SIGHT places: nothing is known."""
+    law = model.conditions(*asked)
+    return law._replace(means=0 * law.means, scales=torch.ones_like(law.scales))
+
+
+def reused(index: Tensor) -> Tensor:
+    """Every second place from LATE on has the numbers of the one before (two a place: a walk of one step)."""
+    return torch.where((index >= 2 * LATE) & (index // 2 % 2 == 1), index - 2, index)
+
+
+def lost(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterator[Draw]:
+    """One token in a thousand is written five off."""
+    for place, drawn in enumerate(mar(models, start, noise=noise)):
+        u = noise.uniform("branch", torch.full_like(start.order[:, :1], place))
+        yield drawn._replace(tokens=drawn.tokens + 5.0 * (u < 0.001)[..., None])
+
+
+def fresh(p: Any, q: Any, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, *more: Any) -> Any:
+    """A rejected draft's place is taken by a draw of the target, not of the residual."""
+    x = p.propose(lambda i: noise.normal("retry", 2 * places[:, None] + i, dim).flatten(0, 1))
+    return x, torch.ones_like(places), torch.zeros_like(places) > 0
+
+
+VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, and its fault
+    "exact sampling": (exact_sampler, "none"),
+    **{f"speculative: {fault}": (partial(speculative, fault=fault), fault) for fault in FAULTS},
+}
+CSPD, HEAD, JACOBI = (f"parity.decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
+WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of a walk
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
     "spec_head: redrawn": (partial(altered(HEAD, coupled=redrawn).spec_head, ahead=3), "residual a fresh draw"),
     "spec_head: inverted": (partial(altered(HEAD, coupled=inverted).spec_head, ahead=3), "keep with wrong deviation"),
@@ -101,26 +165,57 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
     "coupled: early": (partial(altered(JACOBI, swept=early).coupled, sweeps=1), "final a round early"),
 }
-
-VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, and its fault
-    "exact sampling": (exact_sampler, "none"),
-    **{f"speculative: {f}": (partial(speculative, fault=f), f) for f in get_args(Fault)},
-}
+G, EVERY = {"gamma": 4}, ("regimes", "turning", "copy", "far")
+LONG: LongVariants = {
+    "mar": (mar, {}, "none", EVERY),
+    "cspd": (cspd, G, "none", EVERY),
+    "mar: late reuse": (renumbered(mar, reused), {}, f"noise used again from place {LATE} on", ("regimes",)),
+    "cspd: last": (widen_laws(cspd, 1.5, lambda places: places == 63), G, "last token's law wider", ("regimes",)),
+    "cspd: beyond 32": (
+        widen_laws(cspd, 1.08, lambda places: places >= LATE), G, f"laws wider from place {LATE} on", ("turning",)
+    ),
+    "cspd: beyond 128": (
+        widen_laws(cspd, 1.15, lambda places: places >= FAR), G, f"laws wider from place {FAR} on", ("far",)
+    ),
+    "mar: twins of 9 to 64": (
+        with_noise(mar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("regimes",)
+    ),
+    "cspd: ahead": (  # of rows that are ahead of the slowest
+        widen_laws(cspd, 1.08, lambda places: places[:, :1] > places[:, :1].min()), G,
+        "laws wider where rows differ in place", ("turning",),
+    ),
+    "cspd: alone": (
+        in_small(cspd, widen_laws(cspd, 1.3, everywhere), 1), G, "laws wider when alone in the batch", ("regimes",)
+    ),
+    "mar: small batch": (
+        in_small(mar, widen_laws(mar, 1.3, everywhere), 3), {}, "laws wider in batches of three or fewer", ("regimes",)
+    ),
+    "cspd: short-sighted": (
+        with_conditions(cspd, short_sighted), G, f"tokens beyond {SIGHT} places unseen", ("copy",)
+    ),
+    "cspd: redrawn": (altered(CSPD, residual=fresh).cspd, G, "residual a fresh draw", ("turning",)),
+    "mar: lost": (lost, {}, "a token in 1,000 five off", ("regimes",)),
+    "mar: twins": (with_noise(mar, twins), {}, "rows share their noise", ("regimes",)),
+}  # fmt: skip
 
 
 def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Every variant on a mixture of three tokens of one number, and of two; those that couple steps on their walks."""
+    """Samplers on a mixture of three tokens of one number, and of two; decoders that couple steps on their walks."""
 
-    def sample(decoder: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
+    def sample(sampler: Callable[..., np.ndarray], D: int, bins: int, seed: int) -> list[Row]:
         model, rng = random_mixture(np.random.default_rng(0), 3, 3, D), np.random.default_rng([seed, D])
-        drawn, name = decoder(model, n, rng), f"mixture 3 x {D}-D"
+        drawn, name = sampler(model, n, rng), f"mixture 3 x {D}-D"
         return continuous_rows(drawn, model, rng=rng, model_name=name, bins=bins, draws=draws)
 
-    for (D, bins), (method, (decoder, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
-        yield Trial(method, fault, partial(sample, decoder, D, bins), n >= NEEDED)
+    for (D, bins), (method, (sampler, fault)) in itertools.product(((1, 4), (2, 2)), VARIANTS.items()):
+        yield Trial(method, fault, partial(sample, sampler, D, bins), n >= NEEDED)
 
-    def walk(target: walked.Target, decoder: Decoder, seed: int) -> list[Row]:
+    def walk(target: Target, decoder: Decoder, seed: int) -> list[Row]:
         return target.rows_of(target.draw(decoder, n, seed, {}), "continuous", seed, draws)
 
-    for target, (method, (decoder, fault)) in itertools.product(walked.targets("walks"), WALKED.items()):
+    for target, (method, (decoder, fault)) in itertools.product(targets("walks"), WALKED.items()):
         yield Trial(method, fault, partial(walk, target, decoder), n >= NEEDED)
+
+
+def long_trials(n: int) -> Iterator[Trial]:
+    yield from trials_on_long(LONG, long_targets, n)

@@ -1,12 +1,15 @@
-"""Two compact discrete decoders that carry the faults: `classical`, with a draft model and a bonus token (Leviathan
-et al. 2023), and `jacobi`, speculative Jacobi with a coupled transport of drafts (as in MC-SJD). Without a fault they
-must pass.
+"""Faults of discrete decoders: carried by two compact decoders, and planted in the shipped ones.
+
+`classical` has a draft model and a bonus token (Leviathan et al. 2023), `jacobi` is speculative Jacobi with a coupled
+transport of drafts (as in MC-SJD); without a fault they must pass. Faults that short sequences do not show are shipped
+decoders with one thing changed: the noise, the laws they see, or how they verify.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import count
-from typing import Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,20 +18,44 @@ from parity_certify.result_rows import Row
 from torch import Tensor
 
 from parity.base.noise import Noise
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.sjd import sjd
+from parity.decoders.discrete.spec import spec
 from parity.decoders.steps import Step
-from parity.decoders.verification import race, residual
-from parity.equality.faults import Trial, hit
+from parity.decoders.verification import Verified, race, residual, verify
+from parity.equality.faults import (
+    FAR,
+    LongVariants,
+    Overridden,
+    Trial,
+    altered,
+    hit,
+    in_small,
+    renumbered,
+    trials_on_long,
+    twins,
+    twins_between,
+    with_model,
+    with_noise,
+)
+from parity.equality.long.discrete import targets
 from parity.equality.targets import Decoder
 from parity.equality.targets.discrete import Target
 from parity.models.discrete.protocol import TokenModel
+from parity.models.discrete.sampling import Sampled
 from parity.models.discrete.tabular import TabularModel, random_table
 
-ClassicalFault = Literal[
+CLASSICAL = (
     "none", "residual p", "residual |p - q|", "shared uniform", "accept +0.01", "accept +0.05", "draft temperature",
     "bonus from q", "bonus wrong index", "unverified kept", "lockstep", "seed reused",
-]  # fmt: skip
-JacobiFault = Literal["none", "stored q", "residual p", "shared uniform", "seed reused"]
+)  # fmt: skip
+JACOBI = ("none", "stored q", "residual p", "shared uniform", "seed reused")
 TEAM = 4  # rows of the lockstep fault that advance together
+# Sequences in which a fault must show; an acceptance .01 too large is a TV of about .01.
+NEEDED = {"accept +0.01": 100_000}
+WINDOW = 16
+LATE = 6  # the pass from which noise is used again
+SJD = "parity.decoders.discrete.sjd"
 
 
 def correction(p: Tensor, q: Tensor, fault: str) -> Tensor:
@@ -79,7 +106,7 @@ def classical(
     noise: Noise,
     draft_seed: int = 1,
     block: int = 3,
-    fault: ClassicalFault = "none",
+    fault: str = "none",
 ) -> Iterator[Step]:
     """Draft `block` tokens from a random draft model, verify them in one pass, draw one more from p if all stand."""
     B, L, V = len(start), model.length, model.vocab
@@ -119,9 +146,7 @@ def classical(
 
 
 @torch.inference_mode()
-def jacobi(
-    model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, fault: JacobiFault = "none"
-) -> Iterator[Step]:
+def jacobi(model: TokenModel, start: Tensor, *, noise: Noise, window: int = 3, fault: str = "none") -> Iterator[Step]:
     """Maximal coupling: a later draft is kept with probability min(1, p/q), otherwise redrawn from the residual.
 
     Either way its law is now p, which the correct loop stores; "stored q" keeps the old law of a kept draft.
@@ -151,44 +176,173 @@ def jacobi(
 
 
 VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
-    **{f"classical: {f}": (partial(classical, fault=f), f) for f in get_args(ClassicalFault)},
-    **{f"jacobi: {f}": (partial(jacobi, fault=f), f) for f in get_args(JacobiFault)},
+    **{f"classical: {fault}": (partial(classical, fault=fault), fault) for fault in CLASSICAL},
+    **{f"jacobi: {fault}": (partial(jacobi, fault=fault), fault) for fault in JACOBI},
 }
-OUTCOME = (*TESTS, "all four")
-NEEDED = {
-    "accept +0.01": 100_000
-}  # sequences in which a fault must show; an acceptance .01 too large is a TV of about .01
-
-
-def target() -> Target:
-    """The model that is decoded: (V, L) = (3, 5), a random table."""
-    return Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5)
 
 
 def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) -> Iterator[Trial]:
-    """Every variant at n, and a fault that needs more at 10 n as well: a row a test.
+    """Every variant at n on a random table of (V, L) = (3, 5), and a fault that needs more at 10 n as well; a row a
+    test.
 
     effect    TVhat from 3 n more draws, whose expectation for a perfect sampler is `floor`
     detected  whether the combined test rejects on the row's seed
     """
-    T, many = target(), 3 * n
-    floor = float(0.5 * np.sqrt(2 / np.pi * T.law * (1 - T.law) / many).sum())  # E|N(0, s^2)| = s sqrt(2 / pi)
+    target, many = Target("mutants 3x5", random_table(3, 5, torch.Generator().manual_seed(0)), 5, 5), 3 * n
+    law, outcome = target.law, (*TESTS, "all four")
+    floor = float(0.5 * np.sqrt(2 / np.pi * law * (1 - law) / many).sum())  # E|N(0, s^2)| = s sqrt(2 / pi)
 
-    def counted(decoder: Decoder, size: int, seed: int) -> np.ndarray:
-        return np.bincount(T.draw(decoder, size, seed, {}, threads), minlength=len(T.law))
+    def counts_of(decoder: Decoder, size: int, seed: int) -> np.ndarray:
+        return np.bincount(target.draw(decoder, size, seed, {}, threads), minlength=len(law))
 
     @cache
-    def moved(decoder: Decoder) -> dict[str, float]:
-        counts = counted(decoder, many, seeds[0] + 10_000)
-        low, high = tv_interval(counts, T.law)
-        return {"effect": float(total_variation(counts, T.law)), "tv_low": low, "tv_high": high, "floor": floor}
+    def distance(decoder: Decoder) -> dict[str, float]:
+        counts = counts_of(decoder, many, seeds[0] + 10_000)
+        low, high = tv_interval(counts, law)
+        return {"effect": float(total_variation(counts, law)), "tv_low": low, "tv_high": high, "floor": floor}
 
     def sample(decoder: Decoder, size: int, seed: int) -> list[Row]:
-        rng, counts = np.random.default_rng([seed, size]), counted(decoder, size, seed)
-        rows = joint_rows("mutants", counts, T.law, T.vocab, T.length, rng=rng, draws=draws, model=T.name)
-        altered_rows = moved(decoder) | {"detected": hit(rows)}
-        return [r | altered_rows for r in rows if r["test"] in OUTCOME]
+        rng, counts = np.random.default_rng([seed, size]), counts_of(decoder, size, seed)
+        rows = joint_rows("mutants", counts, law, 3, 5, rng=rng, draws=draws, model=target.name)
+        columns = distance(decoder) | {"detected": hit(rows)}
+        return [r | columns for r in rows if r["test"] in outcome]
 
     for method, (decoder, fault) in VARIANTS.items():
         for size in (n, 10 * n) if fault in NEEDED else (n,):
-            yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000), OUTCOME)
+            yield Trial(method, fault, partial(sample, decoder, size), size >= NEEDED.get(fault, 10_000), outcome)
+
+
+# Faults that short sequences do not show
+
+
+def reused(index: Tensor) -> Tensor:
+    """Numbers of the passes from LATE on are those of pass LATE."""
+    return torch.where(index < LATE * WINDOW, index, LATE * WINDOW + index % WINDOW)
+
+
+def with_logits(decoder: Decoder, logits: Callable[..., Tensor]) -> Decoder:
+    """The decoder with logits(model, tokens, positions) in the place of the model's, after guidance."""
+    return with_model(decoder, lambda model: Overridden(model, "logits", logits))
+
+
+def flatter(logits: Tensor, share: float) -> Tensor:
+    """Mixes the law with the uniform law over possible tokens, by a share."""
+    p, can = logits.softmax(-1), logits > float("-inf")
+    return ((1 - share) * p + share * can / can.sum(-1, keepdim=True)).log()
+
+
+def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, int], Tensor]) -> Decoder:
+    """Laws are flatter by a share where(places [B, S], last place) holds."""
+
+    def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+        right = model.logits(tokens, positions)
+        return torch.where(where(positions + 1, model.length - 1)[..., None], flatter(right, share), right)
+
+    return with_logits(decoder, logits)
+
+
+def everywhere(places: Tensor, last: int) -> Tensor:
+    return places >= 0
+
+
+def beyond_5(places: Tensor, last: int) -> Tensor:
+    return places > 5
+
+
+def anything(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+    """One token in a thousand is any token, possible or not."""
+    logits = model.logits(tokens, positions)
+    return (0.999 * logits.softmax(-1) + 0.001 / logits.shape[-1]).log()
+
+
+def after_rollback(model: TokenModel) -> Overridden:
+    """Laws are flatter after a pass in which all tokens of the window but two were dropped."""
+    before: Tensor | None = None
+
+    def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+        nonlocal before
+        right, first = model.logits(tokens, positions), positions[:, 0]
+        deep = torch.zeros_like(first) > 0 if before is None else first - before <= 2
+        before = first
+        return torch.where(deep[:, None, None], flatter(right, 0.3), right)
+
+    return Overridden(model, "logits", logits)
+
+
+def resampled(decoder: Decoder, **settings: Any) -> Decoder:
+    """The decoder on a guided model with other sampling settings."""
+    return with_model(decoder, lambda model: Sampled(model.model, replace(model.sampling, **settings)))
+
+
+def unverified_last(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, *more: Any) -> Verified:
+    """`verify` that accepts the last draft of a window as it is, wherever it is possible."""
+    last = torch.arange(u.shape[1]) == WINDOW - 1
+    return verify(p, torch.where(last[:, None], p, q), draft, point & ~last, u, *more)
+
+
+def late_residual(model: TokenModel, start: Tensor, *, noise: Noise, **options: Any) -> Iterator[Step]:
+    """sjd whose residual is the target's law from token FAR on."""
+    places = torch.zeros(0)  # that the last pass asked for
+
+    def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
+        nonlocal places
+        places = positions + 1
+        return model.logits(tokens, positions)
+
+    def faulty(p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, e: Tensor, *more: Any) -> Verified:
+        right = verify(p, q, draft, point, u, e, *more)
+        corrected = (torch.arange(p.shape[1]) == right.kept[:, None] - 1) & (right.tokens != draft) & ~point
+        late = places[:, : p.shape[1]] >= FAR
+        return right._replace(tokens=torch.where(corrected & late, race(p, e), right.tokens))
+
+    return with_logits(altered(SJD, verify=faulty).sjd, logits)(model, start, noise=noise, **options)
+
+
+W, G, EVERY = {"window": WINDOW}, {"gamma": 4}, ("chain", "order 2", "hidden", "counter", "far", "hash", "guided")
+FLATTER = "law flatter by a tenth beyond token 5"
+LONG: LongVariants = {
+    "ar": (ar, {}, "none", EVERY),
+    "sjd": (sjd, W, "none", EVERY),
+    "spec": (spec, G, "none", EVERY),
+    "sjd: late reuse": (renumbered(sjd, reused), W, f"noise used again from pass {LATE} on", ("chain",)),
+    "sjd: beyond 5": (flatten_laws(sjd, 0.1, beyond_5), W, FLATTER, ("hidden",)),
+    "spec: beyond 5": (flatten_laws(spec, 0.1, beyond_5), G, FLATTER, ("counter",)),
+    "sjd: last": (
+        flatten_laws(sjd, 0.5, lambda places, last: places >= last), W, "last token's law flatter by half", ("chain",)
+    ),
+    "sjd: border": (altered(SJD, verify=unverified_last).sjd, W, "last draft of the window unverified", ("chain",)),
+    "sjd: tolerance": (partial(sjd, tolerance=0.02), W, "accept +0.02", ("counter",)),
+    "sjd: one in 50": (flatten_laws(sjd, 0.02, everywhere), W, "every 50th token uniform", ("order 2",)),
+    "ar: twins": (with_noise(ar, twins), {}, "rows share their noise", ("hidden",)),
+    "ar: twins of 9 to 64": (
+        with_noise(ar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
+    ),
+    "sjd: accept reuse": (
+        renumbered(sjd, reused, only="accept"), W, f"acceptance uniforms again from pass {LATE} on", ("chain",)
+    ),
+    "sjd: late residual": (late_residual, W, f"residual p from token {FAR} on", ("far",)),
+    "sjd: row border": (
+        flatten_laws(sjd, 0.3, lambda places, _: places % 16 == 0), W, "first law of every row flatter", ("order 2",)
+    ),
+    "sjd: ahead": (  # of rows that are ahead of the slowest
+        flatten_laws(sjd, 0.1, lambda places, _: places[:, :1] > places[:, :1].min()), W,
+        "laws flatter where rows differ in place", ("chain",),
+    ),
+    "sjd: alone": (
+        in_small(sjd, flatten_laws(sjd, 0.3, everywhere), 1), W, "laws flatter when alone in the batch", ("chain",)
+    ),
+    "spec: small batch": (
+        in_small(spec, flatten_laws(spec, 0.3, everywhere), 3), G, "laws flatter in batches of three or fewer",
+        ("chain",),
+    ),
+    "sjd: rollback": (
+        with_model(sjd, after_rollback), W, "laws flatter after a rollback of 14 or more", ("chain",)
+    ),
+    "sjd: one in 1000": (with_logits(sjd, anything), W, "a token in 1,000 is any", ("hash",)),
+    "sjd: guidance": (resampled(sjd, guidance=1.6), W, "guidance 1.6 for 2", ("guided",)),
+    "sjd: top-k": (resampled(sjd, top_k=6), W, "top-k 6 for 5", ("guided",)),
+}  # fmt: skip
+
+
+def long_trials(n: int) -> Iterator[Trial]:
+    yield from trials_on_long(LONG, targets, n)

@@ -6,8 +6,8 @@ A module of this folder has, for its kind,
     targets(options, size, which="")  its targets, long enough for the options; `size` tokens are drawn on each. `which`
                                       is the decoder's TARGETS (see `parity.experiment.options`)
 
-Targets are `LongTarget`s, like those of the exact layer (`parity.equality.targets.Target`), and set how many sequences
-are drawn. The harness is the exact layer's (`parity.equality.exact`); all tests are one family.
+Targets are used like those of the exact layer (`parity.equality.targets`), but set how many sequences are drawn. The
+harness is the exact layer's (`parity.equality.exact`); all tests are one family.
 
 Small batches. A row's noise is its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
 batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
@@ -17,6 +17,7 @@ shared by all experiments that use the decoder with these options. The run's own
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,17 +28,20 @@ from parity_certify.seeding import row_key
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import Noise, counted_noise
+from parity.base.noise import counted_noise
 from parity.equality.long.reuse import Recorder, reuse_row
 from parity.equality.martingale_tests import by_agreement
-from parity.equality.targets import Decoder
+from parity.equality.targets import Decoder, named
 
+LONGEST = 256
 OWN = 32  # rows of a batch, as in the default run
 SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
 MORE = 96  # rows, where one differs
 
 
-class Apart(NamedTuple):
+class Difference(NamedTuple):
+    """Of small batches from the large one."""
+
     compared: int  # tokens
     size: int  # of the batches in which a token differed; 0 if none did
     rows: np.ndarray  # [m] decoded again, in batches of that size: in such a batch alone their law is tested
@@ -54,17 +58,19 @@ class Drawn(NamedTuple):
     ordered: bool  # whether that is known before the token is drawn, as in decoders that claim to be lossless
     pit: np.ndarray | None = None  # [n, L] of numbers: each at its law's distribution function
     scores: tuple[np.ndarray, np.ndarray] | None = None  # of numbers: log p less its mean, and its variance, [n, L]
-    small: tuple[Apart, "Drawn | None"] | None = None  # in small batches
+    small: tuple[Difference, "Drawn | None"] | None = None  # in small batches
     recorder: Recorder | None = None  # the numbers of a batch of a run's size
 
 
+@dataclass(frozen=True, kw_only=True)
 class LongTarget:
-    """How every kind of long target is drawn from and tested. Those of a kind have its fields and methods."""
+    """How every kind of long target is drawn from and tested. Those of a kind have its methods."""
 
     name: str
     length: int
     n: int  # sequences that are drawn
-    alone: bool  # whether small batches are looked at
+    alone: bool = False  # whether small batches are looked at
+    far: bool = False  # as long as the longest, and not every two places are looked at
 
     def start(self, seed: int) -> Any:
         """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""
@@ -92,22 +98,16 @@ class LongTarget:
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
-        """The target's own n sequences, all in one batch: rows are at very different positions in it. ParityError for
-        a token of probability zero, if `strict`."""
+        """The target's own n sequences, all in one batch: rows are at very different positions in it."""
         key, start = row_key(seed, self.name), self.start(seed)
 
         def start_of(rows: np.ndarray) -> Any:
             return start[rows] if isinstance(start, Tensor) else type(start)(*(x[rows] for x in start))
 
-        def decoded(rows: np.ndarray, recorder: Recorder | None = None) -> Any:
-            noise: Noise = counted_noise(key, range(self.n)).take(torch.from_numpy(rows))
-            decode = decoder
-            if recorder is not None:
-                noise, decode = recorder.noise(noise), recorder.follow(decoder)
-            try:
-                return self.record(decode, start_of(rows), {"noise": noise, **options})
-            except ParityError as error:
-                raise ParityError(f"model {self.name}, {error}") from error
+        def decoded(rows: np.ndarray, decoder: Decoder = decoder) -> Any:
+            noise = counted_noise(key, range(self.n)).take(torch.from_numpy(rows))
+            with named(f"{self.name},"):
+                return self.record(decoder, start_of(rows), {"noise": noise, **options})
 
         done = decoded(np.arange(self.n))
         drawn = self.to_drawn(start, done.tokens, done.step, strict and self.is_ordered(options))
@@ -119,13 +119,13 @@ class LongTarget:
         if not self.alone:
             return drawn
         recorder = self.recorder()
-        decoded(np.arange(OWN), recorder)
-        apart, again = compare_batches(lambda rows: decoded(rows).tokens.numpy(), done.tokens.numpy())
+        decoded(np.arange(OWN), recorder.follow(decoder))
+        difference, again = compare_batches(lambda rows: decoded(rows).tokens.numpy(), done.tokens.numpy())
         small = None
         if again is not None:
-            tokens = torch.from_numpy(again)
-            small = self.to_drawn(start_of(apart.rows), tokens, torch.zeros(tokens.shape[:2], dtype=torch.int64), False)
-        return drawn._replace(recorder=recorder, small=(apart, small))
+            step = torch.zeros(again.shape[:2], dtype=torch.int64)
+            small = self.to_drawn(start_of(difference.rows), torch.from_numpy(again), step, False)
+        return drawn._replace(recorder=recorder, small=(difference, small))
 
     def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         place: dict[str, Any] = {"model": self.name, "seed": seed}
@@ -135,15 +135,17 @@ class LongTarget:
             tokens, laws, known = (x[:MORE] for x in (drawn.tokens, drawn.laws, drawn.known))
             rows.append(by_agreement(layer, tokens, laws, known, OWN, **place))
         if drawn.small is not None:
-            apart, again = drawn.small
+            difference, again = drawn.small
             tested = self.scored(again, layer, False, **place) if again else []
-            if again is not None and apart.size > 1:
-                tested.append(by_agreement(layer, again.tokens, again.laws, again.known, apart.size, **place))
-            rows.append(batch_row(layer, apart, tested, **place))
+            if again is not None and difference.size > 1:
+                tested.append(by_agreement(layer, again.tokens, again.laws, again.known, difference.size, **place))
+            rows.append(batch_row(layer, difference, tested, **place))
         return rows
 
 
-def compare_batches(decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray) -> tuple[Apart, np.ndarray | None]:
+def compare_batches(
+    decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarray
+) -> tuple[Difference, np.ndarray | None]:
     """decode(rows [b]) -> their tokens [b, L, ...] in a batch of their own; `whole` [n, L, ...] in the large one. With
     a difference, the tokens of rows decoded in small batches too."""
     first, compared, differ = 0, 0, 0
@@ -157,21 +159,25 @@ def compare_batches(decode: Callable[[np.ndarray], np.ndarray], whole: np.ndarra
         if differ:
             rows = np.arange(min(MORE, len(whole)) // size * size)
             again = [decode(some) for some in np.split(rows, len(rows) // size)]
-            return Apart(compared, size, rows, differ / compared), np.concatenate(again)
-    return Apart(compared, 0, np.arange(0), 0.0), None
+            return Difference(compared, size, rows, differ / compared), np.concatenate(again)
+    return Difference(compared, 0, np.arange(0), 0.0), None
 
 
-def batch_row(layer: str, found: Apart, tested: Sequence[Row], **place: object) -> Row:
+def batch_row(layer: str, found: Difference, tested: Sequence[Row], **place: object) -> Row:
     """The row of the test: of the small batches' own tests, where there had to be some, the smallest p times their
     number. The effect is the share of tokens that differ."""
     least = 1 - (1 - R.POWER) ** (1 / max(found.compared, 1))
     values = {"effect": found.share, "minimum_detectable_effect": least, **place}
-    sizes = ", ".join(str(size) for size, _ in SIZES)
     if not found.size:
-        note = f"the same tokens in batches of {sizes}"
+        note = f"the same tokens in batches of {', '.join(str(size) for size, _ in SIZES)}"
         return R.row(layer, "batches", found.compared, p_value=1.0, note=note, **values)
     run = [r for r in tested if r["p_value"] is not None]
     best = min(run, key=lambda r: r["p_value"])
     note = f"in batches of {found.size}: {best['test']}" + (f", {best['note']}" if best["note"] else "")
     p = min(1.0, len(run) * best["p_value"])
     return R.row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
+
+
+def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
+    """Random laws."""
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from torch import Tensor
 
 from parity.decode.anysubset import Filled, record
-from parity.equality.long import OWN, Drawn, LongTarget, Recorder
+from parity.equality.long import LONGEST, OWN, Drawn, LongTarget, Recorder, softmax
 from parity.equality.martingale_tests import detectable_z, normal, score_rows
-from parity.equality.targets import Decoder
+from parity.equality.targets import Decoder, generator_of
 from parity.experiment.options import longest_place
 from parity.models.anysubset.hidden import (
     Hidden,
@@ -39,22 +38,16 @@ from parity.models.anysubset.hidden import (
 )
 from parity.models.anysubset.protocol import Infilling, infilling, ranked
 
-LONGEST = 256
 KNOWN = 1 / 8  # share of words that a prompt holds
 SHORTER = 5  # words by which rows differ in length, where they do
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Target(LongTarget):
     """A rule, and how many texts of which length are filled in."""
 
-    name: str
     rule: Rule
-    length: int
-    n: int
     joint: bool = True  # whether the rule is of one joint: pairs are known, and every order has the same law
-    alone: bool = False  # whether small batches are looked at
-    far: bool = False  # as long as the longest, and not every two places are looked at
 
     @cached_property
     def model(self) -> LongSubset:
@@ -72,7 +65,7 @@ class Target(LongTarget):
 
     def start(self, seed: int) -> Infilling:
         """Prompts of all rows: words of the law, at places that depend on the seed alone."""
-        generator = torch.Generator().manual_seed(row_key(seed, f"prompts of {self.name}") % 2**63)
+        generator = generator_of(f"prompts of {self.name}", seed)
         chance = torch.rand(2, self.n, self.length, generator=generator, dtype=torch.float64)
         rule = self.rule.rule if isinstance(self.rule, Sharpened) else self.rule
         known = chance[0] < KNOWN
@@ -152,10 +145,6 @@ def order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **place: Any) 
     return normal(layer, "order", count, np.array([score / count / error]), str, **values)
 
 
-def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)
-
-
 def near_chain(length: int, far: int, generator: torch.Generator) -> Rule:
     table = 0.6 * softmax((1, 8), 0.7, generator) + 0.4 * softmax((8, 8), 2.0, generator)
     out = (torch.arange(8)[:, None] % 3 == 0) & (torch.arange(8) == (torch.arange(8)[:, None] + 3) % 8)
@@ -191,13 +180,14 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
     """Each is a function of its name, the options' sizes and the seed; about `size` words are filled in on each."""
     k = longest_place("anysubset", options)[1]
     length, result = min(LONGEST, max(64, 16 * -(-4 * k // 16))), []
-    for make, (rule_of, joint) in MAKES.items():
-        generator = torch.Generator().manual_seed(row_key(seed, f"text {make}") % 2**63)
-        rule = rule_of(length, min(max(9, 2 * k - 1), length // 4), generator)
-        name = f"{make} {rule.words}x{length}"
-        result.append(Target(name, rule, length, max(100, size // length), joint, make == "chain"))
+
+    def add(name: str, rule: Rule, length: int = length, **more: Any) -> None:
+        name, rows = f"{name} {rule.words}x{length}", max(100, size // length)
+        result.append(Target(name=name, rule=rule, length=length, n=rows, **more))
+
+    for name, (rule_of, joint) in MAKES.items():
+        rule = rule_of(length, min(max(9, 2 * k - 1), length // 4), generator_of(f"text {name}", seed))
+        add(name, rule, joint=joint, alone=name == "chain")
     if length < LONGEST:
-        generator = torch.Generator().manual_seed(row_key(seed, "text far") % 2**63)
-        rule = Strided(softmax((4, 4), 0.8, generator), LONGEST)
-        result.append(Target(f"far 4x{LONGEST}", rule, LONGEST, max(100, size // LONGEST), far=True))
+        add("far", Strided(softmax((4, 4), 0.8, generator_of("text far", seed)), LONGEST), LONGEST, far=True)
     return result

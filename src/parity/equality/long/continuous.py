@@ -17,23 +17,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 from parity_certify.teacher_forced import slots
-from scipy import stats
 from torch import Tensor
 
 from parity.decode.continuous import Drawn as Decoded
 from parity.decode.continuous import record
-from parity.equality.long import OWN, Drawn, LongTarget, Recorder
+from parity.equality.long import LONGEST, OWN, Drawn, LongTarget, Recorder
 from parity.equality.martingale_tests import score_rows
 from parity.equality.targets import Decoder
+from parity.equality.targets.continuous import ks_row
 from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
 from parity.models.continuous.protocol import LOG_2PI, Pair, Start
 from parity.models.continuous.tabular import MixtureLaw
 
-LONGEST = 256
 PARTS = 8  # of a PIT's range
 NODES = 40  # of the quadrature: means of log p right to 1e-4 nats
 CHUNK = 4096  # tokens whose log p is averaged together
@@ -61,18 +59,13 @@ def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
     return torch.stack(result, 2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Target(LongTarget):
     """A rule, the draft model's, and how many sequences of which length are drawn of it."""
 
-    name: str
     rule: Rule
     draft: Rule
-    length: int
-    n: int
     steps: int = 1  # of the walks that draw it
-    alone: bool = False  # whether small batches are looked at
-    far: bool = False  # as long as the longest, and not every two places are looked at
 
     @cached_property
     def law(self) -> np.ndarray:
@@ -113,10 +106,7 @@ class Target(LongTarget):
         assert drawn.pit is not None
         two, slot = self.law if whole and not self.far else None, drawn.slot if drawn.ordered else None
         rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, None, drawn.scores, self.far, **place)
-        pooled = drawn.pit.ravel()
-        ks, reach = stats.kstest(pooled, "uniform", method="asymp"), stats.kstwobign.isf(R.ALPHA) / len(pooled) ** 0.5
-        values = {"statistic": ks.statistic, "effect": ks.statistic, "minimum_detectable_effect": float(reach)}
-        return [*rows, R.row(layer, "PIT", len(pooled), p_value=float(ks.pvalue), **values, **place)]
+        return [*rows, ks_row(layer, "PIT", drawn.pit.reshape(-1, 1), **place)]
 
 
 def regimes(far: int) -> tuple[Rule, Rule]:
@@ -150,13 +140,15 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
     far = max((longest_place("continuous", {k: v})[1] for k, v in options.items() if k != "ahead"), default=0)
     length, result = min(LONGEST, max(64, 16 * -(-2 * far // 16))), []
     steps = min(32, max(6, 4 + options.get("ahead", 0))) if which == "walks" else 1
-    for make, rules_of in MAKES.items():
-        rule, draft = rules_of(min(max(9, far + 1), length // 4))
-        name = f"{make} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
+
+    def add(name: str, rules: tuple[Rule, Rule], length: int = length, **more: Any) -> None:
+        rule, draft = rules
+        name = f"{name} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
         rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))
-        result.append(Target(name, rule, draft, length, rows, steps, make == "regimes"))
+        result.append(Target(name=name, rule=rule, draft=draft, length=length, n=rows, steps=steps, **more))
+
+    for name, rules_of in MAKES.items():
+        add(name, rules_of(min(max(9, far + 1), length // 4)), alone=name == "regimes")
     if length < LONGEST:
-        name = f"far {LONGEST} x 1-D" + (f", {steps} steps" if steps > 1 else "")
-        rows = max(100, size // (LONGEST * (4 if steps > 1 else 1)))
-        result.append(Target(name, *regimes(9), LONGEST, rows, steps, far=True))
+        add("far", regimes(9), LONGEST, far=True)
     return result

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
 from parity_certify.teacher_forced import slots
 from torch import Tensor
 
 from parity.decode.discrete import Decoded, record
-from parity.equality.long import Drawn, LongTarget
+from parity.equality.long import LONGEST, Drawn, LongTarget, softmax
 from parity.equality.martingale_tests import log_scores, score_rows, support_row
-from parity.equality.targets import Decoder
+from parity.equality.targets import Decoder, generator_of
 from parity.experiment.options import longest_place
 from parity.models.discrete.hidden import Guided, HashedTable, HiddenMarkov, Law, chain, counter
 from parity.models.discrete.protocol import TokenModel
@@ -35,19 +34,14 @@ from parity.models.discrete.sampling import Sampled, TokenSampling
 Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, forced
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Target(LongTarget):
     """A law of any length, and how many sequences of which length are drawn of it."""
 
-    name: str
     make: Make
-    length: int
     width: int
     forced: Tensor  # [L]
-    n: int
-    of: Law | None  # where pairs are known
-    alone: bool = False  # whether small batches are looked at
-    far: bool = False  # as long as the longest, and not every two places are looked at
+    of: Law | None = None  # where pairs are known
 
     def model(self, rows: int) -> TokenModel:
         return self.make(self.length, rows, self.width, self.forced)
@@ -102,10 +96,6 @@ class Target(LongTarget):
         rows = score_rows(layer, own, eighths, None, slot, forced, scores, **place)
         impossible = np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0
         return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
-
-
-def softmax(shape: tuple[int, ...], scale: float, generator: torch.Generator) -> Tensor:
-    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).softmax(-1)
 
 
 def mixed(law: Tensor) -> Tensor:
@@ -167,7 +157,6 @@ WITHOUT_PAIRS: dict[str, tuple[Callable[[torch.Generator], Make], int, int]] = {
     "hash": (hashed, 1024, 16), "guided": (guided, 8, 2),
 }  # fmt: skip
 FORCED = ("hidden", "hash")
-LONGEST = 256
 MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of more
 MOST, TABLES = 1024, 256
 
@@ -183,25 +172,19 @@ def targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") 
     """Each is a function of its name, the options' sizes and the seed."""
     (length, width), result = sizes(options), []
 
-    def add(name: str, make: Make, V: int, of: Law | None, share: int) -> None:
+    def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **more: Any) -> None:
         forced = torch.full((length,), -1)
         if name in FORCED:
             forced[width - 1 :: width] = V - 1
         rows = max(100, size // length // share)
-        result.append(Target(f"{name} {V}x{length}", make, length, width, forced, rows, of, name == "chain"))
+        name = f"{name} {V}x{length}"
+        result.append(Target(name=name, make=make, length=length, width=width, forced=forced, n=rows, **more))
 
     for name, laws in MAKES.items():
-        of, drafts = laws(seeded(seed, name))
-        add(name, mixture(of, drafts), of.emit.shape[1], of, 1)
+        of, drafts = laws(generator_of(name, seed))
+        add(name, mixture(of, drafts), of.emit.shape[1], of=of, alone=name == "chain")
     if length < LONGEST:
-        of, drafts = order_two_laws(seeded(seed, "far"))
-        free = torch.full((LONGEST,), -1)
-        rows = max(100, size // LONGEST)
-        result.append(Target(f"far 4x{LONGEST}", mixture(of, drafts), LONGEST, width, free, rows, None, far=True))
+        add("far", mixture(*order_two_laws(generator_of("far", seed))), 4, LONGEST, far=True)
     for name, (make, V, share) in WITHOUT_PAIRS.items():
-        add(name, make(seeded(seed, name)), V, None, share)
+        add(name, make(generator_of(name, seed)), V, share=share)
     return result
-
-
-def seeded(seed: int, name: str) -> torch.Generator:
-    return torch.Generator().manual_seed(row_key(seed, name) % 2**63)

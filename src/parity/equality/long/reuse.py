@@ -1,4 +1,4 @@
-"""Reuse of noise: the numbers that a decoder was handed, recorded and compared.
+"""Reuse of noise: the numbers that a decoder reads, recorded and compared.
 
 A number belongs to one row and one place in it. A decoder may read it again in a later pass at the same place (coupled
 decoders do); in another row, or at another place, it makes draws dependent. Shared numbers are found with certainty,
@@ -19,11 +19,14 @@ from parity.equality.targets import Decoder
 
 
 class Recorder:
-    """The numbers drawn by one batch of rows, and the tokens that each pass made final."""
+    """The numbers drawn by one batch of rows, and the tokens that each pass made final.
+
+    columns  whether numbers are read by place, in the order of a pass's places
+    padded   whether numbers are read behind a row's end too
+    """
 
     def __init__(self, rows: int, columns: bool = True, padded: bool = False):
-        self.padded = padded  # whether numbers are asked for behind a row's end too
-        self.columns = columns  # whether numbers are asked for by place, in the order of a pass's places
+        self.columns, self.padded = columns, padded
         self.first = torch.zeros(rows, dtype=torch.int64)  # tokens that are final
         self.ended = torch.zeros(rows, dtype=torch.int64)  # the last pass that made one final
         self.widths: list[int] = []  # places that each pass looked at
@@ -32,6 +35,8 @@ class Recorder:
 
     def add(self, rows: Tensor, values: Tensor) -> None:
         """values [B, ...] of rows [B]; with `columns`, the second axis counts places from the row's first open one."""
+        if not values.numel():  # a pass in which no row drafts
+            return
         values = values.reshape(len(rows), values.shape[1] if values.ndim > 1 else 1, -1)
         columns = values.transpose(1, 2).flatten(1)
         column = torch.arange(columns.shape[1]) % values.shape[1] * self.columns
@@ -40,15 +45,11 @@ class Recorder:
         self.values.append(columns.flatten().numpy())
         self.labels.append(torch.stack([x.flatten() for x in (row, place, turn)]).numpy())
 
-    def noise(self, noise: Noise) -> Noise:
-        """The noise, what it hands out recorded."""
-        return RecordedNoise(noise, self)
-
     def follow(self, decoder: Decoder) -> Decoder:
-        """The decoder, its passes counted."""
+        """The decoder, its numbers recorded and its passes counted."""
 
-        def followed(model: Any, start: Any, **options: Any) -> Iterator[Any]:
-            for step in decoder(model, start, **options):
+        def followed(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+            for step in decoder(model, start, noise=RecordedNoise(noise, self), **options):
                 new = step.final.sum(1) if hasattr(step, "final") else step.kept
                 self.ended[new > 0] = len(self.widths)
                 self.first += new
@@ -80,8 +81,6 @@ class Recorder:
 
 
 class RecordedNoise(Noise):
-    """Noise that records what it hands out."""
-
     def __init__(self, noise: Noise, recorder: Recorder, rows: Tensor | None = None):
         super().__init__(noise.keys, noise.dtype)
         self.recorder, self.rows = recorder, torch.arange(len(noise.keys)) if rows is None else rows
@@ -96,8 +95,7 @@ class RecordedNoise(Noise):
 
 
 def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
-    """The row of the test, certain rather than statistical: one number used again rejects. Of a decoder that read none
-    nothing is known."""
+    """The row of the test, certain rather than statistical: one number used again rejects."""
     n, again, where = recorder.compare()
     if n == 0:
         return R.not_run(layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place)

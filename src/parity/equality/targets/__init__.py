@@ -1,66 +1,104 @@
 """Models whose law is known, one module for each kind of decoder: what the exact layer draws from.
 
-A module of this folder says of its kind
+A module of this folder has, for its kind,
 
     targets(which="full")  its targets; `which` is "full" or "small" (the same where a kind has few)
     DRAWS                  of the Monte-Carlo null, where nothing else is asked for
     FAMILY                 what Holm's correction runs over: "targets", each test over all targets, where one test
                            decides; "all", the deciding tests of all targets together
 
-and of each target what `Target` lists.
+A target has its name, the length of its sequences and
+
+    draw(decoder, n, seed, options, threads=1, strict=False)
+                           n draws of a decoder, a function of the seed alone. ParityError that names row and place for
+                           one that is no token; with `strict`, for decoders that claim to be lossless, also for one of
+                           probability zero
+    rows_of(drawn, layer, seed, draws)
+                           rows of the tests of what `draw` returned under a seed
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+from parity_certify.joint_tests import code_rows, digits
 from parity_certify.result_rows import Row
+from parity_certify.seeding import row_key
 
 from parity.base.errors import ParityError
+from parity.base.noise import Noise, counted_noise
 
 Decoder = Callable[..., Iterator[Any]]
 CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cache
 
 
-class Target(Protocol):
-    """A model, and how decoders are run on it."""
+class EnumeratedTarget:
+    """A target whose every outcome is listed: draws are their numbers (codes), first token most significant."""
+
+    name: str
+    length: int
+    vocab: int
+    law: Any  # [K] probabilities of the outcomes
 
     @property
-    def name(self) -> str: ...
+    def drawn_length(self) -> int:
+        """Tokens of an outcome."""
+        return self.length
 
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence."""
-        ...
-
-    @property
-    def law(self) -> Any:
-        """Its exact law, in the form that its statistics read."""
-        ...
+    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        """Codes [n] of decoded sequences, one a row of the noise."""
+        raise NotImplementedError
 
     def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Any:
-        """n draws of a decoder, a function of the seed alone. ParityError that names row and place for one that is no
-        token; with `strict`, for decoders that claim to be lossless, also for one of probability zero."""
-        ...
+        self,
+        decoder: Decoder,
+        n: int,
+        seed: int,
+        options: dict[str, Any],
+        threads: int = 1,
+        strict: bool = False,
+        dtype: torch.dtype = torch.float64,
+    ) -> np.ndarray:
+        key = row_key(seed, self.name)
 
-    def rows_of(self, drawn: Any, layer: str, seed: int, draws: int) -> list[Row]:
-        """What `draw` returned under a seed against the law: rows of its name."""
-        ...
+        def chunk(first: int) -> np.ndarray:
+            with named(self.name + (f", from {first} on:" if first else ",")):
+                code = self.codes(decoder, counted_noise(key, range(first, min(first + CHUNK, n)), dtype), options)
+                if strict:
+                    check_support(self.law, self.vocab, self.drawn_length, code)
+                return code
+
+        torch.set_num_threads(1)  # the tensors are small: whole chunks run side by side instead
+        with ThreadPoolExecutor(threads) as pool:
+            return np.concatenate(list(pool.map(chunk, range(0, n, CHUNK))))
+
+    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
+        return code_rows(layer, self.name, drawn, self.law, self.vocab, self.drawn_length, seed=seed, draws=draws)
 
 
-def in_chunks(name: str, codes: Callable[[range], np.ndarray], n: int, threads: int) -> np.ndarray:
-    """Codes [n] of n decoded rows of the target `name`, by a function of a range of them whose errors get the name."""
+@contextmanager
+def named(model: str) -> Iterator[None]:
+    """Errors name the model."""
+    try:
+        yield
+    except ParityError as error:
+        raise ParityError(f"model {model} {error}") from error
 
-    def chunk(first: int) -> np.ndarray:
-        try:
-            return codes(range(first, min(first + CHUNK, n)))
-        except ParityError as error:
-            raise ParityError(f"model {name}, {f'from {first} on: ' if first else ''}{error}") from error
 
-    torch.set_num_threads(1)  # the tensors are small: whole chunks run side by side instead
-    with ThreadPoolExecutor(threads) as pool:
-        return np.concatenate(list(pool.map(chunk, range(0, n, CHUNK))))
+def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
+    """ParityError that names row and position if a sequence of code [B] has a token of probability zero."""
+    bad = np.flatnonzero(law[code] == 0)
+    if len(bad):
+        tokens = digits(vocab, length)[code[bad[0]]]
+        joint = law.reshape([vocab] * length)
+        position = next(i for i in range(length) if joint[tuple(tokens[: i + 1])].sum() == 0)
+        what = f"token {tokens[position]} of probability zero was sampled"
+        raise ParityError(f"row {bad[0]}, position {position}: {what}")
+
+
+def generator_of(name: str, seed: int) -> torch.Generator:
+    """The random numbers that a model is made of, a function of its name and a seed."""
+    return torch.Generator().manual_seed(row_key(seed, name) % 2**63)

@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.joint_tests import code_rows
-from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
 from torch import Tensor
 
-from parity.base.noise import counted_noise
+from parity.base.noise import Noise
 from parity.decode.anysubset import record
-from parity.equality.targets import Decoder, in_chunks
+from parity.equality.targets import Decoder, EnumeratedTarget, generator_of
 from parity.models.anysubset.protocol import Infilling, infilling
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law, random_table
 
@@ -27,16 +24,24 @@ FAMILY = "targets"
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(EnumeratedTarget):
     """A model and a prompt: known tokens by position."""
 
     name: str
     model: TabularAnySubset
     prompt: dict[int, int]
 
-    @property
+    @cached_property
     def length(self) -> int:
         return self.model.length
+
+    @cached_property
+    def vocab(self) -> int:
+        return self.model.words
+
+    @property
+    def drawn_length(self) -> int:
+        return self.length - len(self.prompt)
 
     def start(self, rows: int) -> Infilling:
         tokens = torch.full((rows, self.model.length), self.model.mask)
@@ -46,25 +51,13 @@ class Target:
 
     @cached_property
     def law(self) -> np.ndarray:
-        """Of the missing tokens, first rank most significant; no token of it is impossible."""
+        """Of the missing tokens, first rank most significant."""
         return joint_law(self.model, self.start(1))
 
-    def draw(
-        self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> np.ndarray:
-        """Codes [n] of n filled rows."""
-        key = row_key(seed, self.name)
-
-        def one(rows: range) -> np.ndarray:
-            start, noise = self.start(len(rows)), counted_noise(key, rows)
-            done = record(self.model, start, decoder(self.model, start, noise=noise, **options))
-            return codes(self.model, start, done.tokens)
-
-        return in_chunks(self.name, one, n, threads)
-
-    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        missing = self.model.length - len(self.prompt)
-        return code_rows(layer, self.name, drawn, self.law, self.model.words, missing, seed=seed, draws=draws)
+    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        start = self.start(len(noise.keys))
+        done = record(self.model, start, decoder(self.model, start, noise=noise, **options))
+        return codes(self.model, start, done.tokens)
 
 
 def flat_table(vocab: int, length: int, generator: torch.Generator) -> Tensor:
@@ -84,8 +77,7 @@ MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Tensor], int, int, 
 
 
 def targets(which: str = "full") -> list[Target]:
-    result = []
-    for name, (table, vocab, length, prompt) in MAKES.items():
-        generator = torch.Generator().manual_seed(row_key(0, name) % 2**63)
-        result.append(Target(name, TabularAnySubset(table(vocab, length, generator)), prompt))
-    return result
+    return [
+        Target(name, TabularAnySubset(table(vocab, length, generator_of(name, 0))), prompt)
+        for name, (table, vocab, length, prompt) in MAKES.items()
+    ]

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_certify.joint_tests import code_rows, digits
-from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
+from parity_certify.joint_tests import digits
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
+from parity.base.noise import Noise
 from parity.decode.discrete import record
-from parity.equality.targets import Decoder, in_chunks
+from parity.equality.targets import Decoder, EnumeratedTarget, generator_of
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularModel, random_table
@@ -28,7 +26,7 @@ SMALL = ("random-0 3x5", "disjoint 3x4", "one-hot 2x4", "top-k 3x5", "forced 3x4
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(EnumeratedTarget):
     """An enumerable target: `table` and how it is sampled."""
 
     name: str
@@ -38,7 +36,7 @@ class Target:
     forced: Tensor | None = None  # [L]
     sampling: TokenSampling = PLAIN
 
-    @property
+    @cached_property
     def vocab(self) -> int:
         return self.table.shape[-1]
 
@@ -52,32 +50,10 @@ class Target:
         cells = torch.from_numpy(digits(self.vocab, self.length))
         return law_of(self.name, self.model(len(cells)), cells)
 
-    def draw(
-        self,
-        decoder: Decoder,
-        n: int,
-        seed: int,
-        options: dict[str, Any],
-        threads: int = 1,
-        strict: bool = False,
-        dtype: torch.dtype = torch.float64,
-    ) -> np.ndarray:
-        """Codes [n] of n decoded sequences (first token most significant)."""
-        weights = self.vocab ** torch.arange(self.length - 1, -1, -1)
-        key = row_key(seed, self.name)
-
-        def codes(rows: range) -> np.ndarray:
-            model, start = self.model(len(rows), dtype), torch.zeros(len(rows), dtype=torch.int64)
-            noise = counted_noise(key, rows, dtype)
-            code = (record(model, start, decoder(model, start, noise=noise, **options)).tokens * weights).sum(1)
-            if strict:
-                check_support(self.law, self.vocab, self.length, code.numpy())
-            return code.numpy()
-
-        return in_chunks(self.name, codes, n, threads)
-
-    def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        return code_rows(layer, self.name, drawn, self.law, self.vocab, self.length, seed=seed, draws=draws)
+    def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
+        rows, weights = len(noise.keys), self.vocab ** torch.arange(self.length - 1, -1, -1)
+        model, start = self.model(rows, noise.dtype), torch.zeros(rows, dtype=torch.int64)
+        return (record(model, start, decoder(model, start, noise=noise, **options)).tokens * weights).sum(1).numpy()
 
 
 def law_of(name: str, model: TokenModel, cells: Tensor) -> np.ndarray:
@@ -96,17 +72,6 @@ def law_of(name: str, model: TokenModel, cells: Tensor) -> np.ndarray:
         what = f"p is not a law (sum {float(total[row, position]):.6g})"
         raise ParityError(f"model {name}, row {row}, position {position}: {what}")
     return torch.where(reached == 0, 0.0, own).prod(1).numpy()
-
-
-def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) -> None:
-    """ParityError that names row and position if a sequence of code [B] has a token of probability zero."""
-    bad = np.flatnonzero(law[code] == 0)
-    if len(bad):
-        tokens = digits(vocab, length)[code[bad[0]]]
-        joint = law.reshape([vocab] * length)
-        position = next(i for i in range(length) if joint[tuple(tokens[: i + 1])].sum() == 0)
-        what = f"token {tokens[position]} of probability zero was sampled"
-        raise ParityError(f"row {bad[0]}, position {position}: {what}")
 
 
 Table = Callable[[int, int, torch.Generator], Tensor]  # V, L -> logits
@@ -162,6 +127,6 @@ def targets(which: str = "full", seed: int = 0) -> list[Target]:
         for make, (table, settings) in MAKES.items():
             name, sampling = f"{make} {V}x{L}", TokenSampling(**settings)
             if sampling.top_k < V and (which == "full" or name in SMALL):
-                generator = torch.Generator().manual_seed(row_key(seed, name) % 2**63)
-                result.append(Target(name, table(V, L, generator), L, 2, forced_tokens(make, V, L), sampling))
+                logits = table(V, L, generator_of(name, seed))
+                result.append(Target(name, logits, L, 2, forced_tokens(make, V, L), sampling))
     return result
