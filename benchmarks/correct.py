@@ -80,7 +80,7 @@ def run(family: int, pair: tuple[Variant, Variant], n: int, tokens: int) -> dict
         decoder, some(rng, enumerable(small.kind, which, family + 1)), small.options, n=n, draws=DRAWS,
         family=harness.FAMILY, **said,
     )  # fmt: skip
-    long = leaf(f"parity.equality.long.{small.kind}").targets(own.options, tokens, seed=family + 1, which=which)
+    long = harness.long_targets(own.options, tokens, seed=family + 1, which=which)
     rows += exact(decoder, some(rng, long), own.options, family="all", layer="long", n=tokens, draws=0, **said)
     found: dict[str, Any] = {"family": family, "kind": small.kind, "method": small.method, "n": n, "tokens": tokens}
     for layer in ("exact", "long"):

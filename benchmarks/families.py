@@ -23,7 +23,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.base.weights import sha256
 from parity.decode.discrete import Decoded, record
-from parity.equality.targets import Decoder, EnumeratedTarget
+from parity.equality.targets import Decoder, Enumerated
 from parity.equality.targets.discrete import law_of
 from parity.models import fetch
 from parity.models.discrete.cached import Cached, EagleDrafter
@@ -70,7 +70,7 @@ def manifest(name: str, folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Target(EnumeratedTarget):
+class Target(Enumerated):
     """A stand-in under a caption, in float32 as users decode; `second`, the same with other weights, drafts for it."""
 
     name: str

@@ -13,11 +13,11 @@ from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
 from parity.equality.alike import Alike
 from parity.equality.faults import twins, twins_between, with_noise
-from parity.equality.long.discrete import targets
+from parity.equality.targets.discrete import long_targets
 from parity.experiment.options import options
 from tests.equality.test_layers import SHARED, TASK, Workplace
 
-CHAIN = next(t for t in targets({"window": 16}, 1000) if t.name.startswith("chain"))
+CHAIN = next(t for t in long_targets({"window": 16}, 1000) if t.name.startswith("chain"))
 
 
 def of_chain(decoder, n, batch, seed, **options):

@@ -76,7 +76,7 @@ def unaccepted(plain):
 def test_accepted_drafts_are_counted_on_targets_of_every_kind(kind, decoder, plain, options):
     """In the exact and in the long layer. Drafts that are never accepted leave the verdict open."""
     small = {"discrete": SMALL, "anysubset": anysubset.targets(), "continuous": continuous.targets()}[kind]
-    long = leaf(f"parity.equality.long.{kind}").targets(options, 2000)[:1]
+    long = leaf(f"parity.equality.targets.{kind}").long_targets(options, 2000)[:1]
     for layer, some in (("exact", small[:2]), ("long", long)):
         settings = {"n": 1000, "draws": 9, "seeds": [0], "layer": layer, "method": "it"}
         drafted, never, alone = (

@@ -62,12 +62,12 @@ def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, test):
 
 @pytest.mark.parametrize("kind", ["discrete", "anysubset", "continuous"])
 def test_no_shipped_decoder_reads_a_number_at_two_places(kind):
-    models = import_module(f"parity.equality.long.{kind}")
+    models = import_module(f"parity.equality.targets.{kind}")
     for method in methods(kind):
         module, own = import_module(f"parity.decoders.{kind}.{method}"), options(kind, method, {})
         if not on_enumerable(kind, method, own):
             continue
-        (target,) = (t for t in models.targets(own, 2000, which=getattr(module, "TARGETS", "")) if t.alone)
+        (target,) = (t for t in models.long_targets(own, 2000, which=getattr(module, "TARGETS", "")) if t.alone)
         rows = target.rows_of(target.draw(getattr(module, method), 0, 5, own), "long", 5, 0)
         assert [(r["p_value"], r["n"] > 0) for r in rows if r["test"] == "noise"] == [(1.0, True)], method
 
@@ -77,6 +77,6 @@ def test_a_decoder_that_reads_no_number_is_not_tested_for_reuse():
         """ar, by numbers that it makes by itself."""
         return ar(model, start, noise=Noise(noise.keys + 1, noise.dtype), **options)
 
-    (target,) = (t for t in import_module("parity.equality.long.discrete").targets({}, 6400) if t.alone)
+    (target,) = (t for t in import_module("parity.equality.targets.discrete").long_targets({}, 6400) if t.alone)
     (row,) = (r for r in target.rows_of(target.draw(own_numbers, 0, 0, {}), "long", 0, 0) if r["test"] == "noise")
     assert row["p_value"] is None and row["verdict"] == "not run" and row["note"].startswith("not run: needs numbers")

@@ -11,8 +11,8 @@ from parity.decoders.discrete.sjd import sjd
 from parity.equality.exact import exact
 from parity.equality.faults import discrete as faults
 from parity.equality.faults import planted
-from parity.equality.long.discrete import targets
 from parity.equality.martingale_tests import TESTS, spread
+from parity.equality.targets.discrete import long_targets
 from parity.models.discrete.hidden import HashedTable, HiddenMarkov, Law, chain, counter
 from parity.models.discrete.tabular import joint
 
@@ -42,13 +42,13 @@ def test_a_hole_is_summed_over_and_a_token_fed_again_replaces_the_first(law):
 
 def test_trees_are_the_chain_of_their_paths():
     """Drafts verified in a tree, kept or not, leave plain decoding's tokens under the same noise."""
-    for t in (t for t in targets({"window": 8}, 2_000) if not t.name.startswith("hash")):  # large; by itself below
+    for t in (t for t in long_targets({"window": 8}, 2_000) if not t.name.startswith("hash")):  # large; by itself below
         same = t.draw(mtj, 0, 0, {"window": 8, "branches": 8, "depth": 3}).tokens == t.draw(ar, 0, 0, {}).tokens
         assert same.all(), t.name
 
 
 def test_a_correct_decoder_passes_at_its_own_window():
-    found = exact(sjd, targets({"window": 16}, 20_000), {"window": 16}, seeds=[0], family="all", layer="long")
+    found = exact(sjd, long_targets({"window": 16}, 20_000), {"window": 16}, seeds=[0], family="all", layer="long")
     assert {r["layer"] for r in found} == {"long"} and len({r["model"] for r in found}) == 7
     assert {r["test"] for r in found} == set(TESTS) - {"support", "PIT", "order"}
     assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
@@ -70,7 +70,7 @@ def test_a_test_sees_what_it_is_for():
 
 
 def test_an_impossible_token_is_an_error_for_the_lossless_and_a_rejection_for_others():
-    some = [t for t in targets({"window": 8}, 10_000) if t.name.startswith("order 2")]
+    some = [t for t in long_targets({"window": 8}, 10_000) if t.name.startswith("order 2")]
     loose = faults.with_logits(sjd, lambda model, *asked: torch.zeros_like(model.logits(*asked)))
     with pytest.raises(ParityError, match=r"model order 2 4x64, row \d+, position \d+: token \d of probability zero"):
         exact(loose, some, {"window": 8}, family="all", layer="long")

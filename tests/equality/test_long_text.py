@@ -11,7 +11,7 @@ from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.equality.exact import exact
 from parity.equality.faults.anysubset import with_laws
-from parity.equality.long.anysubset import targets
+from parity.equality.targets.anysubset import long_targets
 from parity.models.anysubset.hidden import Hidden, Parity, Strided, pair_law
 
 V, N = 2, 5
@@ -55,10 +55,10 @@ def test_a_word_given_any_subset_is_the_sum_over_the_others(name):
 
 
 def test_correct_decoders_pass_and_one_at_a_step_too_many_does_not():
-    found = exact(assd, targets({"k": 5}, 8_000), {"k": 5}, seeds=[0], family="all", layer="long")
+    found = exact(assd, long_targets({"k": 5}, 8_000), {"k": 5}, seeds=[0], family="all", layer="long")
     assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
     assert {r["note"] for r in found if r["test"] == "batches"} == {"the same tokens in batches of 1, 3, 32"}
-    few = [t for t in targets({}, 16_384) if t.name.startswith("copy")]
+    few = [t for t in long_targets({}, 16_384) if t.name.startswith("copy")]
     found = exact(diffusion, few, {"steps": 8}, claim="lossy", seeds=[0], family="all", layer="long")
     assert any(r["verdict"] == "rejected" for r in found)
 
@@ -70,6 +70,6 @@ def any_word(model, *asked):
 
 
 def test_a_word_of_probability_zero_is_an_error_and_the_prompt_is_none():
-    (t,) = (t for t in targets({"k": 5}, 6_400) if t.name.startswith("chain"))
+    (t,) = (t for t in long_targets({"k": 5}, 6_400) if t.name.startswith("chain"))
     with pytest.raises(ParityError, match=r"model chain 8x64, row \d+, position \d+: token \d of probability zero"):
         t.draw(with_laws(assd, any_word), 0, 0, {"k": 5}, strict=True)

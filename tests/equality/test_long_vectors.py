@@ -11,7 +11,7 @@ from parity.base.errors import ParityError
 from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.equality.exact import exact
-from parity.equality.long.continuous import number_scores, targets
+from parity.equality.targets.continuous import long_targets, number_scores
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.continuous.protocol import Pair
 
@@ -64,7 +64,7 @@ def test_pits_are_uniform_and_log_p_has_its_mean_and_variance():
 
 def test_correct_decoders_pass():
     options = {"gamma": 4}
-    found = exact(cspd, targets(options, 6_400)[:2], options, seeds=[0], family="all", layer="long")
+    found = exact(cspd, long_targets(options, 6_400)[:2], options, seeds=[0], family="all", layer="long")
     assert min(r["p_holm"] for r in found if r["p_holm"] is not None) > 0.05
     assert all(0 < r["minimum_detectable_effect"] < 1 for r in found if r["p_value"] is not None)
     assert {r["note"] for r in found if r["test"] == "batches"} == {"the same tokens in batches of 1, 3, 32"}
@@ -74,7 +74,7 @@ def test_drafts_kept_without_a_look_are_found_on_every_model():
     def kept(models, start, *, noise, **options):
         return mar(Pair(models.draft), start, noise=noise)
 
-    for t in targets({}, 6_400):
+    for t in long_targets({}, 6_400):
         found = exact(kept, [t], {}, seeds=[0], family="all", layer="long")
         assert any(r["verdict"] == "rejected" for r in found), t.name
 
@@ -85,4 +85,4 @@ def test_a_number_that_is_none_is_an_error():
             yield step._replace(tokens=step.tokens / 0)
 
     with pytest.raises(ParityError, match="model regimes 64 x 1-D, row 0, position 0"):
-        exact(broken, targets({}, 6_400), {}, family="all", layer="long")
+        exact(broken, long_targets({}, 6_400), {}, family="all", layer="long")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parity.base.errors import ParityError
-from parity.equality import paired
+from parity.equality.layers.discrete import paired
 
 
 def pairs(n=300, d=4, shift=0.0, seed=0):

@@ -5,7 +5,8 @@ import pytest
 from parity_certify.verdict import verdicts
 
 from parity.decoders.discrete.jacobi import jacobi
-from parity.equality.pathwise import distance_row, pathwise, token_row
+from parity.equality.layers.continuous.pathwise import distance_row
+from parity.equality.pathwise import pathwise, token_row
 from parity.equality.targets.discrete import targets
 from parity.experiment import options
 

@@ -9,7 +9,8 @@ from statsmodels.stats.power import GofChisquarePower
 from statsmodels.stats.weightstats import ttost_paired
 
 from parity.base.errors import ParityError
-from parity.equality import calibration, paired
+from parity.equality import calibration
+from parity.equality.layers.discrete import paired
 from parity.equality.targets.continuous import continuous_rows, energy_p
 from parity.equality.targets.discrete import targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture

@@ -257,10 +257,8 @@ def test_spec(wildcards):
 
 def test_code(wildcards):
     """A decoder coupled to plain decoding by shared noise is compared with it token for token."""
-    kind, asked = wildcards.kind, ["parity.equality.__main__", "parity.equality.exact"]
-    exact, long = TESTED[kind, wildcards.key]
-    asked += [f"parity.equality.targets.{kind}"] if exact else []
-    asked += [f"parity.equality.long.{kind}"] if long else []
+    kind, (exact, _) = wildcards.kind, TESTED[wildcards.kind, wildcards.key]
+    asked = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
     if exact and options.coupled(kind, exact.method, exact.options):
         asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
     return code_parameter(*asked, decoder(kind, wildcards.method))

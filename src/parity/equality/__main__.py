@@ -52,8 +52,8 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
-    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.long.{a.kind}")
-    targets = kind.targets(a.options, a.n, which=getattr(module, "TARGETS", ""))
+    module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
+    targets = kind.long_targets(a.options, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = leaf("parity.equality.exact").exact
     return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}

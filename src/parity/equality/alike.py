@@ -19,7 +19,7 @@ is drawn: those of the same place and, for decoders whose passes end in a correc
 `by_pass`), because decoders number their draws by passes.
 
 Accepted lengths are not compared, because their law is unknown on a run's own model. Reused random numbers are tested
-in the long layer (`parity.equality.long.reuse`).
+in the long layer (`parity.equality.targets.long`).
 """
 
 import math

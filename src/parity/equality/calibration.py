@@ -1,13 +1,5 @@
 """Calibration: the size of every test, measured on data for which its null hypothesis is true.
 
-    calibration(replicates=1000, seed=0, draws=999) -> (rows, p_values)
-
-rows      one per test: effect is the rate of p <= .05, `low` and `high` its 95 % binomial interval, verdict "size ok"
-          if the rate lies in [.03, .07], "size off" if the whole interval lies outside, else "size unclear": too few
-          replicates to tell. Families corrected by Holm, and e-values, promise at most .05: their verdict asks for
-          the upper limit only.
-p_values  test to the null p-values [replicates], for a QQ plot
-
 Nominal .05; 1000 replicates give a standard error of .007. A Monte-Carlo null that the replicates share adds
 sqrt(.0475 / draws).
 """
@@ -25,9 +17,9 @@ from scipy import stats
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
-from parity.equality import paired
+from parity.equality.layers.discrete import paired
 from parity.equality.targets.continuous import energy_p
-from parity.equality.targets.discrete import Target, targets
+from parity.equality.targets.discrete import Target, conditionals, targets
 from parity.models.continuous.tabular import exact_sampler, random_mixture
 from parity.models.discrete.tabular import random_table
 
@@ -53,11 +45,9 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     model = target.model(rows)
     start, noise = torch.zeros(rows, dtype=torch.int64), counted_noise(seed, range(rows))
     tokens = record(model, start, ar(model, start, noise=noise)).tokens
-    inputs = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), tokens[:, :-1]], 1)
-    p = model.logits(inputs, torch.arange(-1, 3).expand(rows, -1)).softmax(-1)
+    p = conditionals(model, tokens)
     of_test: P = defaultdict(list)
-    for r in range(replicates):
-        own = slice(r * images, (r + 1) * images)
+    for own in np.split(np.arange(rows), replicates):
         law = teacher_forced.tensor_law(p[own])
         battery = teacher_forced.battery(tokens[own].numpy(), law, 2, rng=rng, groups=np.arange(8) % 2)
         run = [row for row in battery if row["p_value"] is not None]
@@ -68,52 +58,54 @@ def teacher_forced_p(replicates: int, rng: np.random.Generator, seed: int, image
     return of_test
 
 
-def paired_p(replicates: int, rng: np.random.Generator, swaps: int = 39, n: int = 200, d: int = 4) -> P:
+def paired_p(replicates: int, rng: np.random.Generator) -> P:
     """Two sides with a strong effect of the prompt and no difference. TOST is tested where its null is true: a
     difference of one margin."""
     of_test: P = defaultdict(list)
+    n, d, real = 200, 4, None
     ids = [f"{i}/0" for i in range(n)]
-    half = None
     for r in range(replicates):
         prompt = 2 * rng.standard_normal((n, d))
         x, y = prompt + rng.standard_normal((n, d)), prompt + rng.standard_normal((n, d))
-        if half is None:
-            half = paired.fid.reference_half(2 * rng.standard_normal((500, d)))
+        real = 2 * rng.standard_normal((500, d)) if real is None else real
         score, features = (paired.matched("it", *sides, ids, ids) for sides in ((x[:, 0], y[:, 0]), (x, y)))
         t, boot, _ = paired.scalar_rows(score, margin=1.0, seed=r, resamples=999)
         of_test["paired: t"].append(t["p_value"])
         of_test["paired: bootstrap interval"].append(0.01 if boot["verdict"] == "interval excludes 0" else 1.0)
         of_test["paired: TOST at its margin"].append(paired.tost_p(x[:, 0] + 0.5, y[:, 0], 0.5))
-        of_test["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=swaps)["p_value"])
-        of_test["paired: FID difference, swaps"].append(paired.fid_row(half, features, seed=r, swaps=swaps)["p_value"])
+        of_test["paired: MMD, swaps"].append(paired.mmd_row(features, seed=r, swaps=39)["p_value"])
+        of_test["paired: FID difference, swaps"].append(paired.fid_row(real, features, seed=r, swaps=39)["p_value"])
     return of_test
 
 
-def continuous_p(replicates: int, rng: np.random.Generator, draws: int, n: int = 1000) -> P:
+def continuous_p(replicates: int, rng: np.random.Generator, draws: int) -> P:
     """KS, energy and the binned statistics on exact samples of a mixture of three 1-D tokens."""
-    model = random_mixture(np.random.default_rng(0))
-    samples = exact_sampler(model, n * replicates, rng).reshape(replicates, n, 3, 1)
-    u = model.rosenblatt(samples.reshape(-1, 3, 1)).reshape(replicates, n, 3)
+    n, model = 1000, random_mixture(np.random.default_rng(0))
+    samples = exact_sampler(model, n * replicates, rng)
+    u = model.rosenblatt(samples).reshape(replicates, n, 3)
     ks = [[float(stats.kstest(v[:, j], "uniform", method="asymp").pvalue) for j in range(3)] for v in u]
-    of_test: P = {
-        "continuous: KS of PIT": [k[1] for k in ks],
-        "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
-    }
     fresh = exact_sampler(model, 50 * replicates, rng).reshape(replicates, 50, 3)
-    of_test["continuous: energy"] = [
-        energy_p(s[:50].reshape(50, 3), f, rng, 199)[1] for s, f in zip(samples, fresh, strict=True)
-    ]
+    some = samples.reshape(replicates, n, 3)[:, :50]
+    energy = [energy_p(x, y, rng, 199)[1] for x, y in zip(some, fresh, strict=True)]
     cells = np.minimum((u * 3).astype(int), 2) @ np.array([9, 3, 1])
-    uniform = np.full(27, 1 / 27)
-    t = C.tables(uniform, 3, 3, n)
+    t = C.tables(np.full(27, 1 / 27), 3, 3, n)
     null = C.simulate_null(t, draws, rng)
     counts = np.array([np.bincount(c, minlength=27) for c in cells])
-    of_test["continuous: binned, all four"] = list(C.p_values(C.statistics(counts, t), null)[:, 4])
-    return of_test
+    return {
+        "continuous: KS of PIT": [k[1] for k in ks],
+        "continuous: KS, three tokens (Holm)": [float(R.holm(k).min()) for k in ks],
+        "continuous: energy": energy,
+        "continuous: binned, all four": list(C.p_values(C.statistics(counts, t), null)[:, 4]),
+    }
 
 
 def size_row(test: str, ps: list[float], seed: int) -> Row:
-    """The rate of p <= .05 among null p-values, and whether it is what the test promises."""
+    """The rate of p <= .05 among null p-values, with its 95 % binomial interval.
+
+    verdict  "size ok" if the rate lies in [.03, .07], "size off" if the whole interval lies outside, else "size
+             unclear": too few replicates to tell. Families corrected by Holm, and e-values, promise at most .05: their
+             verdict asks for the upper limit only
+    """
     hits, n = int((np.array(ps) <= R.ALPHA).sum()), len(ps)
     low, high = stats.binomtest(hits, n).proportion_ci(method="wilson")
     at_most = "Holm" in test or "e-value" in test
@@ -128,7 +120,8 @@ def size_row(test: str, ps: list[float], seed: int) -> Row:
 
 
 def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tuple[list[Row], P]:
-    """Rows and null p-values of every test; five times the replicates for the exact statistics, which cost least."""
+    """A row and the null p-values [replicates] of every test; five times the replicates for the exact statistics, which
+    cost least."""
     streams = iter(np.random.default_rng(seed).spawn(5))
     of_test: P = {}
     for n in (10_000, 1_000_000):

@@ -19,7 +19,7 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
     likelihood     log p(x) against its mean, and what a sequence's sum of it spreads: likelihood's own law
     correlations   log p(x) with itself at every distance
     agreement      whether any two sequences of a batch of a run's size agree more often than independent ones do
-    noise          whether a random number is read in two rows or at two places (parity.equality.long.reuse)
+    noise          whether a random number is read in two rows or at two places (parity.equality.targets.long)
     rows           whether neighbouring sequences agree as often as independent ones do
     pairs          counts of any two tokens of a sequence, against their law
 
@@ -27,7 +27,7 @@ A test of many tables is their smallest p times their number. A token of probabi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -46,8 +46,8 @@ TESTS = (
 
 
 class Tables(NamedTuple):
-    """Of each table its chi-square [T], its degrees of freedom and the largest total variation in it per token; and of
-    what total variation per token a table would find (see `detectable`)."""
+    """Of each table its chi-square [T], its degrees of freedom, the largest total variation in it per token, and the
+    weight from which the smallest total variation that it would find follows (`detectable`)."""
 
     chi2: np.ndarray
     df: np.ndarray
@@ -55,30 +55,10 @@ class Tables(NamedTuple):
     weight: np.ndarray
 
 
-class Sums(NamedTuple):
-    """Of contexts: counts less their means [C, V], these, the covariance [C, V, V], and tokens [C]."""
-
-    excess: np.ndarray
-    mean: np.ndarray
-    covariance: np.ndarray
-    tokens: np.ndarray
-
-
 def outer(p: np.ndarray) -> np.ndarray:
     """The upper triangle of p p' [..., V (V + 1) / 2] of laws [..., V]."""
     i, j = np.triu_indices(p.shape[-1])
     return p[..., i] * p[..., j]
-
-
-def sums_of(seen: np.ndarray, mean: np.ndarray, square: np.ndarray) -> Sums:
-    """Of counts [C, V], the sums of laws [C, V] and of their `outer` [C, V (V + 1) / 2]."""
-    C, V = seen.shape
-    i, j = np.triu_indices(V)
-    covariance = np.zeros((C, V, V))
-    covariance[:, i, j] = -square
-    covariance[:, j, i] = -square
-    covariance[:, np.arange(V), np.arange(V)] += mean
-    return Sums(seen - mean, mean, covariance, seen.sum(1))
 
 
 def hot(tokens: np.ndarray, V: int) -> np.ndarray:
@@ -100,27 +80,29 @@ def together(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.n
     return result[..., :V], result[..., V : 2 * V], result[..., 2 * V :]
 
 
-def chi_squares(s: Sums) -> tuple[np.ndarray, np.ndarray]:
-    """Chi-square and degrees of freedom of each context. Tokens of too small a variance, and the rarest of the others,
-    are one cell together, whose count the others' give."""
-    variance = np.einsum("cvv->cv", s.covariance)
-    kept = variance >= LEAST
-    rarest = np.where(kept, variance, np.inf).argmin(1)
-    kept[np.arange(len(kept)), rarest] = False
-    both, V = kept[:, :, None] & kept[:, None, :], variance.shape[1]
-    matrix = np.where(both, s.covariance, np.eye(V))
-    excess = np.where(kept, s.excess, 0)
-    return (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1), kept.sum(1)
+def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
+    """Chi-squares of C contexts, added up to tables [C]. each: counts [C, V], sums of laws, sums of their `outer`.
 
-
-def folded(s: Sums, table: np.ndarray, size: int) -> Tables:
-    """Contexts added up to tables [C] in range(size); contexts without degrees of freedom do not count."""
-    chi2, df = chi_squares(s)
-    total = np.maximum(s.tokens, 1)
-    likely = np.sort(s.mean / total[:, None], 1)[:, -2:]
-    weight = np.where(df > 0, s.tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
-    moved = np.where(df > 0, 0.5 * np.abs(s.excess).sum(1), 0)
-    add = [np.bincount(table, w, size) for w in (chi2, df, moved, weight, np.where(df > 0, s.tokens, 0))]
+    In a context, tokens of too small a variance, and the rarest of the others, are one cell together, whose count the
+    others' give. Contexts without degrees of freedom do not count.
+    """
+    (C, V), (seen, mean, square) = each[0].shape, each
+    i, j = np.triu_indices(V)
+    covariance = np.zeros((C, V, V))
+    covariance[:, i, j] = -square
+    covariance[:, j, i] = -square
+    covariance[:, np.arange(V), np.arange(V)] += mean
+    variance = np.einsum("cvv->cv", covariance)
+    single = variance >= LEAST
+    single[np.arange(C), np.where(single, variance, np.inf).argmin(1)] = False
+    matrix = np.where(single[:, :, None] & single[:, None, :], covariance, np.eye(V))
+    excess = np.where(single, seen - mean, 0)
+    chi2, df = (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1), single.sum(1)
+    tokens = seen.sum(1)
+    likely = np.sort(mean / np.maximum(tokens, 1)[:, None], 1)[:, -2:]
+    weight = np.where(df > 0, tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
+    moved = np.where(df > 0, 0.5 * np.abs(seen - mean).sum(1), 0)
+    add = [np.bincount(table, w) for w in (chi2, df, moved, weight, np.where(df > 0, tokens, 0))]
     return Tables(add[0], add[1], add[2] / np.maximum(add[4], 1), add[3])
 
 
@@ -163,12 +145,12 @@ def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], 
 
 
 def detectable_z(error: float, tests: int = 1) -> float:
-    """As `rows.detectable_z`, of the smallest of some tests."""
+    """As `result_rows.detectable_z`, of the smallest of several tests."""
     return float((special.ndtri(R.POWER) - special.ndtri(R.ALPHA / 2 / tests)) * error)
 
 
 def by_slot(
-    layer: str, tokens: np.ndarray, slot: np.ndarray, each: tuple[np.ndarray, ...], free: np.ndarray, **place: Any
+    layer: str, tokens: np.ndarray, slot: np.ndarray, each: Sequence[np.ndarray], free: np.ndarray, **place: Any
 ) -> Row:
     """Every slot by itself, and by the token before. each [n, L, ...]: indicators, laws and their `outer`."""
     V, S = each[0].shape[2], int(slot.max()) + 1
@@ -177,11 +159,11 @@ def by_slot(
     order, present = np.argsort(own, kind="stable"), np.unique(own)
     begin, full = np.searchsorted(own[order], present), []
     for x in each:
-        some = np.zeros((S * V, x.shape[2]))
-        some[present] = np.add.reduceat(x[:, free].reshape(len(own), -1)[order], begin, 0)
-        full.append(some)
-    alone = folded(sums_of(*(x.reshape(S, V, -1).sum(1) for x in full)), np.arange(S), S)
-    after = folded(sums_of(*full), np.repeat(np.arange(S), V), S)
+        sums = np.zeros((S * V, x.shape[2]))
+        sums[present] = np.add.reduceat(x[:, free].reshape(len(own), -1)[order], begin, 0)
+        full.append(sums)
+    alone = fold([x.reshape(S, V, -1).sum(1) for x in full], np.arange(S))
+    after = fold(full, np.repeat(np.arange(S), V))
     both = Tables(*(np.concatenate(x) for x in zip(alone, after, strict=True)))
     return smallest(layer, "slots", len(own), both, lambda i: f"slot {i % S}" + ", by token" * (i >= S), **place)
 
@@ -192,32 +174,29 @@ def by_context(
     """The tests of tables, without that of distances where the sequence is too long for it (`far`).
     asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
     L, V = p.shape[1:]
-    free = np.asarray(asked.any(0))
-    count = int(asked.sum())
-    one, square = hot(tokens, V) * asked[..., None], outer(p)
-    alone = sums_of(*(x[:, free].sum(0) for x in (one, p, square)))
-    where = np.flatnonzero(free)
-    by_place = folded(alone, np.arange(len(where)), len(where))
-    found = [smallest(layer, "positions", count, by_place, lambda i: f"position {where[i]}", **place)]
+    free, count, rows = np.asarray(asked.any(0)), int(asked.sum()), []
+
+    def add(test: str, each: Sequence[np.ndarray], table: np.ndarray, names: Callable[[int], str]) -> None:
+        rows.append(smallest(layer, test, count, fold(each, table), names, **place))
+
+    indicators = hot(tokens, V)
+    each, where = (indicators * asked[..., None], p, outer(p)), np.flatnonzero(free)
+    add("positions", [x[:, free].sum(0) for x in each], np.arange(len(where)), lambda i: f"position {where[i]}")
     if slot is not None:
-        found.append(by_slot(layer, tokens, slot, (one, p, square), free, **place))
-    part = np.arange(L - 1) * PARTS // (L - 1)
-    before = hot(tokens, V)[:, :-1].astype(float)
+        rows.append(by_slot(layer, tokens, slot, each, free, **place))
+    part, before = np.arange(L - 1) * PARTS // (L - 1), indicators[:, :-1].astype(float)
     in_parts = [
         np.concatenate(
             [np.tensordot(before[:, part == k], x[:, 1:][:, part == k], ([0, 1], [0, 1])) for k in range(PARTS)]
         )
-        for x in (one, p, square)
+        for x in each
     ]
-    table = folded(sums_of(*in_parts), np.repeat(np.arange(PARTS), V), PARTS)
-    found.append(smallest(layer, "transitions", count, table, lambda i: f"part {i + 1} of {PARTS}", **place))
-    if far:
-        return found
-    pair, i = together(tokens, p, asked), np.arange(L)
-    apart = [np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in pair]  # [(L - 1) V, ...]
-    table = folded(sums_of(*apart), np.repeat(np.arange(L - 1), V), L - 1)
-    found.append(smallest(layer, "distances", count, table, lambda i: f"distance {i + 1}", **place))
-    return found
+    add("transitions", in_parts, np.repeat(np.arange(PARTS), V), lambda i: f"part {i + 1} of {PARTS}")
+    if not far:
+        pair, i = together(tokens, p, asked), np.arange(L)
+        apart = [np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in pair]  # [(L - 1) V, ...]
+        add("distances", apart, np.repeat(np.arange(L - 1), V), lambda i: f"distance {i + 1}")
+    return rows
 
 
 def log_scores(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -273,19 +252,18 @@ def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) ->
 def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:
     """Whether sequences next to each other agree as often as independent ones do: the 1st with the 2nd, the 3rd with
     the 4th, ..., then the 2nd with the 3rd, ...: pairs that share a sequence are not independent."""
-    zs, moves, errors, free = [], [], [], asked.any(0)
+    moves, errors, free = [], [], asked.any(0)
     for first in range(2):
         one, other = ([x[k::2][:, free] for x in (tokens, p, asked)] for k in (first, first + 1))
         m = min(len(one[0]), len(other[0]))
-        (a, p_a, some), (b, p_b, more) = ([x[:m] for x in half] for half in (one, other))
-        both = some & more
+        (a, p_a, asked_a), (b, p_b, asked_b) = ([x[:m] for x in half] for half in (one, other))
+        both = asked_a & asked_b
         expected = np.einsum("nlv,nlv->nl", p_a, p_b)
-        error = math.sqrt((expected * (1 - expected)).sum()) / both.sum()
+        errors.append(math.sqrt((expected * (1 - expected)).sum()) / both.sum())
         moves.append(float((((a == b) & both) - expected).sum() / both.sum()))
-        errors.append(error)
-        zs.append(moves[-1] / error)
     values = {"effect": max(map(abs, moves)), "minimum_detectable_effect": detectable_z(max(errors), 2), **place}
-    return normal(layer, "rows", int(asked.sum()) // 2, np.array(zs), lambda i: f"half {i + 1}", **values)
+    z = np.array(moves) / np.array(errors)
+    return normal(layer, "rows", int(asked.sum()) // 2, z, lambda i: f"half {i + 1}", **values)
 
 
 def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarray, size: int, **place: Any) -> Row:
@@ -305,18 +283,14 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
         expected = (dots * both).sum(1)
         logs.append(agree * math.log(2) - expected)
         usual += float(expected.sum())
-        most, compared = (
-            max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max())),
-            compared + both.sum(),
-        )
+        compared += int(both.sum())
+        most = max(most, float(((agree - expected) / np.maximum(both.sum(1), 1)).max()))
     each = np.concatenate(logs)
     p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
     note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
-    least = (
-        ((math.log(len(each) / R.ALPHA) + usual) / math.log(2) - usual) * len(each) / max(compared, 1)
-    )  # of one pair
-    values = {"effect": most, "minimum_detectable_effect": least, "note": note, **place}
-    return R.row(layer, "agreement", int(compared), p_value=p_value, **values)
+    of_one_pair = (math.log(len(each) / R.ALPHA) + usual) / math.log(2) - usual
+    values = {"effect": most, "minimum_detectable_effect": of_one_pair * len(each) / max(compared, 1), **place}
+    return R.row(layer, "agreement", compared, p_value=p_value, note=note, **values)
 
 
 def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, **place: Any) -> Row:
@@ -330,10 +304,9 @@ def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, 
     i, j = i[own], j[own]
     seen, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * two))
     few = mean < CELL
-    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (seen, mean)]
-    lone = rest[1][:, 0] < CELL  # too few even together: with the smallest of the others
+    alone = np.where(few, mean, 0).sum(1) < CELL  # too few even together: with the smallest of the others
     least = np.where(few, np.inf, mean).argmin(1)
-    few[np.arange(len(few))[lone], least[lone]] = True
+    few[np.arange(len(few))[alone], least[alone]] = True
     rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (seen, mean)]
     cells = [np.concatenate([np.where(few, 0, x), r], 1) for x, r in zip((seen, mean), rest, strict=True)]
     chi2 = ((cells[0] - cells[1]) ** 2 / np.where(cells[1] > 0, cells[1], np.inf)).sum(1)

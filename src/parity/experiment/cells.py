@@ -14,7 +14,6 @@ from typing import Any
 
 from parity.base.files import digest, sums
 from parity.experiment import weights
-from parity.experiment.module_metadata import modules
 from parity.experiment.options import KINDS, claim, declaration, needs, on_enumerable, plain, small
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
@@ -211,11 +210,9 @@ def variant(config: Config, cell: Cell) -> Variant | None:
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
-    """A cell's method at its own options, `n` tokens on each long model; None where there are no such models."""
+    """A cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
     method, own = cell.spec["method"], cell.spec["options"]
-    if not config.equality.long or cell.kind not in modules("equality/long"):
-        return None
-    if not on_enumerable(cell.kind, method, own):
+    if not config.equality.long or not on_enumerable(cell.kind, method, own):
         return None
     return Variant(cell.kind, method, own, cell.claim, config.equality.long)
 

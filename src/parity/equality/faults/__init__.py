@@ -23,8 +23,8 @@ from parity.equality.targets import Decoder
 
 FAR = 128  # the place from which late faults begin
 ENOUGH = 30_000  # tokens in which every fault of long sequences shows
-# By name: the decoder, its options, its fault, and the models on which the fault is looked for (of a correct one all).
-LongVariants = dict[str, tuple[Decoder, dict[str, Any], str, tuple[str, ...]]]
+Correct = dict[str, tuple[Decoder, dict[str, Any]]]  # a decoder and its options, by name
+Faulty = dict[str, tuple[Decoder, str, str]]  # a decoder, its fault, and the model on which the fault is looked for
 
 
 class Trial(NamedTuple):
@@ -59,9 +59,9 @@ def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]
     return result
 
 
-def trials_on_long(variants: LongVariants, targets: Callable[..., Sequence[Any]], n: int) -> Iterator[Trial]:
-    """Trials of variants on targets(options, n); all tests of a variant are one family, and nothing it draws is an
-    error."""
+def trials_on_long(correct: Correct, faulty: Faulty, targets: Callable[..., Sequence[Any]], n: int) -> Iterator[Trial]:
+    """Trials on targets(options, n), a correct decoder's on all. All tests of a trial are one family; nothing that a
+    decoder draws is an error."""
 
     def sample(decoder: Decoder, options: dict[str, Any], models: Sequence[Any], seed: int) -> list[Row]:
         rows: list[Row] = []
@@ -70,8 +70,10 @@ def trials_on_long(variants: LongVariants, targets: Callable[..., Sequence[Any]]
         R.family(rows)
         return rows
 
-    for method, (decoder, options, fault, names) in variants.items():
-        models = [t for t in targets(options, n) if t.name.startswith(names)]
+    every = {name: (decoder, "none", "") for name, (decoder, _) in correct.items()} | faulty
+    for method, (decoder, fault, model) in every.items():
+        _, options = correct[method.partition(":")[0]]
+        models = [t for t in targets(options, n) if t.name.startswith(model)]
         yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH, TESTS)
 
 

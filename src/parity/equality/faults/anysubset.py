@@ -20,7 +20,7 @@ from parity.decoders.verification import Verified, finish, race, verify
 from parity.equality.exact import over_targets
 from parity.equality.faults import (
     FAR,
-    LongVariants,
+    Faulty,
     Overridden,
     Trial,
     altered,
@@ -32,9 +32,8 @@ from parity.equality.faults import (
     with_model,
     with_noise,
 )
-from parity.equality.long.anysubset import targets as long_targets
 from parity.equality.targets import Decoder
-from parity.equality.targets.anysubset import Target, targets
+from parity.equality.targets.anysubset import Target, long_targets, targets
 from parity.models.anysubset.protocol import Infilling, ranked
 
 ON = ("random 3x5", "consistent 3x4")  # on consistent 3x5 the least of the faults is a TV of .009, below what n finds
@@ -86,7 +85,11 @@ def short_sighted(
     return torch.cat([law, law.new_zeros(*law.shape[:2], 1)], -1)
 
 
-def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, Tensor], Tensor]) -> Decoder:
+def everywhere(ranks: Tensor, begin: Tensor) -> Tensor:
+    return ranks >= 0
+
+
+def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, Tensor], Tensor] = everywhere) -> Decoder:
     """Laws are mixed with the uniform law over possible words, by a share, where(ranks [B, S], begin [B]) holds."""
 
     def laws(model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
@@ -96,10 +99,6 @@ def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, Tensor
         return torch.where(where(ranks, begin)[..., None], flat, p)
 
     return with_laws(decoder, laws)
-
-
-def everywhere(ranks: Tensor, begin: Tensor) -> Tensor:
-    return ranks >= 0
 
 
 def reused_from(rank: int) -> Callable[[Tensor], Tensor]:
@@ -134,48 +133,38 @@ VARIANTS: dict[str, tuple[Decoder, str]] = {  # the decoder, and its fault
     "sigma_gpt": (sigma_gpt, "no resampling, any order"),
 }  # fmt: skip
 
-K, EVERY = {"k": 5}, ("chain", "copy", "parity", "hidden", "sharpened", "far")
-LONG: LongVariants = {
-    "sequential": (sequential, {}, "none", EVERY),
-    "assd": (assd, K, "none", EVERY),
-    "assd_ngram": (assd_ngram, K, "none", EVERY),
-    "assd: late reuse": (renumbered(assd, reused_from(LATE)), K, f"noise used again from rank {LATE} on", ("chain",)),
+K = {"k": 5}
+CORRECT = {"sequential": (sequential, {}), "assd": (assd, K), "assd_ngram": (assd_ngram, K)}
+LONG: Faulty = {
+    "assd: late reuse": (renumbered(assd, reused_from(LATE)), f"noise used again from rank {LATE} on", "chain"),
     "assd: accept reuse": (
-        renumbered(assd, reused_from(AGAIN), only="accept"), K,
-        f"acceptance uniforms again from rank {AGAIN} on", ("chain",),
+        renumbered(assd, reused_from(AGAIN), only="accept"), f"acceptance uniforms again from rank {AGAIN} on", "chain"
     ),
     "assd: beyond 128": (
-        flatten_laws(assd, 0.2, lambda ranks, _: ranks >= FAR), K, f"laws flatter from rank {FAR} on", ("far",)
+        flatten_laws(assd, 0.2, lambda ranks, _: ranks >= FAR), f"laws flatter from rank {FAR} on", "far"
     ),
     "sequential: twins of 9 to 64": (
-        with_noise(sequential, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
+        with_noise(sequential, twins_between), "rows share their noise in batches of 9 to 64", "chain"
     ),
-    "assd: last": (
-        flatten_laws(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), K, "last word's law flatter", ("copy",)
-    ),
+    "assd: last": (flatten_laws(assd, 0.6, lambda ranks, _: ranks == LENGTH - 1), "last word's law flatter", "copy"),
     "assd: beyond 32": (
-        flatten_laws(assd, 0.15, lambda ranks, _: ranks >= LATE), K, f"laws flatter from rank {LATE} on", ("hidden",)
+        flatten_laws(assd, 0.15, lambda ranks, _: ranks >= LATE), f"laws flatter from rank {LATE} on", "hidden"
     ),
     "assd: other prompts": (  # of rows whose prompts are longer than the batch's shortest
-        flatten_laws(assd, 0.1, lambda _, begin: (begin > begin.min())[:, None]), K,
-        "laws flatter where prompts differ", ("hidden",),
+        flatten_laws(assd, 0.1, lambda _, begin: (begin > begin.min())[:, None]), "laws flatter where prompts differ",
+        "hidden",
     ),
-    "assd: alone": (
-        in_small(assd, flatten_laws(assd, 0.3, everywhere), 1), K, "laws flatter when alone in the batch", ("chain",)
-    ),
+    "assd: alone": (in_small(assd, flatten_laws(assd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
     "assd_ngram: small batch": (
-        in_small(assd_ngram, flatten_laws(assd_ngram, 0.3, everywhere), 3), K,
-        "laws flatter in batches of three or fewer", ("chain",),
+        in_small(assd_ngram, flatten_laws(assd_ngram, 0.3), 3), "laws flatter in batches of three or fewer", "chain"
     ),
     "assd: short-sighted": (
-        with_laws(assd, partial(short_sighted, right=True)), K, f"words beyond {SIGHT} places unseen", ("copy",)
+        with_laws(assd, partial(short_sighted, right=True)), f"words beyond {SIGHT} places unseen", "copy"
     ),
-    "assd: no right": (
-        with_laws(assd, partial(short_sighted, right=False)), K, "words to the right unseen", ("chain",)
-    ),
-    "assd: no resampling": (with_verify(no_resampling), K, "no resampling", ("parity",)),
-    "sequential: backwards": (backwards, {}, "order from right to left", ("sharpened",)),
-    "sequential: twins": (with_noise(sequential, twins), {}, "rows share their noise", ("hidden",)),
+    "assd: no right": (with_laws(assd, partial(short_sighted, right=False)), "words to the right unseen", "chain"),
+    "assd: no resampling": (with_verify(no_resampling), "no resampling", "parity"),
+    "sequential: backwards": (backwards, "order from right to left", "sharpened"),
+    "sequential: twins": (with_noise(sequential, twins), "rows share their noise", "hidden"),
 }  # fmt: skip
 
 
@@ -192,4 +181,4 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
 
 
 def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long(LONG, long_targets, n)
+    yield from trials_on_long(CORRECT, LONG, long_targets, n)

@@ -20,7 +20,8 @@ from parity.decoders.steps import Draw
 from parity.decoders.verification import run
 from parity.equality.faults import (
     FAR,
-    LongVariants,
+    Correct,
+    Faulty,
     Overridden,
     Trial,
     altered,
@@ -32,9 +33,8 @@ from parity.equality.faults import (
     with_model,
     with_noise,
 )
-from parity.equality.long.continuous import targets as long_targets
 from parity.equality.targets import Decoder
-from parity.equality.targets.continuous import Target, continuous_rows, targets
+from parity.equality.targets.continuous import Target, continuous_rows, long_targets, targets
 from parity.models.continuous.protocol import Pair, Start
 from parity.models.continuous.tabular import Mixture, MixtureLaw, exact_sampler, random_mixture
 
@@ -105,7 +105,11 @@ def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:
     return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
 
 
-def widen_laws(decoder: Decoder, factor: float, where: Callable[[Tensor], Tensor]) -> Decoder:
+def everywhere(places: Tensor) -> Tensor:
+    return places >= 0
+
+
+def widen_laws(decoder: Decoder, factor: float, where: Callable[[Tensor], Tensor] = everywhere) -> Decoder:
     """The target's scales are multiplied by a factor where(places [B, n]) holds."""
 
     def conditions(model: Any, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
@@ -119,10 +123,6 @@ def widen_laws(decoder: Decoder, factor: float, where: Callable[[Tensor], Tensor
 def with_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> Decoder:
     """The decoder with conditions(model, tokens, order, places, known) in the place of the target's."""
     return with_model(decoder, lambda pair: pair._replace(target=Overridden(pair.target, "conditions", conditions)))
-
-
-def everywhere(places: Tensor) -> Tensor:
-    return places >= 0
 
 
 def short_sighted(model: Any, *asked: Tensor) -> MixtureLaw:
@@ -165,37 +165,29 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
     "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
     "coupled: early": (partial(altered(JACOBI, swept=early).coupled, sweeps=1), "final a round early"),
 }
-G, EVERY = {"gamma": 4}, ("regimes", "turning", "copy", "far")
-LONG: LongVariants = {
-    "mar": (mar, {}, "none", EVERY),
-    "cspd": (cspd, G, "none", EVERY),
-    "mar: late reuse": (renumbered(mar, reused), {}, f"noise used again from place {LATE} on", ("regimes",)),
-    "cspd: last": (widen_laws(cspd, 1.5, lambda places: places == 63), G, "last token's law wider", ("regimes",)),
+CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
+LONG: Faulty = {
+    "mar: late reuse": (renumbered(mar, reused), f"noise used again from place {LATE} on", "regimes"),
+    "cspd: last": (widen_laws(cspd, 1.5, lambda places: places == 63), "last token's law wider", "regimes"),
     "cspd: beyond 32": (
-        widen_laws(cspd, 1.08, lambda places: places >= LATE), G, f"laws wider from place {LATE} on", ("turning",)
+        widen_laws(cspd, 1.08, lambda places: places >= LATE), f"laws wider from place {LATE} on", "turning"
     ),
     "cspd: beyond 128": (
-        widen_laws(cspd, 1.15, lambda places: places >= FAR), G, f"laws wider from place {FAR} on", ("far",)
+        widen_laws(cspd, 1.15, lambda places: places >= FAR), f"laws wider from place {FAR} on", "far"
     ),
     "mar: twins of 9 to 64": (
-        with_noise(mar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("regimes",)
+        with_noise(mar, twins_between), "rows share their noise in batches of 9 to 64", "regimes"
     ),
     "cspd: ahead": (  # of rows that are ahead of the slowest
-        widen_laws(cspd, 1.08, lambda places: places[:, :1] > places[:, :1].min()), G,
-        "laws wider where rows differ in place", ("turning",),
+        widen_laws(cspd, 1.08, lambda places: places[:, :1] > places[:, :1].min()),
+        "laws wider where rows differ in place", "turning",
     ),
-    "cspd: alone": (
-        in_small(cspd, widen_laws(cspd, 1.3, everywhere), 1), G, "laws wider when alone in the batch", ("regimes",)
-    ),
-    "mar: small batch": (
-        in_small(mar, widen_laws(mar, 1.3, everywhere), 3), {}, "laws wider in batches of three or fewer", ("regimes",)
-    ),
-    "cspd: short-sighted": (
-        with_conditions(cspd, short_sighted), G, f"tokens beyond {SIGHT} places unseen", ("copy",)
-    ),
-    "cspd: redrawn": (altered(CSPD, residual=fresh).cspd, G, "residual a fresh draw", ("turning",)),
-    "mar: lost": (lost, {}, "a token in 1,000 five off", ("regimes",)),
-    "mar: twins": (with_noise(mar, twins), {}, "rows share their noise", ("regimes",)),
+    "cspd: alone": (in_small(cspd, widen_laws(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
+    "mar: small batch": (in_small(mar, widen_laws(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"),
+    "cspd: short-sighted": (with_conditions(cspd, short_sighted), f"tokens beyond {SIGHT} places unseen", "copy"),
+    "cspd: redrawn": (altered(CSPD, residual=fresh).cspd, "residual a fresh draw", "turning"),
+    "mar: lost": (lost, "a token in 1,000 five off", "regimes"),
+    "mar: twins": (with_noise(mar, twins), "rows share their noise", "regimes"),
 }  # fmt: skip
 
 
@@ -218,4 +210,4 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
 
 
 def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long(LONG, long_targets, n)
+    yield from trials_on_long(CORRECT, LONG, long_targets, n)

@@ -25,7 +25,8 @@ from parity.decoders.steps import Step
 from parity.decoders.verification import Verified, race, residual, verify
 from parity.equality.faults import (
     FAR,
-    LongVariants,
+    Correct,
+    Faulty,
     Overridden,
     Trial,
     altered,
@@ -38,9 +39,8 @@ from parity.equality.faults import (
     with_model,
     with_noise,
 )
-from parity.equality.long.discrete import targets
 from parity.equality.targets import Decoder
-from parity.equality.targets.discrete import Target
+from parity.equality.targets.discrete import Target, long_targets
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
 from parity.models.discrete.tabular import TabularModel, random_table
@@ -231,7 +231,11 @@ def flatter(logits: Tensor, share: float) -> Tensor:
     return ((1 - share) * p + share * can / can.sum(-1, keepdim=True)).log()
 
 
-def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, int], Tensor]) -> Decoder:
+def everywhere(places: Tensor, last: int) -> Tensor:
+    return places >= 0
+
+
+def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, int], Tensor] = everywhere) -> Decoder:
     """Laws are flatter by a share where(places [B, S], last place) holds."""
 
     def logits(model: TokenModel, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -239,10 +243,6 @@ def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, int], 
         return torch.where(where(positions + 1, model.length - 1)[..., None], flatter(right, share), right)
 
     return with_logits(decoder, logits)
-
-
-def everywhere(places: Tensor, last: int) -> Tensor:
-    return places >= 0
 
 
 def beyond_5(places: Tensor, last: int) -> Tensor:
@@ -298,51 +298,41 @@ def late_residual(model: TokenModel, start: Tensor, *, noise: Noise, **options: 
     return with_logits(altered(SJD, verify=faulty).sjd, logits)(model, start, noise=noise, **options)
 
 
-W, G, EVERY = {"window": WINDOW}, {"gamma": 4}, ("chain", "order 2", "hidden", "counter", "far", "hash", "guided")
 FLATTER = "law flatter by a tenth beyond token 5"
-LONG: LongVariants = {
-    "ar": (ar, {}, "none", EVERY),
-    "sjd": (sjd, W, "none", EVERY),
-    "spec": (spec, G, "none", EVERY),
-    "sjd: late reuse": (renumbered(sjd, reused), W, f"noise used again from pass {LATE} on", ("chain",)),
-    "sjd: beyond 5": (flatten_laws(sjd, 0.1, beyond_5), W, FLATTER, ("hidden",)),
-    "spec: beyond 5": (flatten_laws(spec, 0.1, beyond_5), G, FLATTER, ("counter",)),
+CORRECT: Correct = {"ar": (ar, {}), "sjd": (sjd, {"window": WINDOW}), "spec": (spec, {"gamma": 4})}
+LONG: Faulty = {
+    "sjd: late reuse": (renumbered(sjd, reused), f"noise used again from pass {LATE} on", "chain"),
+    "sjd: beyond 5": (flatten_laws(sjd, 0.1, beyond_5), FLATTER, "hidden"),
+    "spec: beyond 5": (flatten_laws(spec, 0.1, beyond_5), FLATTER, "counter"),
     "sjd: last": (
-        flatten_laws(sjd, 0.5, lambda places, last: places >= last), W, "last token's law flatter by half", ("chain",)
+        flatten_laws(sjd, 0.5, lambda places, last: places >= last), "last token's law flatter by half", "chain"
     ),
-    "sjd: border": (altered(SJD, verify=unverified_last).sjd, W, "last draft of the window unverified", ("chain",)),
-    "sjd: tolerance": (partial(sjd, tolerance=0.02), W, "accept +0.02", ("counter",)),
-    "sjd: one in 50": (flatten_laws(sjd, 0.02, everywhere), W, "every 50th token uniform", ("order 2",)),
-    "ar: twins": (with_noise(ar, twins), {}, "rows share their noise", ("hidden",)),
-    "ar: twins of 9 to 64": (
-        with_noise(ar, twins_between), {}, "rows share their noise in batches of 9 to 64", ("chain",)
-    ),
+    "sjd: border": (altered(SJD, verify=unverified_last).sjd, "last draft of the window unverified", "chain"),
+    "sjd: tolerance": (partial(sjd, tolerance=0.02), "accept +0.02", "counter"),
+    "sjd: one in 50": (flatten_laws(sjd, 0.02), "every 50th token uniform", "order 2"),
+    "ar: twins": (with_noise(ar, twins), "rows share their noise", "hidden"),
+    "ar: twins of 9 to 64": (with_noise(ar, twins_between), "rows share their noise in batches of 9 to 64", "chain"),
     "sjd: accept reuse": (
-        renumbered(sjd, reused, only="accept"), W, f"acceptance uniforms again from pass {LATE} on", ("chain",)
+        renumbered(sjd, reused, only="accept"), f"acceptance uniforms again from pass {LATE} on", "chain"
     ),
-    "sjd: late residual": (late_residual, W, f"residual p from token {FAR} on", ("far",)),
+    "sjd: late residual": (late_residual, f"residual p from token {FAR} on", "far"),
     "sjd: row border": (
-        flatten_laws(sjd, 0.3, lambda places, _: places % 16 == 0), W, "first law of every row flatter", ("order 2",)
+        flatten_laws(sjd, 0.3, lambda places, _: places % 16 == 0), "first law of every row flatter", "order 2"
     ),
     "sjd: ahead": (  # of rows that are ahead of the slowest
-        flatten_laws(sjd, 0.1, lambda places, _: places[:, :1] > places[:, :1].min()), W,
-        "laws flatter where rows differ in place", ("chain",),
+        flatten_laws(sjd, 0.1, lambda places, _: places[:, :1] > places[:, :1].min()),
+        "laws flatter where rows differ in place", "chain",
     ),
-    "sjd: alone": (
-        in_small(sjd, flatten_laws(sjd, 0.3, everywhere), 1), W, "laws flatter when alone in the batch", ("chain",)
-    ),
+    "sjd: alone": (in_small(sjd, flatten_laws(sjd, 0.3), 1), "laws flatter when alone in the batch", "chain"),
     "spec: small batch": (
-        in_small(spec, flatten_laws(spec, 0.3, everywhere), 3), G, "laws flatter in batches of three or fewer",
-        ("chain",),
+        in_small(spec, flatten_laws(spec, 0.3), 3), "laws flatter in batches of three or fewer", "chain"
     ),
-    "sjd: rollback": (
-        with_model(sjd, after_rollback), W, "laws flatter after a rollback of 14 or more", ("chain",)
-    ),
-    "sjd: one in 1000": (with_logits(sjd, anything), W, "a token in 1,000 is any", ("hash",)),
-    "sjd: guidance": (resampled(sjd, guidance=1.6), W, "guidance 1.6 for 2", ("guided",)),
-    "sjd: top-k": (resampled(sjd, top_k=6), W, "top-k 6 for 5", ("guided",)),
+    "sjd: rollback": (with_model(sjd, after_rollback), "laws flatter after a rollback of 14 or more", "chain"),
+    "sjd: one in 1000": (with_logits(sjd, anything), "a token in 1,000 is any", "hash"),
+    "sjd: guidance": (resampled(sjd, guidance=1.6), "guidance 1.6 for 2", "guided"),
+    "sjd: top-k": (resampled(sjd, top_k=6), "top-k 6 for 5", "guided"),
 }  # fmt: skip
 
 
 def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long(LONG, targets, n)
+    yield from trials_on_long(CORRECT, LONG, long_targets, n)

@@ -35,7 +35,7 @@ Decoder = Callable[..., Iterator[Any]]
 CHUNK = 8192  # rows decoded at once: their tensors stay in the processor's cache
 
 
-class EnumeratedTarget:
+class Enumerated:
     """A target whose every outcome is listed: draws are their numbers (codes), first token most significant."""
 
     name: str

@@ -1,28 +1,39 @@
-"""Gaussian mixtures over three tokens of one and of two numbers, a draft beside each: every conditional is known.
+"""Models of known law for continuous decoders, a draft model beside each: mixtures of three tokens, and long ones.
 
 The Rosenblatt transform u_j = F(x_j | x_<j) maps a mixture of L tokens of D numbers (parity.models.continuous.tabular)
 to the uniform law on the cube of L D sides. So, besides Kolmogorov-Smirnov on each u_j and an energy test against fresh
 exact samples, the cube is cut into `bins` equal parts a side, which makes a sample a sequence of L D tokens whose exact
 joint is uniform: the statistics of sequences and the TV certificate apply as they stand (the certificate is that of the
 binned law, a lower resolution).
+
+In long sequences each u_j (the PIT of a number) is cut into eight parts, a token of known law that is independent of
+all before it (Rosenblatt 1952), so all tests of tokens apply. log p has its mean and variance by quadrature.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from parity_certify import result_rows as R
 from parity_certify.joint_tests import joint_rows
 from parity_certify.result_rows import Row
+from parity_certify.teacher_forced import slots
 from scipy import spatial, stats
+from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
-from parity.decode.continuous import Drawn, record
+from parity.decode import continuous as decode
+from parity.equality.martingale_tests import score_rows
 from parity.equality.targets import Decoder, named
-from parity.models.continuous.protocol import Pair, Start
-from parity.models.continuous.tabular import Mixture, TabularMixture, exact_sampler, random_mixture
+from parity.equality.targets.long import LONGEST, Drawn, Long
+from parity.experiment.options import longest_place
+from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
+from parity.models.continuous.protocol import LOG_2PI, Pair, Start
+from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
 
 DRAWS = 4999
 FAMILY = "all"
@@ -44,14 +55,14 @@ class Target:
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
-    ) -> Drawn:
+    ) -> decode.Drawn:
         """n decoded images; nothing has probability zero."""
         start = Start(torch.arange(self.length).expand(n, -1))
         pair = Pair(*(TabularMixture(law, n, steps=self.steps) for law in (self.law, self.draft)))
         with named(f"{self.name},"):
-            return record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
+            return decode.record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
 
-    def rows_of(self, drawn: Drawn, layer: str, seed: int, draws: int) -> list[Row]:
+    def rows_of(self, drawn: decode.Drawn, layer: str, seed: int, draws: int) -> list[Row]:
         """The last row also has the number of times that the residual sampler gave up."""
         rng = np.random.default_rng([seed, self.law.means.shape[2]])
         settings: dict[str, Any] = {"layer": layer, "bins": self.bins, "draws": draws, "seed": seed}
@@ -130,3 +141,131 @@ def continuous_rows(
     rows += joint_rows(layer, counts, uniform, bins, L * D, rng=rng, draws=draws, **place)
     R.family(r for r in rows if r["decides"])
     return rows
+
+
+# Long sequences
+
+PARTS = 8  # of a PIT's range
+NODES = 40  # of the quadrature: means of log p right to 1e-4 nats
+CHUNK = 4096  # tokens whose log p is averaged together
+
+
+def log_normal(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return -0.5 * ((x - mean) / scale) ** 2 - scale.log() - 0.5 * LOG_2PI
+
+
+def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
+    """[3, N, D] for N tokens x [N, D]: of each number given those before it, its PIT, log p less its mean, and the
+    variance of log p."""
+    nodes, weights = (torch.from_numpy(v) for v in np.polynomial.hermite_e.hermegauss(NODES))
+    weights, log, result = weights / weights.sum(), law.log_weights, []
+    for mean, scale, own in zip(law.means.unbind(2), law.scales.unbind(2), x[..., None].unbind(1), strict=True):
+        points = mean[..., None] + scale[..., None] * nodes  # [N, K, Q] of each component
+        each = log_normal(points[..., None], mean[:, None, None], scale[:, None, None])
+        density = (log[:, None, None] + each).logsumexp(-1)
+        share = log.exp()[..., None] * weights
+        first, second = (share * density).sum((1, 2)), (share * density**2).sum((1, 2))
+        parts = log + log_normal(own, mean, scale)
+        pit = (log.exp() * torch.special.ndtr((own - mean) / scale)).sum(1)
+        result.append(torch.stack([pit, parts.logsumexp(1) - first, second - first**2]))
+        log = parts.log_softmax(1)
+    return torch.stack(result, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTarget(Long):
+    """A rule, the draft model's, and how many sequences of which length are drawn of it."""
+
+    rule: Rule
+    draft: Rule
+    steps: int = 1  # of the walks that draw it
+    columns: ClassVar[bool] = False
+
+    @cached_property
+    def law(self) -> np.ndarray:
+        """[L D, PARTS, L D, PARTS] of the parts of any two numbers' PITs."""
+        M = self.length * self.rule.dim
+        two = np.full((M, PARTS, M, PARTS), 1 / PARTS**2)
+        two[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
+        return two
+
+    def start(self, seed: int) -> Start:
+        return Start(torch.arange(self.length).expand(self.n, -1))
+
+    def record(self, decoder: Decoder, start: Start, options: dict[str, Any]) -> decode.Drawn:
+        pair = Pair(LongMixture(self.rule, self.length, self.steps), LongMixture(self.draft, self.length, self.steps))
+        return decode.record(pair, start, decoder(pair, start, **options))
+
+    def is_ordered(self, options: dict[str, Any]) -> bool:
+        """A run of drafts ends in a correction: whether it reaches a place is known before that is drawn."""
+        return "gamma" in options and bool(options.get("truncate", True))
+
+    def to_drawn(self, start: Start, tokens: Tensor, step: Tensor, ordered: bool) -> Drawn:
+        x, (n, L, D) = tokens.double(), tokens.shape
+        places = torch.arange(L).expand(n, -1)
+        law, flat = self.rule.after(x, places, places), x.flatten(0, 1)
+        chunks = [
+            number_scores(law.rows(torch.arange(a, min(a + CHUNK, n * L))), flat[a : a + CHUNK])
+            for a in range(0, n * L, CHUNK)
+        ]
+        pit, score, variance = torch.cat(chunks, 1).reshape(3, n, L * D).numpy()
+        part, even = np.clip((pit * PARTS).astype(int), 0, PARTS - 1), np.full((*pit.shape, PARTS), 1 / PARTS)
+        slot = slots(step.numpy().astype(int)).repeat(D, 1)
+        return Drawn(part, even, np.zeros(pit.shape, bool), slot, ordered, pit, (score, variance))
+
+    def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
+        assert drawn.pit is not None
+        two, slot = self.law if whole and not self.far else None, drawn.slot if drawn.ordered else None
+        rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, None, drawn.scores, self.far, **place)
+        return [*rows, ks_row(layer, "PIT", drawn.pit.reshape(-1, 1), **place)]
+
+
+def regimes(far: int) -> tuple[Rule, Rule]:
+    step = 0.8 * torch.eye(3, dtype=torch.float64) + 0.2 / 3
+    means = torch.tensor([[-1.5], [0.0], [1.2]], dtype=torch.float64)
+    scales = torch.tensor([[0.6], [0.9], [0.5]], dtype=torch.float64)
+    begin = torch.full((3,), 1 / 3, dtype=torch.float64)
+    return Regimes(begin, step, means, scales), Regimes(begin, step, means + 0.15, 1.2 * scales)
+
+
+def rotation(angle: float) -> Tensor:
+    c, s = np.cos(angle), np.sin(angle)
+    return torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
+
+
+def turning(far: int) -> tuple[Rule, Rule]:
+    return Turning(0.8, rotation(0.7), 1), Turning(0.65, rotation(0.7), 1)
+
+
+def copies(far: int) -> tuple[Rule, Rule]:
+    one = torch.eye(1, dtype=torch.float64)
+    return Turning(0.8, one, far), Turning(0.65, one, far)
+
+
+LONG_MAKES: dict[str, Callable[[int], tuple[Rule, Rule]]] = {"regimes": regimes, "turning": turning, "copy": copies}
+
+
+def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
+    """About `size` numbers are drawn on each. `which` "walks": a quarter of that, for each takes a walk, of more steps
+    than the head drafts at once.
+
+    regimes  three regimes that stay for a while, tokens of one number
+    turning  tokens of two numbers, each the one before it turned and with noise
+    copy     tokens of one number, each near the one a period before it, which is longer than the window
+    far      regimes on 256 tokens, where the others are shorter: faults that begin late
+    """
+    far = max((longest_place("continuous", {k: v})[1] for k, v in options.items() if k != "ahead"), default=0)
+    length, result = min(LONGEST, max(64, 16 * -(-2 * far // 16))), []
+    steps = min(32, max(6, 4 + options.get("ahead", 0))) if which == "walks" else 1
+
+    def add(name: str, rules: tuple[Rule, Rule], length: int = length, **more: Any) -> None:
+        rule, draft = rules
+        name = f"{name} {length} x {rule.dim}-D" + (f", {steps} steps" if steps > 1 else "")
+        rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))
+        result.append(LongTarget(name=name, rule=rule, draft=draft, length=length, n=rows, steps=steps, **more))
+
+    for name, rules_of in LONG_MAKES.items():
+        add(name, rules_of(min(max(9, far + 1), length // 4)), alone=name == "regimes")
+    if length < LONGEST:
+        add("far", regimes(9), LONGEST, far=True)
+    return result

@@ -45,9 +45,9 @@ def rows(cell: CellFiles) -> list[Row]:
     options = {k: ONE.get(k, v) for k, v in spec["options"].items()}
     rng, conditions = np.random.default_rng([spec["seed"], 11]), []
     for c in range(min(cell.settings["conditions"], len(shard.tokens))):
-        image = [torch.from_numpy(column[c]).to(cell.device) for column in (shard.tokens, shard.order)]
+        tokens, order = (torch.from_numpy(column[c]).to(cell.device) for column in (shard.tokens, shard.order))
         place = int(rng.integers(1, shard.order.shape[1]))
-        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (image[0], image[1], place)))
+        conditions.append((loaded.pair(range(c, c + 1), spec["sampling"], drafted), (tokens, order, place)))
     seeds = (1000 + spec["seed"], 50_000 + spec["seed"])
     result = compare_conditions(conditions, decoder, options, n, seeds, **cell.place, seed=spec["seed"])
     cell.beside["ratios"] = {}
@@ -58,12 +58,7 @@ def rows(cell: CellFiles) -> list[Row]:
 
 
 def ratios(
-    conditions: list[tuple[Pair, Place]],
-    decoder: Any,
-    options: dict[str, Any],
-    n: int,
-    seed: int,
-    single: bool,
+    conditions: list[tuple[Pair, Place]], decoder: Any, options: dict[str, Any], n: int, seed: int, single: bool
 ) -> dict[str, dict[str, float]]:
     """Over the drafts of all conditions: mean, median and number of log p/q by the draft's path alone (`single`, if
     there is a path) and by both paths, of the distance of draft and target, and of acceptance."""
@@ -76,8 +71,9 @@ def ratios(
         drawn["acceptance"] += (done.accepted[:, 0] == 1).float().tolist()
         if single:
             drawn["single_path"] += single_path(pair, image, noise).tolist()
-    known = {name: (np.mean(v), np.median(v), len(v)) for name, v in drawn.items() if v}
-    return {name: {"mean": float(m), "median": float(middle), "n": k} for name, (m, middle, k) in known.items()}
+    return {
+        name: {"mean": float(np.mean(v)), "median": float(np.median(v)), "n": len(v)} for name, v in drawn.items() if v
+    }
 
 
 class OnePlace:
@@ -110,34 +106,30 @@ class OnePlace:
         return OnePlace(self.model, self.tokens, self.order, self.place, len(rows))
 
 
-def placed(pair: Pair, image: Place, rows: int) -> Pair:
+def at_one_place(pair: Pair, image: Place, rows: int) -> Pair:
     """A pair that draws one place of an image in `rows` rows."""
     tokens, order, place = image
-
-    def one(model: ContinuousModel) -> OnePlace:
-        return OnePlace(model, tokens[None], order[None], place, rows)
-
-    return Pair(one(pair.target), None if pair.draft is None else one(pair.draft))
+    return Pair(*(model and OnePlace(model, tokens[None], order[None], place, rows) for model in pair))
 
 
 def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Drawn:
     """Draws of one place of an image under a decoder, one a row of the noise."""
-    one = placed(pair, image, len(noise.keys))
-    start = Start(torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device))
+    one, start = at_one_place(pair, image, len(noise.keys)), Start(torch.zeros_like(noise.keys)[:, None])
     return record(one, start, decoder(one, start, noise=noise, **options))
 
 
 def single_path(pair: Pair, image: Place, noise: Noise) -> Tensor:
     """log p(Y) / q(Y) [n] of the draft's own trajectories (eq. 2), for models with a diffusion head."""
-    tokens, here = image[0], torch.zeros(len(noise.keys), 1, dtype=torch.int64, device=noise.keys.device)
-    both = (model for model in placed(pair, image, len(here)) if model is not None)
+    tokens, here = image[0], torch.zeros_like(noise.keys)[:, None]
+    both = (model for model in at_one_place(pair, image, len(here)) if model is not None)
     target, draft = (model.conditions(tokens, here, here, here) for model in both)
     path = path_noise(noise, "draft", here, pair.target.steps, tokens.shape[-1])
     return diffusion.single_path_log_ratio(target, draft, path)
 
 
-def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:
-    """Energy and KS of draws x [n, D] of the decoder and y of the target."""
+def tests_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: Any) -> list[Row]:
+    """Of draws x [n, D] of the decoder and y of the target: an energy test of the token, numbers divided by the
+    target's deviations, and KS of each number, Holm within."""
     n, spread = len(x), y.std(0) + 1e-9
     statistic, p = energy_p(x / spread, y / spread, rng, 1999)
     values = {"statistic": statistic, "p_value": p, "effect": max(statistic, 0.0) ** 0.5}
@@ -148,13 +140,14 @@ def family_of(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, **place: A
 
 
 def shifts(x: np.ndarray, y: np.ndarray, **place: Any) -> list[Row]:
-    """How far the mean moved, and how the spread did, in the target's deviations."""
+    """How far the mean moved, and how the spread did, in the target's deviations: diagnostics, no tests."""
     spread = y.std(0) + 1e-9
-    moved = float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean()))
-    ratio = float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean()))
-    said = place | {"decides": False, "verdict": "measured"}
-    effects = (("mean shift", moved), ("spread ratio", ratio))
-    return [R.row("teacher-forced", test, len(x), effect=effect, **said) for test, effect in effects]
+    effects = {
+        "mean shift": float(np.sqrt((((x.mean(0) - y.mean(0)) / spread) ** 2).mean())),
+        "spread ratio": float(np.exp(np.log((x.std(0) + 1e-9) / spread).mean())),
+    }
+    place |= {"decides": False, "verdict": "measured"}
+    return [R.row("teacher-forced", test, len(x), effect=effect, **place) for test, effect in effects.items()]
 
 
 def compare_conditions(
@@ -166,22 +159,17 @@ def compare_conditions(
     **place: Any,
 ) -> list[Row]:
     """Tests of n draws a condition against the target alone, one family (Holm over conditions and tests); if it
-    rejects, all of it is repeated on fresh draws (repeat 1).
-
-    energy  two-sample energy test of the token, numbers divided by the target's deviations
-    KS      of each number, Holm within
-    shift   of mean and spread: diagnostics, no tests
-    """
+    rejects, all of it is repeated on fresh draws (repeat 1)."""
     result: list[Row] = []
     for repeat in range(2):
         family: list[Row] = []
         for c, (pair, image) in enumerate(conditions):
             here = {**place, "model": f"{place['model']}, condition {c}, place {image[2]}", "repeat": repeat}
             fresh, how = range((2 * c + repeat) * n, (2 * c + repeat + 1) * n), (image[0].dtype, image[0].device)
-            mine = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, *how))
-            theirs = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, *how))
-            x, y = (i.tokens[:, 0].double().cpu().numpy() for i in (mine, theirs))
-            family += family_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
+            own = draw(pair, decoder, options, image, counted_noise(seeds[0], fresh, *how))
+            plain = draw(Pair(pair.target), mar, {}, image, counted_noise(seeds[1], fresh, *how))
+            x, y = (done.tokens[:, 0].double().cpu().numpy() for done in (own, plain))
+            family += tests_of(x, y, np.random.default_rng([seeds[0], c, repeat]), **here)
             result += shifts(x, y, **here) if repeat == 0 else []
         R.family(family)
         result += family

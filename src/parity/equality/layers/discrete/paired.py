@@ -1,16 +1,52 @@
-"""Quality and likelihood against plain decoding, prompt by prompt. Reads features alone, so it starts without torch."""
+"""Quality and likelihood against plain decoding, prompt by prompt, the two with independent seeds. Reads features
+alone, so it starts without torch.
+
+Ids are "<prompt>/<repeat>". The cell is side x, plain decoding side y; differences are x minus y. Given the prompt, the
+two images are exchangeable under the null, so the null of MMD and FID swaps them within the pair. Free permutation over
+prompts is not offered: prompts differ by far more than decoders, and its size and power are 0.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
+from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
+from scipy import spatial, stats
 
+from parity.base.errors import ParityError
 from parity.equality.layers import CellFiles
-from parity.equality.paired import fid_row, matched, mmd_row, scalar_rows
+from parity.metrics import fid
 
 ROLES = ("control", "method", "again")
 WHEN = "always"
 READS = ("features", "baseline", "reference")
 WRITES = ()
 SETTINGS = ("seeds", "margin_clip", "margin_logp", "swaps")
+BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the Gaussian kernels, times the median distance
+LEAST = 10  # prompts
+
+
+def rows(cell: CellFiles) -> list[Row]:
+    """Differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
+    settings, own, plain = cell.settings, cell.features, cell.baseline.features
+    place = {**cell.place, "seed": settings["seeds"][0]}
+
+    def both(name: str, x: np.ndarray, y: np.ndarray) -> Matched:
+        return matched(name, x, y, own["ids"], plain["ids"])
+
+    logp = both("log p", mean_logp(own["logp"]), mean_logp(plain["logp"]))
+    result = scalar_rows(logp, margin=settings["margin_logp"], **place)
+    if "cosine" in own:
+        cosine = both("CLIP", own["cosine"], plain["cosine"])
+        result += scalar_rows(cosine, margin=settings["margin_clip"], **place)
+    if "features" in own:
+        network = "Inception features" if own["features"].shape[1] == 2048 else "CLIP features"
+        features, swaps = both(network, own["features"], plain["features"]), settings["swaps"]
+        result.append(mmd_row(features, swaps=swaps, **place))
+        if "features" in cell.reference:
+            result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
+    return result
 
 
 def mean_logp(logp: np.ndarray) -> np.ndarray:
@@ -18,20 +54,135 @@ def mean_logp(logp: np.ndarray) -> np.ndarray:
     return np.nanmean(np.where(np.isneginf(logp), np.nan, logp), 1)
 
 
-def rows(cell: CellFiles) -> list[Row]:
-    """Differences in log p and, where the model has a picture network, in CLIP-score, features and FID."""
-    settings, mine, theirs = cell.settings, cell.features, cell.baseline.features
-    ids = mine["ids"], theirs["ids"]
-    place = {**cell.place, "seed": settings["seeds"][0]}
-    logp = matched("log p", mean_logp(mine["logp"]), mean_logp(theirs["logp"]), *ids)
-    result = scalar_rows(logp, margin=settings["margin_logp"], **place)
-    if "cosine" in mine:
-        cosine = matched("CLIP", mine["cosine"], theirs["cosine"], *ids)
-        result += scalar_rows(cosine, margin=settings["margin_clip"], **place)
-    if "features" in mine:
-        of = "Inception features" if mine["features"].shape[1] == 2048 else "CLIP features"
-        features, swaps = matched(of, mine["features"], theirs["features"], *ids), settings["swaps"]
-        result.append(mmd_row(features, swaps=swaps, **place))
-        if "features" in cell.reference:
-            result.append(fid_row(cell.reference["features"], features, swaps=min(swaps, 199), **place))
+class Matched(NamedTuple):
+    """Two sides in one order: finite x and y [n, ...], float64, of the same images, ids [n]."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    ids: list[str]
+
+
+def matched(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
+    """Both sides in the order of their ids; ParityError for ids that differ or repeat, and for what is not finite."""
+    a, b = [str(i) for i in ids_x], [str(i) for i in ids_y]
+    for side, ids, values in (("first", a, x), ("second", b, y)):
+        if len(set(ids)) < len(ids):
+            raise ParityError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
+        if len(values) != len(ids):
+            raise ParityError(f"{name}: {len(values)} values for {len(ids)} images")
+        bad = ~np.isfinite(values).reshape(len(ids), -1).all(1)
+        if bad.any():
+            raise ParityError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
+    if set(a) != set(b):
+        sides = (("first", {*a} - {*b}), ("second", {*b} - {*a}))
+        only = [f"only on the {side} side: {', '.join(sorted(ids))}" for side, ids in sides if ids]
+        raise ParityError(f"prompt sets differ; {'; '.join(only)}")
+    order_x, order_y = np.argsort(a), np.argsort(b)
+    return Matched(name, np.asarray(x, float)[order_x], np.asarray(y, float)[order_y], [a[i] for i in order_x])
+
+
+def tost_p(x: np.ndarray, y: np.ndarray, margin: float) -> float:
+    """p-value of the null |mean difference| >= margin (two one-sided paired t-tests)."""
+    above = stats.ttest_1samp(x - y, -margin, alternative="greater").pvalue
+    return float(max(above, stats.ttest_1samp(x - y, margin, alternative="less").pvalue))
+
+
+def mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    return (x - y).mean(axis)
+
+
+def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int = 1999, **place: Any) -> list[Row]:
+    """Paired t, bootstrap interval and TOST of the per-prompt mean difference (repeats of a prompt are averaged: they
+    are not independent). `margin` is in the score's units and fixed beforehand. Effect and its interval are the mean
+    difference; the t row decides.
+
+    TOST's null is |difference| >= margin: its verdict is "equivalent within ..." or "not shown equivalent ...", never a
+    rejection.
+    """
+    _, prompt = np.unique([i.rsplit("/", 1)[0] for i in both.ids], return_inverse=True)
+    size = np.bincount(prompt)
+    x, y = np.bincount(prompt, both.x) / size, np.bincount(prompt, both.y) / size
+    n, d, common = len(size), x - y, {**place, "seed": seed}
+    tests = [f"{both.name}: {test}" for test in ("paired t", "bootstrap", "TOST")]
+    if n < LEAST:
+        return [R.not_run("paired", test, n, f"n >= {LEAST} prompts", **common) for test in tests]
+    if np.ptp(d) == 0:  # the two sides agree (or differ by a constant): no variance to test against
+        common |= {"effect": float(d[0])}
+        return [R.not_run("paired", test, n, "prompts whose differences differ", **common) for test in tests]
+    error = float(d.std(ddof=1) / n**0.5)
+    values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.detectable_z(error)}
+    t = stats.ttest_rel(x, y)
+    settings = {"paired": True, "vectorized": True, "method": "BCa", "batch": 200, "n_resamples": resamples}
+    boot = stats.bootstrap((x, y), mean_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
+    p = tost_p(x, y, margin)
+    reach = 2.93 * float(d.std(ddof=1)) / n**0.5  # margin that TOST reaches with power .8 at no difference: z.95 + z.90
+    boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
+    tost_verdict = f"{'equivalent' if p <= R.ALPHA else 'not shown equivalent'} within {margin:g}"
+    diagnostic = values | {"decides": False}
+    tost = diagnostic | {"minimum_detectable_effect": reach, "verdict": tost_verdict}
+    result = [
+        R.row("paired", tests[0], n, statistic=t.statistic, p_value=t.pvalue, **values),
+        R.row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
+        R.row("paired", tests[2], n, p_value=p, **tost),
+    ]
+    for row, (low, high) in zip(result, (t.confidence_interval(1 - R.ALPHA), boot, (-margin, margin)), strict=True):
+        row |= {"low": float(low), "high": float(high)}
     return result
+
+
+def swap_signs(n: int, swaps: int, rng: np.random.Generator) -> np.ndarray:
+    """[1 + swaps, n] of +1 and -1: the first row swaps no pair."""
+    signs = rng.choice([-1.0, 1.0], (1 + swaps, n))
+    signs[0] = 1
+    return signs
+
+
+def mmd_statistics(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Biased MMD^2 [kernels, 1 + swaps] of features x, y [n, d] under the pair swaps `signs`.
+
+    With s = [e, -e] every swap is a quadratic form s K s / n^2 in one Gram matrix of both sides.
+    """
+    distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y]), "sqeuclidean"))
+    median = np.median(distance[np.triu_indices(len(distance), 1)])
+    s = np.concatenate([signs, -signs], 1)
+    kernels = (np.exp(-distance / (2 * h * h * max(median, 1e-300))) for h in BANDWIDTHS)
+    return np.stack([((s @ kernel) * s).sum(1) / len(x) ** 2 for kernel in kernels])
+
+
+def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> Row:
+    """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
+    kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample and for every swap
+    alike. Effect: the plain MMD at the median; the smallest detectable one is the null's .95 quantile."""
+    n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
+    if n < LEAST:
+        return R.not_run("paired", test, n, f"n >= {LEAST} images", **common)
+    squares = mmd_statistics(both.x, both.y, swap_signs(n, swaps, np.random.default_rng(seed)))
+    sd = squares.std(1, keepdims=True)
+    scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
+    middle = squares[BANDWIDTHS.index(1.0)]
+    smallest = float(max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5)
+    effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
+    values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
+    return R.row("paired", test, n, p_value=R.monte_carlo_p(scaled[0], scaled[1:]), **values)
+
+
+def fid_row(real: np.ndarray, both: Matched, *, seed: int = 0, swaps: int = 99, **place: Any) -> Row:
+    """FID(x) - FID(y) against the same real features [m, d], with within-prompt swaps, two-sided. One swap costs two
+    Frechet distances.
+
+    Minimum detectable effect: (z.975 + z.80) standard deviations of the swap distribution.
+    """
+    x, y, test, common = both.x, both.y, "FID difference", {**place, "seed": seed}
+    n, d = x.shape
+    if n <= d:  # a singular covariance: the distance is mostly bias
+        return R.not_run("paired", test, n, f"n >= {d + 1} images", **common)
+    half, differences = fid.reference_half(real), []
+    for sign in swap_signs(n, swaps, np.random.default_rng(seed)):
+        stay = (sign > 0)[:, None]
+        differences.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
+    difference, null = differences[0], np.array(differences[1:])
+    sd = float(np.sqrt((null**2).mean()))  # its mean is 0 by symmetry
+    values = {"statistic": difference / sd if sd > 0 else 0.0, "effect": difference}
+    values |= {"minimum_detectable_effect": R.detectable_z(sd)}
+    return R.row("paired", test, n, p_value=R.monte_carlo_p(abs(difference), abs(null)), **common | values)

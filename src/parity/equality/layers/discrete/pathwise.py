@@ -17,13 +17,12 @@ BATCH = 16  # rows decoded at once
 
 def rows(cell: CellFiles) -> list[Row]:
     """A few images decoded again by both, in float64 and in the cell's dtype."""
-    spec = cell.spec
-    inputs = {k: v[: cell.settings["pathwise"]] for k, v in cell.inputs.items()}
-    plain, result = {"method": plain_method("discrete"), "options": plain_options("discrete")}, []
-    for dtype in dict.fromkeys(["float64", spec["dtype"]]):
-        both = ({**spec, "dtype": dtype}, {**spec, "dtype": dtype, **plain})
-        loaded = loop.load("discrete", cell.manifest, both[0], cell.device)
-        mine, theirs = (loop.decode("discrete", loaded, s, inputs, BATCH).tokens for s in both)
-        place = {**cell.place, "seed": spec["seed"]}
-        result.append(token_row(mine, theirs, exact=dtype == "float64", test=f"same tokens, {dtype}", **place))
+    inputs, result = {k: v[: cell.settings["pathwise"]] for k, v in cell.inputs.items()}, []
+    for dtype in dict.fromkeys(["float64", cell.spec["dtype"]]):
+        spec = cell.spec | {"dtype": dtype}
+        plain = spec | {"method": plain_method("discrete"), "options": plain_options("discrete")}
+        loaded = loop.load("discrete", cell.manifest, spec, cell.device)
+        a, b = (loop.decode("discrete", loaded, one, inputs, BATCH).tokens for one in (spec, plain))
+        place = {**cell.place, "seed": spec["seed"], "test": f"same tokens, {dtype}"}
+        result.append(token_row(a, b, exact=dtype == "float64", **place))
     return result

@@ -1,24 +1,21 @@
-"""The long layer: a decoder at its own options, on models whose conditionals are known though their joint cannot be
-listed.
-
-A module of this folder has, for its kind,
-
-    targets(options, size, which="")  its targets, long enough for the options; `size` tokens are drawn on each. `which`
-                                      is the decoder's TARGETS (see `parity.experiment.options`)
-
-Targets are used like those of the exact layer (`parity.equality.targets`), but set how many sequences are drawn. The
-harness is the exact layer's (`parity.equality.exact`); all tests are one family.
+"""Long targets: models whose conditionals are known though their joint cannot be listed, for decoders at their own
+options. They set how many sequences are drawn; all their tests are one family.
 
 Small batches. A row's noise is its own (`parity.base.noise`), so a correct decoder gives it the same tokens in any
 batch, and the tests of the large batch cover small ones. If a token differs in a batch of 1, 3 or 32, more rows are
 decoded in batches of that size, and only the test of their law decides. The sizes are constants, because a test here is
 shared by all experiments that use the decoder with these options. The run's own batches are tested on its own model
 (`parity.equality.alike`).
+
+Reuse of noise. A number that a decoder reads belongs to one row and one place in it. It may be read again in a later
+pass at the same place (coupled decoders do); in another row, or at another place, it makes draws dependent. Shared
+numbers are found with certainty, whatever the size of the sample; statistical tests are left to find those of a decoder
+that makes numbers of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +25,7 @@ from parity_certify.seeding import row_key
 from torch import Tensor
 
 from parity.base.errors import ParityError
-from parity.base.noise import counted_noise
-from parity.equality.long.reuse import Recorder, reuse_row
+from parity.base.noise import Noise, counted_noise
 from parity.equality.martingale_tests import by_agreement
 from parity.equality.targets import Decoder, named
 
@@ -37,6 +33,93 @@ LONGEST = 256
 OWN = 32  # rows of a batch, as in the default run
 SIZES = ((1, 2), (3, 1), (OWN, 1))  # rows of a batch, and how many batches
 MORE = 96  # rows, where one differs
+
+
+class Recorder:
+    """The numbers drawn by one batch of rows, and the tokens that each pass made final.
+
+    columns  whether numbers are read by place, in the order of a pass's places
+    padded   whether numbers are read behind a row's end too
+    """
+
+    def __init__(self, rows: int, columns: bool, padded: bool):
+        self.columns, self.padded = columns, padded
+        self.first = torch.zeros(rows, dtype=torch.int64)  # tokens that are final
+        self.ended = torch.zeros(rows, dtype=torch.int64)  # the last pass that made one final
+        self.widths: list[int] = []  # places that each pass looked at
+        self.values: list[np.ndarray] = []
+        self.labels: list[np.ndarray] = []  # [3, n]: row, first place, pass
+
+    def add(self, rows: Tensor, values: Tensor) -> None:
+        """values [B, ...] of rows [B]; with `columns`, the second axis counts places from the row's first open one."""
+        if not values.numel():  # a pass in which no row drafts
+            return
+        values = values.reshape(len(rows), values.shape[1] if values.ndim > 1 else 1, -1)
+        columns = values.transpose(1, 2).flatten(1)
+        column = torch.arange(columns.shape[1]) % values.shape[1] * self.columns
+        place = self.first[rows][:, None] + column
+        row, turn = rows[:, None].expand_as(columns), torch.full_like(place, len(self.widths))
+        self.values.append(columns.flatten().numpy())
+        self.labels.append(torch.stack([x.flatten() for x in (row, place, turn)]).numpy())
+
+    def follow(self, decoder: Decoder) -> Decoder:
+        """The decoder, its numbers recorded and its passes counted."""
+
+        def followed(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
+            for step in decoder(model, start, noise=RecordedNoise(noise, self), **options):
+                new = step.final.sum(1) if hasattr(step, "final") else step.kept
+                self.ended[new > 0] = len(self.widths)
+                self.first += new
+                self.widths.append(step.tokens.shape[1])
+                yield step
+
+        return followed
+
+    def compare(self) -> tuple[int, int, str]:
+        """Numbers compared, those read in another row or at another place before, and where the first of these was."""
+        if not self.values:
+            return 0, 0, ""
+        values, labels = np.concatenate(self.values), np.concatenate(self.labels, 1)
+        row, place, turn = labels
+        active = turn <= self.ended.numpy()[row]
+        if self.padded:
+            active &= place < self.first.numpy()[row]
+        values, labels = values[active], labels[:, active]
+        order = np.lexsort((labels[2], values))
+        values, labels = values[order], labels[:, order]
+        (row, place, turn), width = labels, 1 if self.columns else np.array(self.widths)[labels[2]]
+        apart = np.maximum(place[1:], place[:-1]) >= np.minimum((place + width)[1:], (place + width)[:-1])
+        moved = (values[1:] == values[:-1]) & ((row[1:] != row[:-1]) | apart)
+        if not moved.any():
+            return len(values), 0, ""
+        i = int(np.flatnonzero(moved)[0])
+        where = " and ".join(f"row {row[j]}, pass {turn[j] + 1}" for j in (i, i + 1))
+        return len(values), int(moved.sum()), where
+
+
+class RecordedNoise(Noise):
+    def __init__(self, noise: Noise, recorder: Recorder, rows: Tensor | None = None):
+        super().__init__(noise.keys, noise.dtype)
+        self.recorder, self.rows = recorder, torch.arange(len(noise.keys)) if rows is None else rows
+
+    def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
+        values = super()._uniform(use, index, n)
+        self.recorder.add(self.rows, values[..., 0].clone())
+        return values
+
+    def take(self, rows: Tensor) -> "RecordedNoise":
+        return RecordedNoise(super().take(rows), self.recorder, self.rows[rows])
+
+
+def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
+    """The row of the test, certain rather than statistical: one number used again rejects."""
+    n, again, where = recorder.compare()
+    if n == 0:
+        return R.not_run(layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place)
+    note = f"{again} of {n} numbers used again, first in {where}" if again else f"{n} numbers, none used again"
+    least = 1 - (1 - R.POWER) ** (1 / n)
+    values = {"effect": again / n, "minimum_detectable_effect": least, "note": note, **place}
+    return R.row(layer, "noise", n, p_value=R.SMALLEST if again else 1.0, **values)
 
 
 class Difference(NamedTuple):
@@ -63,7 +146,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongTarget:
+class Long:
     """How every kind of long target is drawn from and tested. Those of a kind have its methods."""
 
     name: str
@@ -71,6 +154,8 @@ class LongTarget:
     n: int  # sequences that are drawn
     alone: bool = False  # whether small batches are looked at
     far: bool = False  # as long as the longest, and not every two places are looked at
+    columns: ClassVar[bool] = True  # see `Recorder`
+    padded: ClassVar[bool] = False
 
     def start(self, seed: int) -> Any:
         """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""
@@ -79,10 +164,6 @@ class LongTarget:
     def record(self, decoder: Decoder, start: Any, options: dict[str, Any]) -> Any:
         """Decoded rows: an object with their tokens and step."""
         raise NotImplementedError
-
-    def recorder(self) -> Recorder:
-        """For the numbers of a batch of OWN rows."""
-        return Recorder(OWN)
 
     def is_ordered(self, options: dict[str, Any]) -> bool:
         """Whether a lossless decoder's slots are known before their tokens are drawn."""
@@ -118,7 +199,7 @@ class LongTarget:
             raise ParityError(f"model {self.name}, row {row}, position {i}: {what}")
         if not self.alone:
             return drawn
-        recorder = self.recorder()
+        recorder = Recorder(OWN, self.columns, self.padded)
         decoded(np.arange(OWN), recorder.follow(decoder))
         difference, again = compare_batches(lambda rows: decoded(rows).tokens.numpy(), done.tokens.numpy())
         small = None
