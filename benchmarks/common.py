@@ -11,7 +11,7 @@ import yaml
 from parity.decode import loop
 from parity.decode.shard_io import Shard
 from parity.experiment.options import options, plain_method
-from parity.inputs.captions import encode
+from parity.inputs.prompts import encode
 from parity.models import fetch
 
 Rows = dict[str, np.ndarray]

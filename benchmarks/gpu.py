@@ -30,7 +30,7 @@ from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.output_buffer import now
 from parity.decoders.steps import Step
-from parity.experiment.options import methods, needs, options, small
+from parity.experiment.options import declaration, methods, needs, options, small
 from parity.models import fetch
 from parity.models.compiling import compiled
 from parity.models.continuous import harmon, mar, xar
@@ -163,7 +163,7 @@ def same_tokens(device: str) -> list[Row]:
     two captions, small options, once."""
     import numpy as np
 
-    from parity.inputs.captions import encode
+    from parity.inputs.prompts import encode
 
     cpu, texts = device == "cpu", CAPTIONS[: 2 if device == "cpu" else 3]
     manifest = fetch.manifest("discrete", "scenes", {"grid": 8 if cpu else 16}, Path("results"))
@@ -177,7 +177,7 @@ def same_tokens(device: str) -> list[Row]:
         spec["dtype"] = "float64"
         runs = []
         for where in ["cpu"] if cpu else ["cpu", device]:
-            at_once = len(texts) - (where == device and loop.refills("discrete", method))
+            at_once = len(texts) - (where == device and declaration("discrete", method).REFILLS)
             noise = batch_noise(0, texts[:at_once], where, torch.float64)
             loaded = loop.load("discrete", manifest, spec, where)
             runs.append(record(*loop.start_decoding("discrete", loaded, spec)(rows, noise)))

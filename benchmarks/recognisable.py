@@ -21,7 +21,7 @@ def main() -> None:
     loaded, net = loop.load("discrete", manifest, spec), clip.load(Path(manifest["files"]["clip"]))
     made = loaded.pictures(loop.decode("discrete", loaded, spec, rows, 100).tokens)
     real = np.stack([ground_truth(caption, i) for i, caption in enumerate(captions)])
-    ours, truth = (cell_features(rows["ids"], captions, pixels, net)["cosine"] for pixels in (made, real))
+    ours, truth = (cell_features(captions, pixels, net)["cosine"] for pixels in (made, real))
     error = ours.std(ddof=1) / len(captions) ** 0.5
     what = f"{len(captions)} held-out captions, guidance {a.guidance}"
     print(f"{what}: {ours.mean():.3f} +- {error:.3f} of {truth.mean():.3f}, {ours.mean() / truth.mean():.0%}")

@@ -38,7 +38,7 @@ def main() -> None:
         pixels = reduced(real, side)
         made = rebuilt(loaded, pixels)
         for name, shown in {"as drawn": pixels, "as drawn, bilinear": bilinear(pixels), "tokenizer": made}.items():
-            score = cell_features(names, names, shown, net)["cosine"].mean()
+            score = cell_features(names, shown, net)["cosine"].mean()
             print(f"{side}x{side} {name:18s} cosine {score:.3f}", flush=True)
         error = np.abs(made / 255 - pixels / 255).mean()
         print(f"{side}x{side} tokenizer: mean absolute error {error:.3f}", flush=True)

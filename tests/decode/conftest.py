@@ -13,7 +13,7 @@ from parity.base.files import write_arrays, write_json
 from parity.decode.__main__ import main
 from parity.decode.shard_io import Shard, read_shard
 from parity.experiment.options import options
-from parity.inputs import captions, tasks
+from parity.inputs import prompts, tasks
 from parity.models import fetch
 
 TASK = {"rows": 3, "data": "", "length": 24, "masked": 0.8, "prompt": "scattered"}
@@ -71,7 +71,7 @@ def cells() -> dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, np.ndar
         if kind == "discrete":
             texts = ["a small red circle", "two large squares", "a blue ring"]
             rows = {"ids": np.array(["00000/000", "00001/000", "7/1"]), "captions": np.array(texts)}
-            rows |= captions.encode(manifest, texts)
+            rows |= prompts.encode(manifest, texts)
         if kind == "anysubset":
             task = tasks.build("infilling", TASK, tasks.words_of(manifest))
             rows = {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}

@@ -9,7 +9,6 @@ import torch
 from parity.base.noise import Noise, counted_noise
 from parity.decode import loop
 from parity.decode.discrete import record
-from parity.decode.queue import Queue
 from parity.decode.shard_io import TIMES
 from parity.decoders.window import Window
 from parity.experiment import options
@@ -23,7 +22,7 @@ from parity.stand_ins.discrete import anole, anole_drafter
 from tests.tables import decoder, table, variants
 
 N, AT_ONCE, L = 40, 6, 7
-REFILLING = [m for m in options.methods("discrete") if loop.refills("discrete", m)]
+REFILLING = [m for m in options.methods("discrete") if options.declaration("discrete", m).REFILLS]
 GRAMMAR = torch.tensor([-1, -1, 3, -1, -1, 3, 3])
 LAWS = {
     "guided": (table(4, L, pair=True), None, TokenSampling(guidance=1.8)),
@@ -44,7 +43,7 @@ def together(law: str, method: str, given: dict[str, Any]) -> Any:
 def refilled(law: str, method: str, given: dict[str, Any]) -> Any:
     model, start = of_tables(law, AT_ONCE), torch.zeros(AT_ONCE, dtype=torch.int64)
     noise, keys = counted_noise(2, range(AT_ONCE)), counted_noise(2, range(N)).keys
-    model.queue = Queue(model, noise, keys, lambda rows: of_tables(law, rows.stop - rows.start))
+    model.queue = loop.Queue(model, noise, keys, lambda rows: of_tables(law, rows.stop - rows.start))
     return record(model, start, decoder("discrete", method)(model, start, noise=noise, **given))
 
 

@@ -5,14 +5,14 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_json
+from parity.experiment.schema import PromptSpec
 from parity.inputs.__main__ import main
-from parity.inputs.captions import encode
-from parity.inputs.prompt_shards import images, shard
+from parity.inputs.prompts import encode, write_prompts
 from parity.models import fetch
 
 
@@ -25,12 +25,13 @@ def command(monkeypatch):
     return run
 
 
-@given(n=st.integers(1, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
-def test_shards_are_contiguous_and_even_and_ids_do_not_depend_on_them(n, repeats, shards):
-    entries = images([f"caption {i}" for i in range(n)], repeats)
-    pieces = shard(entries, shards)
-    assert [e for piece in pieces for e in piece] == entries and len({e["id"] for e in entries}) == n * repeats
-    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(n=st.integers(9, 30), repeats=st.integers(1, 4), shards=st.integers(1, 9))
+def test_shards_are_contiguous_and_even(tmp_path, n, repeats, shards):
+    write_prompts(PromptSpec(file=f"classes:{n}", limit=n, repeats=repeats, shards=shards), tmp_path)
+    parts = [[entry["id"] for entry in read_json(tmp_path / f"{k}.json")] for k in range(shards)]
+    assert [name for part in parts for name in part] == [f"{i:05d}/{r:03d}" for i in range(n) for r in range(repeats)]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_prompts_to_encoded_shards(tmp_path, command):

@@ -44,26 +44,20 @@ def test_features_are_those_of_clean_fids_file_path(clip, pictures, tmp_path: Pa
 def test_smaller_pictures_are_enlarged_by_repeating_pixels(clip, pictures):
     """Not one that is larger, or whose side does not divide the network's."""
     small = scenes.reduced(pictures[1][:3], 32)
-    large = networks.enlarged(small, 64)
+    large = networks.enlarge(small, 64)
     assert large.shape == (3, 64, 64, 3) and np.array_equal(scenes.reduced(large, 32), small)
     assert np.array_equal(networks.picture_features(small, clip), networks.picture_features(large, clip))
     assert not np.array_equal(networks.picture_features(small, clip), networks.picture_features(pictures[1][:3], clip))
-    for shape, kind, message in (
-        ((1, 48, 48, 3), np.uint8, "allowed: 64x64"),
-        ((1, 128, 128, 3), np.uint8, "allowed: 64x64"),
-        ((2, 8, 8, 3), float, r"float64 \(2, 8, 8, 3\); allowed: uint8"),
-        ((0, 8, 8, 3), np.uint8, "no pictures"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            networks.picture_features(np.zeros(shape, dtype=kind), clip)
+    for side in (48, 128):
+        with pytest.raises(ValueError, match="allowed: 64x64"):
+            networks.picture_features(np.zeros((1, side, side, 3), np.uint8), clip)
 
 
 def test_cosine_belongs_to_the_pictures_own_caption(clip, pictures):
     captions, pixels = pictures
-    ids = np.array([f"{i}/0" for i in range(len(captions))])
-    found = networks.cell_features(ids, np.array(captions), pixels, clip)
+    found = networks.cell_features(np.array(captions), pixels, clip)
     f, text = found["features"], networks.caption_features(captions, clip)
     expected = (f * text).sum(1) / np.linalg.norm(f, axis=1) / np.linalg.norm(text, axis=1)
     assert np.allclose(found["cosine"], expected, atol=1e-5)
-    others = networks.cell_features(ids, np.array(captions[::-1]), pixels, clip)
+    others = networks.cell_features(np.array(captions[::-1]), pixels, clip)
     assert others["cosine"].mean() < found["cosine"].mean() - 0.1

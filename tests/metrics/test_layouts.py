@@ -61,9 +61,9 @@ def test_geneval(tmp_path, command):
         ]
     assert found == {1: [[0], [1], [2]], 0: [[10], [11], [12]]}
     with pytest.raises(ParityError, match="is not empty"):
-        export.exported("geneval", METADATA, [], tmp_path / "out")
+        export.export("geneval", METADATA, [], tmp_path / "out")
     with pytest.raises(ParityError, match="'a photo of a hat' of the cell is not in the prompt file"):
-        export.exported("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
+        export.export("geneval", METADATA, [("0/0", "a photo of a hat", np.zeros((2, 2, 3)))], tmp_path / "new")
 
 
 def test_dpg(tmp_path, command):
@@ -92,7 +92,7 @@ def test_t2i_compbench(tmp_path, command):
     assert [grey(out / "samples" / f) for f in files] == [[0], [1], [10], [11]]
     for prompt in ("a/b", "a_b", "a" * 300):
         with pytest.raises(ParityError, match="allowed: 240 bytes"):
-            export.t2i_compbench(out, 0, {"prompt": prompt}, [], 0)
+            export.name_t2i_compbench(0, {"prompt": prompt}, [], 0)
 
 
 DPG = (
@@ -126,7 +126,7 @@ def test_results_are_read_back(tmp_path, command):
     assert held["geneval"] == 1 and "geneval_single_object" not in held and held["dpg"] == 0.7125
 
 
-@pytest.mark.parametrize("layout", export.READ)
+@pytest.mark.parametrize("layout", export.LAYOUTS)
 @pytest.mark.parametrize("text", ["", "[]", '[{"answer": "nan"}]', "DPG-Bench score: 900\n"])
 def test_results_of_something_else_are_one_line(tmp_path, layout, text):
     (tmp_path / "r").write_text(text)

@@ -17,7 +17,8 @@ from parity.base.files import canonical, read_arrays, read_json, write_arrays, w
 from parity.decode.shard_io import write_shard
 from parity.experiment import code_digest, study
 from parity.inputs import tasks
-from parity.metrics import measure, reference, speed
+from parity.measure.__main__ import measure
+from parity.metrics import pictures, speed
 from parity.metrics.samples import continuous, discrete
 from parity.models import fetch
 from parity.models.anysubset.load import load
@@ -55,11 +56,11 @@ def of_pictures(kind: str, folder: Path, manifest: dict) -> dict[str, list[Path]
     """The cell's pictures, fresh ones of its captions or classes, and those that quality is measured against."""
     prompts, leaf = folder / "prompts.json", {"discrete": discrete, "continuous": continuous}[kind]
     write_json(prompts, [{"caption": f"a large {c} circle on a white background"} for c in ("red", "blue", "green")])
-    pixels = leaf.drawn([prompts], N, manifest)
+    pixels = leaf.draw([prompts], N, manifest)
     write_arrays(folder / "pictures.npz", ids=rows(4)["ids"], pixels=pixels)
     write_json(folder / "manifest.json", manifest)
     given = {"prompts": [prompts], "checkpoint": folder / "manifest.json", "out": folder / "reference.npz"}
-    reference.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
+    pictures.draw(argparse.Namespace(kind=kind, folder="", count=N + 8, device="cpu", **given))
     return {"pictures": [folder / "pictures.npz"], "reference": folder / "reference.npz"}
 
 
@@ -99,16 +100,13 @@ def anysubset_cell(folder: Path, manifest: dict) -> dict:
 CELLS = {"discrete": discrete_cell, "anysubset": anysubset_cell, "continuous": continuous_cell}
 
 
-def arguments(folder: Path, kind: str, columns: dict, **files) -> argparse.Namespace:
-    """Of a measure job, its cell written to a folder."""
+def arguments(folder: Path, kind: str, columns: dict, **files) -> dict:
+    """Of `measure`, its cell written to a folder."""
     cell = folder / "some-0123abcd"
     spec = {"model": MODELS[kind][0], "method": "some", "seed": 3, "task_kind": "infilling", "task": "89abcdef"}
     write_json(cell / "spec.json", spec)
     write_shard(cell / "0.npz", columns, {"device": "cpu", "dtype": "float32"})
-    out = {"out": folder / "metrics.json", "features": folder / "features.npz", "records": folder / "records.parquet"}
-    given = {"pictures": [], "inputs": [], "laws": None, "reference": None, "run_code": False, "device": "cpu", **files}
-    checkpoint = folder / "manifest.json"
-    return argparse.Namespace(kind=kind, cell=cell, shards=[cell / "0.npz"], checkpoint=checkpoint, **given, **out)
+    return {"kind": kind, "cell": cell, "shards": [cell / "0.npz"], "checkpoint": folder / "manifest.json", **files}
 
 
 @pytest.fixture(scope="module", params=CELLS)
@@ -118,8 +116,8 @@ def measured(request, tmp_path_factory):
     manifest = fetch.manifest(kind, *MODELS[kind], folder)
     write_json(folder / "manifest.json", manifest)
     a = arguments(folder, kind, **CELLS[kind](folder, manifest))
-    measure.run(a)
-    return kind, folder, a
+    measure(**a)
+    return kind, a["cell"], a
 
 
 def test_every_figure_that_is_declared_is_given(measured):
@@ -147,23 +145,22 @@ def test_records_have_a_row_for_each_of_the_cells(measured):
 def test_on_another_device_the_figures_are_the_same(measured, tmp_path):
     """Of two devices no op; what the host asks for grows with batches, not with rows."""
     _, folder, a = measured
-    given = {**vars(a), "device": str(DEVICE), "out": tmp_path / "metrics.json"}
+    other = tmp_path / folder.name
+    write_json(other / "spec.json", read_json(folder / "spec.json"))
     with loading() as device:
-        measure.run(argparse.Namespace(**given))
-    assert (tmp_path / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
+        measure(**a | {"cell": other, "device": str(DEVICE)})
+    assert (other / "metrics.json").read_bytes() == (folder / "metrics.json").read_bytes()
     assert 0 < len(device.reads) < N
 
 
 def test_files_of_other_rows_are_refused(measured, tmp_path):
     kind, _, a = measured
     flag = "pictures" if kind == "continuous" else "laws"
-    given = getattr(a, flag)
-    held = read_arrays(given[0] if isinstance(given, list) else given)
-    other = tmp_path / "other.npz"
-    write_arrays(other, **{name: column[::-1] for name, column in held.items()})
-    changed = argparse.Namespace(**{**vars(a), flag: [other] if isinstance(given, list) else other})
+    given, other = a[flag], tmp_path / "other.npz"
+    columns = read_arrays(given[0] if isinstance(given, list) else given)
+    write_arrays(other, **{name: column[::-1] for name, column in columns.items()})
     with pytest.raises(ValueError, match=r"other\.npz: its ids are not those of .*0\.npz"):
-        measure.run(changed)
+        measure(**a | {flag: [other] if isinstance(given, list) else other})
 
 
 TOY = '''"""The longest kept run."""
@@ -182,10 +179,10 @@ def measure(sample):
 
 
 TOY_RUN = """
-import argparse, pathlib
-from parity.metrics import measure
-files = {{name: pathlib.Path(path) for name, path in {}.items()}}
-measure.run(argparse.Namespace(kind="discrete", device="cpu", shards=[files["cell"] / "0.npz"], **files))
+import sys, pathlib
+from parity.measure.__main__ import measure
+cell, checkpoint = map(pathlib.Path, sys.argv[1:])
+measure("discrete", cell, shards=[cell / "0.npz"], checkpoint=checkpoint)
 """
 
 
@@ -199,16 +196,14 @@ def test_a_metric_is_one_file(tmp_path):
     columns = rows(16) | {"captions": np.array(["a"] * N), "nfe": np.full(N, 15), "nodes": np.full(N, 32)}
     a = arguments(tmp_path, "discrete", columns | {"kept": np.tile([1, 3, 2], (N, 1))})
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
-    names = ("cell", "checkpoint", "out", "features", "records")
-    program = TOY_RUN.format({name: str(getattr(a, name)) for name in names})
-    path = f"{tmp_path / 'src'}:{code_digest.STATISTICS}"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, check=True)
-    found = read_json(a.out)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"}
+    subprocess.run([sys.executable, "-c", TOY_RUN, a["cell"], a["checkpoint"]], env=environment, check=True)
+    found = read_json(a["cell"] / "metrics.json")
     assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
-    assert pd.read_parquet(a.records)["longest"].tolist() == [3] * N
+    assert pd.read_parquet(a["cell"] / "records.parquet")["longest"].tolist() == [3] * N
 
 
 def test_a_metric_without_a_value_for_each_row_is_one_line(measured, monkeypatch):
     monkeypatch.setattr(speed, "rows", lambda sample: {"x": [1, 2]})
     with pytest.raises(ValueError, match=r"speed.py: 2 values of x; needed: 12, one a row"):
-        measure.run(measured[2])
+        measure(**measured[2])

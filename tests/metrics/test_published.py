@@ -17,9 +17,10 @@ from parity.base.errors import ParityError
 from parity.base.files import digest, read_arrays, read_json, write_arrays, write_json
 from parity.base.weights import sha256
 from parity.decode.shard_io import write_shard
-from parity.metrics import fid, judges, manifold, measure, pictures, protocols, reference
+from parity.measure.__main__ import measure
+from parity.metrics import fid, judges, manifold, pictures, protocols
 from parity.metrics.estimates import columns_of
-from parity.metrics.networks import contrastive, inception, vgg16
+from parity.metrics.networks import published
 from parity.models import fetch
 from parity.stand_ins import metrics as stand_ins
 
@@ -62,7 +63,7 @@ def open_clips_own(folder, pixels, captions):
 
 def test_clip_score_is_open_clips_the_prefix_and_the_squeeze_the_protocols(stand_in, pixels, tmp_path):
     networks = judges.declared([manifest(tmp_path, "clip", stand_in / "clip")])
-    found = judges.looked_at(lambda: pixels, CAPTIONS, networks, "clean")
+    found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")
     assert np.abs(found["cosine"] - open_clips_own(stand_in / "clip", pixels, CAPTIONS)).max() < 1e-6
     assert found["cut"] == 1 and set(found) == {"cosine", "cut"}
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -72,7 +73,7 @@ def test_clip_score_is_open_clips_the_prefix_and_the_squeeze_the_protocols(stand
         "sjd": open_clips_own(stand_in / "clip", squeezed, CAPTIONS),
     }
     for protocol, expected in wanted.items():
-        found = judges.looked_at(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
+        found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, protocol)["cosine"]
         assert np.abs(found - expected).max() < 1e-6
     assert np.abs(wanted["lantern"] - wanted["sjd"]).max() > 1e-3
 
@@ -81,26 +82,30 @@ def test_pickscore_is_transformers(stand_in, pixels, tmp_path):
     from transformers import CLIPModel
 
     networks = judges.declared([manifest(tmp_path, "pickscore", stand_in / "pickscore")])
-    found = judges.looked_at(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
+    found = judges.measure_pictures(lambda: pixels, CAPTIONS, networks, "clean")["pickscore"]
     net = CLIPModel.from_pretrained(stand_in / "pickscore").eval()
-    ours = contrastive.pickscore_of(stand_in / "pickscore", "networks.pickscore")
+    ours = published.load_pickscore(stand_in / "pickscore", "networks.pickscore")
     with torch.inference_mode():
         x = torch.stack([ours.prepare(Image.fromarray(p)) for p in pixels])
-        logits = net(input_ids=ours.tokens(CAPTIONS), pixel_values=x).logits_per_image
+        logits = net(input_ids=ours.tokenizer(CAPTIONS), pixel_values=x).logits_per_image
     assert np.abs(found - logits.diagonal().numpy()).max() < 1e-4
 
 
 def test_cmmd_is_the_mean_kernel_over_all_pairs(stand_in, pixels, tmp_path):
     networks = judges.declared([manifest(tmp_path, "clip_vision", stand_in / "clip")])
-    x = judges.looked_at(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
-    y = judges.looked_at(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
+    x = judges.measure_pictures(lambda: pixels, None, networks, "clean")["cmmd"].astype(float)
+    y = judges.measure_pictures(lambda: pixels[:3] // 2, None, networks, "clean")["cmmd"].astype(float)
     assert np.allclose((x**2).sum(1), 1)
 
     def kernel(a, b):
         return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / 200).mean()
 
-    assert fid.cmmd(x, y) == pytest.approx(1000 * (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)), rel=1e-9)
-    assert abs(fid.cmmd(x, x)) < 1e-9 < fid.cmmd(x, y)
+    def cmmd(own, real):
+        sample = SimpleNamespace(outputs={"cmmd": own}, reference_outputs={"cmmd": real}, groups=np.arange(len(own)))
+        return fid.measure_cmmd(sample)["cmmd"].value
+
+    assert cmmd(x, y) == pytest.approx(1000 * (kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)), rel=1e-9)
+    assert abs(cmmd(x, x)) < 1e-9 < cmmd(x, y)
 
 
 @pytest.mark.slow
@@ -121,17 +126,17 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
             Image.fromarray(picture).save(tmp_path / side / f"{k}.png")
             kept.append(picture)
     a, b = sides.values()
-    net = inception.load(file)
+    net = published.load_inception(file)
 
     u = torch.from_numpy(np.stack(a)).permute(0, 3, 1, 2)
     features, logits = (x.numpy() for x in net(u))
-    ours = inception.read(net, iter(a), protocols.recipe("torchfid50k"))
+    ours = published.read_inception(net, iter(a), protocols.recipe("torchfid50k"))
     assert np.array_equal(ours["features"], features) and np.abs(ours["logits"] - logits).max() < 1e-5
     theirs = torch_fidelity.calculate_metrics(
         input1=str(tmp_path / "a"), input2=str(tmp_path / "b"), cuda=False, fid=True, isc=True, isc_splits=1,
         cache=False, feature_extractor_weights_path=str(file), verbose=False, batch_size=4,
     )  # fmt: skip
-    real = inception.read(net, iter(b), protocols.recipe("torchfid50k"))
+    real = published.read_inception(net, iter(b), protocols.recipe("torchfid50k"))
     found = fid.frechet(ours["features"], fid.reference_half(real["features"]))
     assert found == pytest.approx(theirs["frechet_inception_distance"], rel=1e-4)
     found = fid.inception_score(torch.from_numpy(ours["logits"]), 1)[0]
@@ -143,14 +148,14 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     device = {"device": torch.device("cpu"), "num_workers": 0, "verbose": False}
     extractor = build_feature_extractor("legacy_pytorch", torch.device("cpu"), use_dataparallel=False)
     expected = clean.get_files_features(names, extractor, mode="legacy_pytorch", **device)
-    sjd = inception.read(net, iter(a), protocols.recipe("sjd"))["features"]
+    sjd = published.read_inception(net, iter(a), protocols.recipe("sjd"))["features"]
     assert np.abs(sjd - expected).max() < 1e-4 * np.abs(expected).max()
 
     def layers(x):  # clean-fid's own wrapper of the network, its file aside
         return torch.from_numpy(through(net, (x - 128) / 128))
 
     expected = clean.get_files_features(names, layers, mode="clean", **device)
-    ours = inception.read(net, iter(a), protocols.recipe("clean"))["features"]
+    ours = published.read_inception(net, iter(a), protocols.recipe("clean"))["features"]
     assert np.abs(ours - expected).max() < 1e-5 * np.abs(expected).max()
     assert np.abs(ours - sjd).max() > 1e-2 * np.abs(expected).max()  # which resizing it is, is seen
 
@@ -164,8 +169,8 @@ def through(net, x):
 
 def test_lantern_crops_the_middle_square(pixels):
     square = np.asarray(Image.fromarray(pixels[0][:, 8:48]).resize((256, 256), Image.Resampling.LANCZOS))
-    assert np.array_equal(inception.cropped(pixels[0], 256), square)
-    assert np.array_equal(inception.cropped(pixels[0], 0), pixels[0])
+    assert np.array_equal(published.crop(pixels[0], 256), square)
+    assert np.array_equal(published.crop(pixels[0], 0), pixels[0])
 
 
 def torch_fidelitys(file, monkeypatch):
@@ -198,32 +203,27 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     sides = [pictures_.repeat(32, 1).repeat(32, 2) for pictures_ in coarse]
     theirs = torch_fidelitys(file, monkeypatch)
     spec = {"vgg16": read_json(manifest(tmp_path, "vgg16", file))}
-    seen_by, expected = [], []
+    columns, expected = [], []
     for pictures_ in sides:
-        seen_by.append(judges.looked_at(lambda own=pictures_: own, None, spec, "lantern"))
+        columns.append(judges.measure_pictures(lambda own=pictures_: own, None, spec, "lantern"))
         with torch.inference_mode():
             expected.append(theirs(torch.from_numpy(pictures_).permute(0, 3, 1, 2))[0])
-        assert np.abs(seen_by[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
-    assert judges.looked_at(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
+        assert np.abs(columns[-1]["vgg16"] - expected[-1].numpy()).max() < 1e-5 * expected[-1].abs().max()
+    assert judges.measure_pictures(lambda: sides[0], None, spec, "clean") == {}, "no other protocol takes it"
     said = prc_features_to_metric(*expected, prc_neighborhood=3, prc_batch_size=10, save_cpu_ram=False, verbose=False)
     other = {"features": rng.normal(size=(16, 5))}
     sample = SimpleNamespace(
-        seen=seen_by[0] | other, compared=seen_by[1] | other, groups=np.arange(16), protocol="lantern", spec={}
+        outputs=columns[0] | other,
+        reference_outputs=columns[1] | other,
+        groups=np.arange(16),
+        protocol="lantern",
+        spec={},
     )
     found = columns_of(manifold.measure(sample))
     assert {name: found[name] for name in ("precision", "recall")} == {n: said[n] for n in ("precision", "recall")}
     assert 0 < found["precision"] < 1 and 0 < found["recall"] < 1
     sample.protocol = "torchfid50k"
     assert columns_of(manifold.measure(sample))["precision"] == 1.0
-
-
-def test_pictures_are_squeezed_for_vgg16_as_torchvision_does_it(pixels):
-    from torchvision import transforms
-
-    steps = [transforms.Resize([224, 224]), transforms.ToTensor()]
-    steps += [transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])]
-    expected = transforms.Compose(steps)(Image.fromarray(pixels[0]))
-    assert (vgg16.prepared(pixels[0]) - expected).abs().max() < 1e-6
 
 
 def test_a_protocol_is_frozen():
@@ -244,19 +244,19 @@ def test_a_network_is_verified_and_fits(stand_in, tmp_path):
         spec = {"file": str(stand_in / "clip"), "sha256": "0" * 64}
         fetch.manifest("networks", "clip", spec, tmp_path)
     with pytest.raises(ParityError, match=r"networks.clip = .*does not fit ViT-B-32"):
-        contrastive.open_clip_of(stand_in / "clip/open_clip_model.safetensors", "ViT-B-32", "networks.clip")
-    with pytest.raises(ParityError, match=r"no weights; allowed: open_clip_model.safetensors"):
+        published.load_open_clip(stand_in / "clip/open_clip_model.safetensors", "ViT-B-32", "networks.clip")
+    with pytest.raises(ParityError, match=r"networks.clip = .*does not fit"):
         shutil.copytree(stand_in / "clip", tmp_path / "half", ignore=lambda *_: ["open_clip_model.safetensors"])
-        contrastive.open_clip_of(tmp_path / "half", "", "networks.clip")
+        published.load_open_clip(tmp_path / "half", "", "networks.clip")
     with pytest.raises(ParityError, match=r"networks.pickscore = .*not a folder of transformers"):
-        contrastive.pickscore_of(tmp_path / "half", "networks.pickscore")
+        published.load_pickscore(tmp_path / "half", "networks.pickscore")
     (tmp_path / "x.pth").write_bytes(pickle.dumps(print))
     with pytest.raises(ParityError, match="not a checkpoint that can be read safely"):
-        inception.load(tmp_path / "x.pth")
+        published.load_inception(tmp_path / "x.pth")
     torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "y.pth")
-    for network in (inception, vgg16):
+    for load in (published.load_inception, published.load_vgg16):
         with pytest.raises(ParityError, match="not the file of this network") as error:
-            network.load(tmp_path / "y.pth")
+            load(tmp_path / "y.pth")
         assert "\n" not in str(error.value)
 
 
@@ -264,16 +264,16 @@ def test_references_are_a_folder_or_an_npz(tmp_path, pixels):
     for k, picture in enumerate(pixels):
         Image.fromarray(picture).save(tmp_path / f"{k}.{['png', 'jpg', 'webp', 'bmp', 'tiff', 'png'][k]}")
     (tmp_path / "note.txt").write_text("no picture")
-    n, found = pictures.pictures(tmp_path, "reference")
+    n, found = pictures.pictures(tmp_path)
     kept = list(found)
     assert n == len(kept) == 6 and np.array_equal(kept[0], pixels[0]) and kept[1].shape == pixels[1].shape
     np.savez(tmp_path / "p.npz", arr_0=pixels, mu=np.zeros(5), sigma=np.eye(5))
-    n, found = pictures.pictures(tmp_path / "p.npz", "reference", 4)
+    n, found = pictures.pictures(tmp_path / "p.npz", 4)
     assert n == 4 and np.array_equal(np.stack(list(found)), pixels[:4])
-    assert pictures.statistics(tmp_path / "p.npz", "reference")["sigma"].shape == (5, 5)
-    said = reference.compared(tmp_path / "p.npz", {}, "clean")
+    assert pictures.statistics(tmp_path / "p.npz")["sigma"].shape == (5, 5)
+    said = pictures.compared(tmp_path / "p.npz", {}, "clean")
     assert set(said) == {"mu", "sigma", "why"}
-    assert set(reference.compared(None, {}, "clean")) == {"why"}
+    assert set(pictures.compared(None, {}, "clean")) == {"why"}
 
 
 BROKEN = {
@@ -290,10 +290,10 @@ def test_references_that_cannot_be_read_are_one_line(tmp_path, name):
     BROKEN[name](tmp_path / name)
     with pytest.raises(ParityError) as error:
         path = tmp_path / name
-        if name.endswith("npz") and not pictures.statistics(path, "reference"):
-            assert list(pictures.pictures(path, "reference")[1])
+        if name.endswith("npz") and not pictures.statistics(path):
+            assert list(pictures.pictures(path)[1])
         else:
-            list(pictures.pictures(path, "reference")[1])
+            list(pictures.pictures(path)[1])
     assert str(error.value).startswith("reference") and "\n" not in str(error.value)
 
 
@@ -302,10 +302,10 @@ def test_an_array_that_claims_to_be_huge_is_not_made_room_for(tmp_path):
         header = {"descr": "|u1", "fortran_order": False, "shape": (10**9, 256, 256, 3)}
         np.lib.format.write_array_header_1_0(stream, header)
         stream.write(bytes(256 * 256 * 3))
-    n, found = pictures.pictures(tmp_path / "huge.npz", "reference")
+    n, found = pictures.pictures(tmp_path / "huge.npz")
     assert n == 10**9 and next(iter(found)).shape == (256, 256, 3)
-    with pytest.raises(ParityError, match="ends in picture 1 of"):
-        list(pictures.pictures(tmp_path / "huge.npz", "reference")[1])
+    with pytest.raises(ParityError, match="cannot be read"):
+        list(pictures.pictures(tmp_path / "huge.npz")[1])
 
 
 # --- a cell of a published model, through the commands
@@ -332,9 +332,8 @@ def cell(tmp_path, pixels):
 
 def measured(folder, networks=(), reference=None, protocol="clean"):
     files = {"shards": [folder / "shards.npz"], "pictures": [folder / "pictures.npz"], "networks": networks}
-    out = {"out": folder / "metrics.json", "features": folder / "features.npz", "records": folder / "records.parquet"}
-    asked = {"kind": "discrete", "checkpoint": folder / "manifest.json", "reference": reference, "protocol": protocol}
-    measure.run(argparse.Namespace(cell=folder, **files, **asked, **out))
+    files |= {"checkpoint": folder / "manifest.json", "reference": reference}
+    measure("discrete", folder, protocol=protocol, **files)
     return read_json(folder / "metrics.json")
 
 
@@ -363,7 +362,7 @@ def test_a_cell_is_measured_by_the_declared_networks(stand_in, tmp_path, pixels)
     for k, picture in enumerate(pixels):
         Image.fromarray(picture // 2).save(tmp_path / f"real/{k}.png")
     out = tmp_path / "real.npz"
-    reference.look(
+    pictures.look(
         argparse.Namespace(
             networks=networks, protocol="clean", reference=tmp_path / "real", count=0, device="cpu", out=out
         )
@@ -377,11 +376,16 @@ def test_statistics_alone_give_fid_and_nothing_else():
     own, real = rng.normal(size=(40, 6)), rng.normal(0.5, 1, (300, 6))
     held = {"mu": real.mean(0), "sigma": np.cov(real, rowvar=False), "why": "stats.npz holds statistics alone"}
     sample = SimpleNamespace(
-        seen={"features": own}, compared=held, groups=np.arange(40), fewest=2, protocol="clean", spec={"prompts": "0"}
+        outputs={"features": own},
+        reference_outputs=held,
+        groups=np.arange(40),
+        fewest=2,
+        protocol="clean",
+        spec={"prompts": "0"},
     )
     assert columns_of(fid.measure(sample))["fid"] == pytest.approx(fid.frechet(own, fid.reference_half(real)), rel=1e-9)
     for metric, name in ((manifold, "kid"), (manifold, "recall")):
         assert columns_of(metric.measure(sample))[f"{name}_why"] == "no reference: stats.npz holds statistics alone"
-    sample.compared = {"mu": np.zeros(5), "sigma": np.eye(5)}
+    sample.reference_outputs = {"mu": np.zeros(5), "sigma": np.eye(5)}
     with pytest.raises(ParityError, match=r"mu \(5,\); allowed: \(6,\)"):
         columns_of(fid.measure(sample))

@@ -23,10 +23,12 @@ def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) 
     return np.random.default_rng(seed).standard_normal((n, d)) * scale * np.arange(1, d + 1) ** -0.5 + shift
 
 
-def sample(seen: dict, compared: dict, fewest: int = 2) -> SimpleNamespace:
+def sample(outputs: dict, reference: dict, fewest: int = 2) -> SimpleNamespace:
     """What a quality metric sees of a cell."""
-    n = len(next(iter(seen.values()), ()))
-    return SimpleNamespace(seen=seen, compared=compared, groups=np.arange(n), fewest=fewest, protocol="")
+    n = len(next(iter(outputs.values()), ()))
+    return SimpleNamespace(
+        outputs=outputs, reference_outputs=reference, groups=np.arange(n), fewest=fewest, protocol=""
+    )
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -66,15 +68,19 @@ def test_kid_is_that_of_torch_fidelity():
     assert kid_and_error(x, y, subsets=20, seed=1)[0] != value
 
 
+def shares(x: np.ndarray, y: np.ndarray) -> tuple[float, ...]:
+    return tuple(estimate.value for estimate in precision_recall(x, y, np.arange(len(x)), count=2))
+
+
 @pytest.mark.parametrize("scale", [0.05, 0.7, 1.3])
 def test_precision_and_recall_are_those_of_torch_fidelity(scale):
     x, y = gaussian(60, 4, 1, scale=scale), gaussian(80, 4, 0)
     given = {"prc_neighborhood": 3, "prc_batch_size": 100, "save_cpu_ram": False, "verbose": False}
     theirs = prc_features_to_metric(torch.from_numpy(x), torch.from_numpy(y), **given)
-    assert precision_recall(x, y) == (theirs["precision"], theirs["recall"])
+    assert shares(x, y) == (theirs["precision"], theirs["recall"])
 
 
-@pytest.mark.parametrize("call", [kid_and_error, precision_recall])
+@pytest.mark.parametrize("call", [kid_and_error, shares])
 def test_too_few_images_are_named(call):
     with pytest.raises(ValueError, match=r"features: 3 rows"):
         call(gaussian(3, 4, 0), gaussian(50, 4, 1))
@@ -99,7 +105,7 @@ def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
     taken = columns_of(fid.measure(cell))
     assert taken["fid"] == frechet(x, reference_half(y)) and taken["fid_se"] > 0 and taken["reference_n"] == 30
     assert columns_of(manifold.measure(cell))["kid"] == kid_and_error(x, y)[0]
-    assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == precision_recall(x, y)
+    assert tuple(columns_of(manifold.measure(cell))[k] for k in ("precision", "recall")) == shares(x, y)
     assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(0.3)
     assert recognition.measure(cell)["right"].value == 0.25 and recognition.measure(cell)["real_accuracy"] == 1
 
@@ -110,4 +116,4 @@ def test_a_cell_that_no_network_sees_has_no_quality():
         assert columns_of(metric.measure(sample({}, {}))) == {}
     few = sample({"features": gaussian(7, 4, 0)}, {"features": gaussian(30, 4, 1)}, fewest=8)
     assert columns_of(fid.measure(few)) == {"fid": None, "fid_se": None, "reference_n": 30}
-    assert columns_of(fid.measure(sample(few.seen, {}))) == {}
+    assert columns_of(fid.measure(sample(few.outputs, {}))) == {}

@@ -184,7 +184,7 @@ def prompt_spec(wildcards):
 def caption_code(wildcards):
     model = wildcards.model.rpartition("-")[0]
     return code_parameter(
-        "parity.base.command", "parity.base.devices", "parity.inputs.captions", *family("discrete", model)
+        "parity.base.command", "parity.base.devices", "parity.inputs.prompts", *family("discrete", model)
     )
 
 

@@ -27,7 +27,7 @@ if EXPERIMENT.image:
         params:
             folder=subpath(output[0], parent=True),
             spec=prompt_spec,
-            code=code("parity.base.command", "parity.experiment.validation", "parity.inputs.prompt_shards"),
+            code=code("parity.base.command", "parity.experiment.validation", "parity.inputs.prompts"),
         message:
             "read the prompts"
         shell:

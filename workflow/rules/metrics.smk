@@ -43,7 +43,7 @@ rule reference:
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
         code=lambda w: code_parameter(
             "parity.metrics.__main__",
-            "parity.metrics.reference",
+            "parity.metrics.pictures",
             f"parity.metrics.samples.{w.kind}",
             *family(w.kind, w.model),
         ),
@@ -86,7 +86,7 @@ rule reference_features:
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
-        code=code("parity.metrics.__main__", "parity.metrics.reference"),
+        code=code("parity.metrics.__main__", "parity.metrics.pictures"),
     message:
         "pictures to compare published models with"
     shell:

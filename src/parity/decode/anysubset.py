@@ -1,4 +1,4 @@
-"""Any-subset decoders: how a batch of texts is begun, and what a run of one is and costs."""
+"""Decoding with any-subset decoders: how a batch of texts begins, and what a run records."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PACED = 1  # batches of a job beside which plain decoding, a pass a token, is ti
 
 @dataclass
 class Filled:
-    """A batch of texts filled in and what they cost."""
+    """A batch of texts filled in and their cost."""
 
     tokens: Tensor  # [B, N] complete
     step: Tensor  # [B, N] int16: the loop, from 1, in which a token became final; 0 for the prompt
@@ -32,10 +32,8 @@ class Filled:
 
 
 def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Filled:
-    """Run a decoder: the final tokens of every loop in their place.
-
-    ParityError that names row and position if it stops early or draws what is not in the vocabulary.
-    """
+    """Run a decoder and record its tokens and their cost. ParityError that names row and position if it stops early or
+    draws what is not in the vocabulary."""
     B, N = start.tokens.shape
     device = start.tokens.device
     canvas = Canvas(start.tokens)
@@ -60,7 +58,8 @@ def record(model: AnySubsetModel, start: Infilling, steps: Iterator[Fill]) -> Fi
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Any, Infilling]]:
-    """Rows of a task (tokens, known, end) to the model, one for all of a job's batches, and what is to be filled in."""
+    """A function of rows of a task (tokens, known, end) that gives the model, one for all of a job's batches, and what
+    is to be filled in."""
     judge = declaration("anysubset", spec["method"]).NETWORK == "judge"
     model = (loaded.causal if judge else loaded.subset)(spec["cache"])
     words = loaded.words
@@ -73,12 +72,11 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
 
 
 def networks(model: Any) -> list[tuple[Any, str]]:
-    """Passes of the one network that fills in."""
+    """The one network that fills in."""
     return [(model, "laws")]
 
 
 def columns(rows: dict[str, np.ndarray], model: Any, start: Infilling, done: Filled) -> dict[str, Any]:
-    """What a shard keeps of a batch: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
-    return vars(done) | {
-        "order": start.order, "begin": start.begin, "end": start.end, "missing": start.end - start.begin,
-    }  # fmt: skip
+    """Columns of a shard: with `order`, `begin` and `end` its tokens are an `Infilling` again."""
+    layout = {"order": start.order, "begin": start.begin, "end": start.end}
+    return vars(done) | layout | {"missing": start.end - start.begin}

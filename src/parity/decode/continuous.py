@@ -1,8 +1,8 @@
-"""Continuous decoders: how a batch of images is begun, what a run of one is and costs, clocks of network and head."""
+"""Decoding with continuous decoders: how a batch of images begins, what a run records, clocks of network and head."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ PACED = 4  # batches of a job beside which the target alone is timed
 
 @dataclass
 class Drawn:
-    """A batch of decoded images and what they cost. A place is a position's turn in the order of decoding."""
+    """A batch of decoded images and their cost. A place is a position's turn in the order of decoding."""
 
     tokens: Tensor  # [B, L, D] in raster order of the grid
     steps: Tensor  # [B] steps a row took part in
@@ -37,14 +37,14 @@ class Drawn:
 
 
 def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
-    """Run a decoder: every step's tokens in their places.
+    """Run a decoder and record its tokens and their cost.
 
-    ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a draft of
-    which the densities have no ratio.
+    ParityError that names row and position if it stops early, draws a token that is not finite, or verifies a draft
+    whose densities have no ratio.
     """
     order, (B, L), device = start.order, start.order.shape, start.order.device
     canvas = Canvas(torch.zeros(B, L, model.target.dim, dtype=torch.float64, device=device))
-    begin, taken, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
+    begin, steps_of_row, tries, gave_up = (torch.zeros(B, dtype=torch.int64, device=device) for _ in range(4))
     accepted = torch.full((B, L + 1), -1, dtype=torch.int8, device=device)  # the last place takes what nobody verified
     drafts = torch.full((B,), -1, device=device)
     log_ratio, distance = (torch.full((B, L + 1), float("nan"), device=device) for _ in range(2))
@@ -62,7 +62,7 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
         tries += 0 if d.tries is None else d.tries
         gave_up += 0 if d.gave_up is None else d.gave_up
         drafts = drafts if d.accepted_drafts is None else drafts.clamp(min=0) + d.accepted_drafts
-        taken += d.kept > 0
+        steps_of_row += d.kept > 0
         begin += d.kept
     seconds = canvas.finish(torch.ones_like(order, dtype=torch.bool))
     canvas.refuse(~canvas.tokens.isfinite().all(-1), "the decoder drew a token that is not finite")
@@ -70,13 +70,13 @@ def record(model: Pair, start: Start, steps: Iterator[Draw]) -> Drawn:
     lost = torch.zeros_like(order, dtype=torch.bool).scatter_(1, order, (accepted >= 0) & log_ratio.isnan())
     canvas.refuse(lost, "the densities of target and draft have no ratio: one is not finite")
     return Drawn(
-        canvas.tokens.to(dtype), taken, canvas.step.gather(1, order), accepted, tries, gave_up, drafts, log_ratio,
-        distance, order, seconds,
+        canvas.tokens.to(dtype), steps_of_row, canvas.step.gather(1, order), accepted, tries, gave_up, drafts,
+        log_ratio, distance, order, seconds,
     )  # fmt: skip
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[Pair, Start]]:
-    """Numbers of images and their noise to a fresh pair, clocked, and the orders of decoding."""
+    """A function of numbered images and their noise that gives a fresh pair, clocked, and the orders of decoding."""
     draft = needs("continuous", spec["method"]) == "draft"
 
     def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[Pair, Start]:
@@ -89,17 +89,25 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
 
 
 def networks(model: Pair) -> list[tuple[Any, str]]:
-    """None to be timed from outside: see `Clocked`."""
+    """None: `Clocked` times them."""
     return []
 
 
 def columns(rows: dict[str, np.ndarray], model: Pair, start: Start, done: Drawn) -> dict[str, Any]:
-    """The columns of a shard: an image's share of the cost of each network."""
+    """Columns of a shard; of each network's cost the share of an image."""
     counts = {part: network.counts for part, network in model._asdict().items() if network is not None}
     shares = {f"{part}_{name}": spent / len(start.order) for part, c in counts.items() for name, spent in c.items()}
     depth = sum(network.depth for network in model if isinstance(network, Clocked))
     waited = sum(c[name] for c in counts.values() for name in ("network_seconds", "head_seconds"))
     return vars(done) | shares | {"passes": int(counts["target"]["passes"]), "depth": depth, "network_seconds": waited}
+
+
+@contextmanager
+def timed(counts: dict[str, float], name: str, device: torch.device) -> Iterator[None]:
+    """Add the seconds of what is inside to a count."""
+    begin = now(device)
+    yield
+    counts[name] += now(device) - begin
 
 
 @dataclass
@@ -113,16 +121,12 @@ class ClockedLaw:
         return getattr(self.law, name)
 
     def propose(self, path: PathNoise) -> Tensor:
-        begin = now(self.log_sigma.device)
-        drawn = self.law.propose(path)
-        self.counts["residual_seconds"] += now(drawn.device) - begin
-        return drawn
+        with timed(self.counts, "residual_seconds", self.log_sigma.device):
+            return self.law.propose(path)
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
-        begin = now(x.device)
-        density = self.law.log_density(x, inner)
-        self.counts["density_seconds"] += now(x.device) - begin
-        return density
+        with timed(self.counts, "density_seconds", x.device):
+            return self.law.log_density(x, inner)
 
     def rows(self, which: Tensor) -> "ClockedLaw":
         return ClockedLaw(self.law.rows(which), self.counts)
@@ -130,8 +134,8 @@ class ClockedLaw:
 
 @dataclass
 class Clocked:
-    """A model that counts and times its two halves for the caller: conditions (the network) and its head, by laws or
-    step by step. `depth` [B]: calls of either that an image waits for, one after another."""
+    """A model that counts and times its two halves: conditions (the network) and its head, by laws or step by step.
+    `depth` [B]: calls of either that an image waits for, one after another."""
 
     model: ContinuousModel
     row: Tensor  # [n] the batch's row of each row of the model
@@ -148,18 +152,16 @@ class Clocked:
         return cls(model, row, torch.zeros_like(row))
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        begin = now(tokens.device)
-        condition = self.model.conditions(tokens, order, places, known)
-        self.counts["network_seconds"] += now(tokens.device) - begin
+        with timed(self.counts, "network_seconds", tokens.device):
+            condition = self.model.conditions(tokens, order, places, known)
         self.counts["passes"] += 1
         self.counts["conditions"] += places.numel()
         self.depth[self.row] += 1
         return condition
 
     def law(self, condition: Any, path: PathNoise) -> Law:
-        begin = time.perf_counter()
-        law = self.model.law(condition, path)
-        self.counts["head_seconds"] += now(law.log_sigma.device) - begin
+        with timed(self.counts, "head_seconds", self.depth.device):
+            law = self.model.law(condition, path)
         self.counts["head_calls"] += self.model.steps
         self.counts["head_rows"] += self.model.steps * len(law.log_sigma)
         self.depth[self.row] += self.model.steps
@@ -188,11 +190,10 @@ class ClockedChain:
         return len(self.row)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        begin, counts = now(x.device), self.clock.counts
-        prediction = self.chain.predict(x, i)
-        counts["head_seconds"] += now(prediction.device) - begin
-        counts["head_calls"] += 1
-        counts["head_rows"] += x[..., 0].numel()
+        with timed(self.clock.counts, "head_seconds", x.device):
+            prediction = self.chain.predict(x, i)
+        self.clock.counts["head_calls"] += 1
+        self.clock.counts["head_rows"] += x[..., 0].numel()
         self.clock.depth += torch.zeros_like(self.clock.depth).index_fill_(0, self.row, 1)
         return prediction
 

@@ -1,4 +1,4 @@
-"""Discrete decoders: how a batch of prompts is begun, and what a run of one is and costs."""
+"""Decoding with discrete decoders: how a batch of prompts begins, and what a run records."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.output_buffer import Canvas
-from parity.decode.queue import Queue
 from parity.decoders.sequence_buffer import end_of
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
@@ -21,7 +20,7 @@ PACED = 1  # batches of a job beside which plain decoding, a pass a token, is ti
 
 @dataclass
 class Decoded:
-    """A batch of decoded prompts and what they cost."""
+    """A batch of decoded prompts and their cost."""
 
     tokens: Tensor  # [B, L]
     step: Tensor  # [B, L] int16: the pass, from 1, in which a token became final (0: forced before any pass)
@@ -34,12 +33,10 @@ class Decoded:
 
 
 def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
-    """Run a decoder: the final tokens of every step in their place, those past the end dropped.
-
-    ParityError that names row and position if it stops early or draws what is not in the vocabulary.
-    """
+    """Run a decoder and record its tokens, those past the end dropped, and their cost. ParityError that names row and
+    position if it stops early or draws what is not in the vocabulary."""
     B, L, device = len(start), model.length, start.device
-    queue: Queue | None = getattr(model, "queue", None)
+    queue = getattr(model, "queue", None)
     N, every = B if queue is None else len(queue.keys), torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
@@ -63,9 +60,9 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
 
 
 def by_row(rows: Tensor, kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What passes did for each of n rows, from the rows in a batch's places, tokens that became final there and those
-    evaluated, [B, passes] each: passes of the batch before the row's first [n]; kept and nodes [n, a row's most passes]
-    by its own passes."""
+    """Counts of passes by row instead of by place in the batch. rows, kept and nodes [B, passes] are the row in each
+    place, its tokens that became final and those evaluated. Returns the batch's passes before each row's first [n], and
+    kept and nodes [n, most passes of a row]."""
     place, at = (kept > 0).nonzero(as_tuple=True)
     row, order = (rows[place, at] * kept.shape[1] + at).sort()
     row, place, at = row // kept.shape[1], place[order], at[order]
@@ -77,7 +74,7 @@ def by_row(rows: Tensor, kept: Tensor, nodes: Tensor, n: int) -> tuple[Tensor, T
 
 
 def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray], Noise], tuple[TokenModel, Tensor]]:
-    """Encoded prompts and their noise to a fresh model and the starts [B] that a decoder takes."""
+    """A function of encoded prompts and their noise that gives a fresh model and the starts [B] of a decoder."""
 
     def begin(rows: dict[str, np.ndarray], noise: Noise) -> tuple[TokenModel, Tensor]:
         return loaded.model(rows, spec["sampling"]), torch.zeros_like(noise.keys)
@@ -86,12 +83,12 @@ def opened(loaded: Any, spec: dict[str, Any]) -> Callable[[dict[str, np.ndarray]
 
 
 def networks(model: Any) -> list[tuple[Any, str]]:
-    """Passes of the target, under its guidance and filters, and of the drafting network."""
+    """The target, under its guidance and filters, and the drafting network."""
     target = model.model if isinstance(model, Sampled) else model
     drafting = [getattr(target, name, None) for name in ("drafter", "draft")]
     return [(network, call) for network in (target, *drafting) if network is not None for call in ("logits", "tree")]
 
 
 def columns(rows: dict[str, np.ndarray], model: TokenModel, start: Tensor, done: Decoded) -> dict[str, Any]:
-    """What a shard keeps of a batch."""
+    """Columns of a shard."""
     return vars(done) | {"tokens": done.tokens.int(), "captions": rows["captions"]}

@@ -46,7 +46,7 @@ class Declaration(BaseModel):
     COUPLED_WITH: dict[str, Any] | None = None  # options with which it draws plain decoding's tokens, of the same noise
     PLAIN: dict[str, Any] | None = None  # options with which the method is plain decoding, the baseline of its kind
     NEEDS: Literal["", "drafter", "draft"] = ""  # the companion of the target that it needs
-    REFILLS: bool = False  # whether a row can begin in the midst of others (`parity.decode.queue`)
+    REFILLS: bool = False  # whether a row can begin in the midst of others (`parity.decode.loop.Queue`)
     SOURCE: str = ""  # the paper, and where in it
     PROMPT: str | None = None  # the only kind of text prompt that it can read: "prefix", known tokens at the beginning
     NETWORK: Literal["target", "judge"] = "target"  # of text: "judge" decodes the judge, a causal network

@@ -7,30 +7,29 @@ python -m parity.inputs task --task-kind stories --settings JSON --checkpoint ma
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Callable
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.files import read_json
 
 
-def write_prompts(a: argparse.Namespace) -> None:
+def prompts(a: argparse.Namespace) -> None:
     from parity.experiment.schema import PromptSpec
     from parity.experiment.validation import validate
-    from parity.inputs.prompt_shards import write
+    from parity.inputs.prompts import write_prompts
 
-    spec = validate(PromptSpec, a.spec, "image.prompts")
-    write(spec, a.out)
+    write_prompts(validate(PromptSpec, a.spec, "image.prompts"), a.out)
 
 
-def write_captions(a: argparse.Namespace) -> None:
+def captions(a: argparse.Namespace) -> None:
     from parity.base.devices import take_device
-    from parity.inputs.captions import write
+    from parity.inputs.prompts import write_captions
 
     pin_threads(a.threads)
-    write(a.prompts, read_json(a.checkpoint), take_device(a.device), a.out)
+    write_captions(a.prompts, read_json(a.checkpoint), take_device(a.device), a.out)
 
 
-def write_task(a: argparse.Namespace) -> None:
+def task(a: argparse.Namespace) -> None:
     from parity.inputs import tasks
 
     pin_threads(a.threads)
@@ -41,16 +40,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
 
-    def command(name: str, run: Any, *flags: str) -> argparse.ArgumentParser:
-        c = commands.add_parser(name)
+    def command(run: Callable[[argparse.Namespace], None], *flags: str) -> argparse.ArgumentParser:
+        c = commands.add_parser(run.__name__)
         c.set_defaults(run=run)
         arguments(c, *flags)
         return c
 
-    c = command("prompts", write_prompts, "out")
+    c = command(prompts, "out")
     c.add_argument("--spec", type=json.loads, required=True, help="JSON: what the configuration says of the prompts")
-    command("captions", write_captions, "prompts", "checkpoint", "threads", "device", "out")
-    c = command("task", write_task, "checkpoint", "threads", "out")
+    command(captions, "prompts", "checkpoint", "threads", "device", "out")
+    c = command(task, "checkpoint", "threads", "out")
     c.add_argument("--task-kind", required=True)
     c.add_argument("--settings", type=json.loads, required=True, help="JSON: what the configuration says of the task")
     a = parser.parse_args()

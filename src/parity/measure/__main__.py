@@ -23,14 +23,21 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.devices import take_device
+from parity.base.errors import ParityError
 from parity.base.files import read_json, write_arrays, write_json
 from parity.decode.shard_io import read_shard
 from parity.equality.layers import CellFiles, run_layer
+from parity.experiment import study
 from parity.experiment.module_metadata import modules
-from parity.metrics import measure
+from parity.metrics.estimates import columns_of
+from parity.metrics.protocols import name_with_digest
+from parity.metrics.tables import write_table
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,24 +64,53 @@ def render(kind: str, shards: Sequence[Path], checkpoint: Path, device: str, fol
     return [folder / file.name for file in shards]
 
 
+def measure(kind: str, cell: Path, **files: Any) -> None:
+    """Write metrics.json, records.parquet and features.npz of a cell whose samples lie in `files`
+    (`parity.metrics.samples.Files`). ParityError for a metric whose columns have not a value for each row."""
+    sample = importlib.import_module(f"parity.metrics.samples.{kind}").Sample(cell=cell, **files)
+    metrics = [importlib.import_module(f"parity.metrics.{name}") for name in study.metrics(kind)]
+    n = len(sample.shard.ids)
+    for metric in metrics:
+        for name, values in metric.rows(sample).items() if hasattr(metric, "rows") else ():
+            if len(values) != n:
+                raise ParityError(f"{metric.__file__}: {len(values)} values of {name}; needed: {n}, one a row")
+            sample.rows[name] = values
+    figures: dict[str, Any] = {"n": n}
+    arrays: dict[str, np.ndarray] = {}
+    for metric in metrics:
+        figures |= metric.measure(sample)
+        arrays |= metric.arrays(sample) if hasattr(metric, "arrays") else {}
+    if sample.protocol:
+        figures["protocol"] = name_with_digest(sample.protocol)
+    spec, key = sample.spec, cell.name.rsplit("-", 1)[1]
+    labels = {"model": spec["model"], "method": spec["method"], "key": key, "seed": spec["seed"], **sample.labels}
+    constant = {name: np.full(n, value) for name, value in labels.items()}
+    write_table(cell / "records.parquet", {"id": sample.shard.ids, **constant, **sample.rows})
+    write_arrays(cell / "features.npz", ids=sample.shard.ids, **arrays)
+    write_json(cell / "metrics.json", columns_of(figures))
+
+
 def main() -> None:
     a = parser().parse_args()
     pin_threads(a.threads)
-    a.device, begin = take_device(a.device), time.perf_counter()
+    device, begin = take_device(a.device), time.perf_counter()
     write_json(a.cell / "spec.json", a.spec)
-    a.pictures = render(a.kind, a.shards, a.checkpoint, a.device, a.cell / "pictures")
-    laws, found = a.cell / "laws.npz", {}
-    paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, a.device)
+    pictures = render(a.kind, a.shards, a.checkpoint, device, a.cell / "pictures")
+    laws = a.cell / "laws.npz"
+    paths = (a.shards, a.inputs, a.checkpoint, a.baseline, a.reference, laws, device)
+
+    def run(names: list[str]) -> dict[str, Any]:
+        return {name: run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths)) for name in names}
+
     first = [n for n in a.layers if importlib.import_module(f"parity.equality.layers.{a.kind}.{n}").WRITES]
-    for name in first:
-        found[name] = run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths))
-    a.laws = laws if first else None
-    a.out, a.features, a.records = (a.cell / n for n in ("metrics.json", "features.npz", "records.parquet"))
-    measure.run(a)
-    for name in a.layers:
-        if name not in first:
-            found[name] = run_layer(name, CellFiles(a.kind, a.cell, a.layers[name], *paths))
-    write_json(a.cell / "equality.json", {"layers": found, "seconds": round(time.perf_counter() - begin, 1)})
+    results = run(first)
+    measure(
+        a.kind, a.cell, shards=a.shards, checkpoint=a.checkpoint, pictures=pictures, laws=laws if first else None,
+        inputs=a.inputs, reference=a.reference, networks=a.networks, protocol=a.protocol, run_code=a.run_code,
+        device=device,
+    )  # fmt: skip
+    results |= run([name for name in a.layers if name not in first])
+    write_json(a.cell / "equality.json", {"layers": results, "seconds": round(time.perf_counter() - begin, 1)})
 
 
 if __name__ == "__main__":

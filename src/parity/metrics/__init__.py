@@ -1,4 +1,13 @@
-"""Quality and cost of a cell: one module a metric, put together by `parity.metrics.measure`.
+"""Quality and cost of a cell: one module a metric.
+
+A metric is a module of this folder that declares KINDS, the kinds of model whose samples it measures, and MEASURES,
+its figures by name: (label, unit, direction). Nothing lists the metrics; a module without MEASURES is a helper. It has
+
+    measure(sample) -> dict     figures, those with an error as an `Estimate`. {} where the metric does not apply
+    rows(sample) -> dict        if it has columns of the records, a value a row: what `measure` finds in `sample.rows`
+    arrays(sample) -> dict      if it keeps arrays for the pages and the paired tests
+
+`sample` is of `parity.metrics.samples`.
 
 metrics.json holds every figure that a metric of the cell's kind declares, as far as it applies, `<figure>_se` where it
 has a standard error, and beside them
@@ -10,6 +19,6 @@ has a standard error, and beside them
     anysubset    accepted_drafts; code_not_run: why unit tests were not run
     continuous   drafted, accepted_drafts, is_sd, test_seconds, target_network_seconds, target_head_seconds,
                  real_accuracy, reference_n
-What compares a cell with another is the report's. features.npz holds ids and, as far as the cell has them: discrete
-captions, features, cosine, logp; anysubset logp; continuous features, by_place and by_cell (share of drafts accepted).
+features.npz holds ids and, as far as the cell has them: discrete captions, features, cosine, logp; anysubset logp;
+continuous features, by_place and by_cell (share of drafts accepted). The report compares cells with each other.
 """

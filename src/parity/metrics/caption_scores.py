@@ -22,23 +22,23 @@ COLUMNS = {"clip_score": "cosine", "hps": "hps", "pickscore": "pickscore"}  # of
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
     names = {"clip": "cosine", "hps": "hps", "pickscore": "pickscore"}
-    return {name: sample.seen[column] for name, column in names.items() if column in sample.seen}
+    return {name: sample.outputs[column] for name, column in names.items() if column in sample.outputs}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    return {"captions": sample.shard.captions} | ({k: v for k, v in sample.seen.items() if k == "cosine"})
+    return {"captions": sample.shard.captions} | {k: v for k, v in sample.outputs.items() if k == "cosine"}
 
 
 def measure(sample: Any) -> dict[str, Any]:
     """The CLIP-score is the mean raw cosine between picture and caption, neither scaled nor clipped.
 
-    Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). The embedded CLIP's
-    cosines compare with each other alone. `clip_cut` is how many captions a published CLIP cut at its 77 tokens.
+    Published figures use other scales: torchmetrics 100 cos, Hessel et al. 2021 2.5 max(cos, 0). Cosines of the
+    embedded CLIP compare with each other alone. `clip_cut` is how many captions a published CLIP cut at 77 tokens.
     """
-    figures: dict[str, Any] = {"clip_cut": int(sample.seen["cut"])} if "cut" in sample.seen else {}
+    figures: dict[str, Any] = {"clip_cut": int(sample.outputs["cut"])} if "cut" in sample.outputs else {}
     for name, column in COLUMNS.items():
-        if column in sample.seen:
-            figures[name] = Estimate(*mean_and_error(sample.seen[column], sample.groups))
+        if column in sample.outputs:
+            figures[name] = Estimate(*mean_and_error(sample.outputs[column], sample.groups))
         else:
             figures |= absent(sample, column, [name])
     return figures

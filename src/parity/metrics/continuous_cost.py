@@ -1,8 +1,7 @@
-"""What images of continuous tokens took: steps and calls of the networks, what became of the drafts, and where the time
-went (mean seconds an image).
+"""Cost of images of continuous tokens: steps and calls of the networks, drafts accepted, and seconds by part.
 
-The depth is how many calls of the networks an image waits for, one after another: the rounds of network and head, of
-target and draft. Counts are the same on any machine.
+The depth is how many calls an image waits for, one after another: of network and head, of target and draft. Counts are
+the same on any machine.
 """
 
 from typing import Any
@@ -31,8 +30,8 @@ PARTS = {"head": ("_head_",), "network": ("_network_",), "test": ("_density_", "
 
 def of_verified(values: np.ndarray, accepted: np.ndarray, statistic: Any) -> np.ndarray:
     """[n] a statistic of each row's values [n, L] at the places where a draft was verified; NaN where none was."""
-    seen = accepted >= 0
-    return np.array([float(statistic(v[s])) if s.any() else np.nan for v, s in zip(values, seen, strict=True)])
+    rows = [row[drafted] for row, drafted in zip(values, accepted >= 0, strict=True)]
+    return np.array([float(statistic(row)) if len(row) else np.nan for row in rows])
 
 
 def by_place(accepted: np.ndarray) -> np.ndarray:

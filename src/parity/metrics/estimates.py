@@ -1,15 +1,13 @@
 """A figure with its error as one value, standard errors and intervals, and the t-tests that papers print.
 
-Images of one prompt are alike, so they are not counted as independent: where prompts repeat, a function takes
-`groups`, the prompt of each image.
+Images of one prompt are not independent: where prompts repeat, a function takes `groups`, the prompt of each image.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 Z = 1.96  # standard errors to either end of a 95% interval
 ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
@@ -32,8 +30,7 @@ class Estimate(NamedTuple):
         """The same figure in another unit."""
         if isinstance(self.value, str):
             return self
-        value, error, low, high = (None if part is None else scale * part for part in self[:4])
-        return Estimate(value, error, low, high, self.why)
+        return Estimate(*(None if part is None else scale * part for part in self[:4]), why=self.why)
 
     def reach(self) -> tuple[float, float] | None:
         """Distances from the value down and up to the ends of its 95% interval; None where no error was taken."""
@@ -43,7 +40,7 @@ class Estimate(NamedTuple):
 
 
 def flat(value: Any) -> Any:
-    """A figure as JSON has it; None for one that is not finite, as where one batch shows no spread."""
+    """A figure as JSON has it; None for one that is not finite, such as the spread of one batch."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -76,12 +73,12 @@ def prompt_groups(ids: np.ndarray) -> np.ndarray:
 
 
 def mean_error(values: np.ndarray) -> tuple[float, float]:
-    """Mean of independent values [n] and its standard error; rows that have none (NaN) are left out. NaN where too few
-    are left."""
+    """Mean of independent values [n] and its standard error, NaN where too few are left; NaN among the values are left
+    out."""
     values = np.asarray(values, dtype=np.float64)
     values = values[~np.isnan(values)]
-    mean = float(np.mean(values)) if len(values) else float("nan")
-    return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else float("nan")
+    mean = float(np.mean(values)) if len(values) else math.nan
+    return mean, float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 def means(**columns: np.ndarray) -> dict[str, Estimate]:
@@ -96,10 +93,9 @@ def mean_and_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, float
     image per group it is sd / sqrt(n).
     """
     values = np.asarray(values, dtype=np.float64)
-    mean = values.mean()
-    count = len(np.unique(groups))
+    mean, count = values.mean(), len(np.unique(groups))
     if count < 2:
-        return float(mean), float("nan")
+        return float(mean), math.nan
     residual = np.bincount(groups, values - mean)
     return float(mean), float(np.sqrt((residual**2).sum() * count / (count - 1)) / len(values))
 
@@ -108,7 +104,7 @@ def ratio_and_error(above: np.ndarray, below: np.ndarray) -> tuple[float, float]
     """sum(above) / sum(below) over batches [n] and its standard error, by linearisation; NaN for a single batch."""
     ratio, count = float(above.sum() / below.sum()), len(above)
     if count < 2:
-        return ratio, float("nan")
+        return ratio, math.nan
     residual = above - above.sum() / below.sum() * below
     return ratio, float(np.sqrt((residual**2).sum() * count / (count - 1)) / below.sum())
 
@@ -125,37 +121,29 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def half_samples(groups: np.ndarray, count: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """Indices of `count` random halves of the groups, without replacement."""
-    names, rng = np.unique(groups), np.random.default_rng([seed, 2])
-    for _ in range(count):
-        yield np.flatnonzero(np.isin(groups, rng.permutation(names)[: len(names) // 2]))
-
-
 def half_jackknife(
     statistic: Callable[[np.ndarray], np.ndarray], groups: np.ndarray, count: int = 200, seed: int = 0
 ) -> np.ndarray:
-    """Standard error of statistic(indices), a vector, by the delete-half jackknife (Shao & Tu 1995, sec. 2.3).
+    """Standard error of statistic(indices), a vector, from `count` random halves of the groups, drawn without
+    replacement: the delete-half jackknife (Shao & Tu 1995, sec. 2.3). NaN for fewer than four groups.
 
-    Not the bootstrap: a repeated image collapses nearest-neighbour balls and covariance ranks. On Gaussian features (d
-    = 128, 200 repetitions) the true standard deviations of FID and recall were 0.057 and 0.0113 at n = 128; this gave
-    0.068 and 0.0110, the bootstrap 0.111 and 0.0186; at n = 64: 0.095 and 0.0128, this 0.108 and 0.0132, the bootstrap
-    0.182 and 0.0241.
+    The bootstrap repeats images, which collapses nearest-neighbour balls and covariance ranks. On Gaussian features
+    (d = 128, n = 128) the true standard deviations of FID and recall were 0.057 and 0.0113; this gave 0.068 and 0.0110,
+    the bootstrap 0.111 and 0.0186.
     """
-    total = len(np.unique(groups))
-    if total < 4:
-        return np.full_like(np.atleast_1d(statistic(np.arange(len(groups)))), np.nan, dtype=np.float64)
-    values = np.stack([np.atleast_1d(statistic(rows)) for rows in half_samples(groups, count, seed)])
-    kept = total // 2
-    return values.std(0) * np.sqrt(kept / (total - kept))
+    names, rng = np.unique(groups), np.random.default_rng([seed, 2])
+    half = len(names) // 2
+    if half < 2:
+        return np.full_like(statistic(np.arange(len(groups))), np.nan, dtype=np.float64)
+    drawn = (np.flatnonzero(np.isin(groups, rng.permutation(names)[:half])) for _ in range(count))
+    return np.stack([statistic(rows) for rows in drawn]).std(0) * np.sqrt(half / (len(names) - half))
 
 
 def compare(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     """Welch's t-test of two samples [n] and the paired one (same prompts, independent noise): p-values, difference of
-    the means.
+    the means. Of two constants p is 0 or 1."""
+    from scipy import stats  # most of what importing this module would take
 
-    Two constants differ with certainty or not at all: p is then 0 or 1, not undefined.
-    """
     difference = float(np.mean(a) - np.mean(b))
     constant = float(difference == 0)
     welch = stats.ttest_ind(a, b, equal_var=False).pvalue if np.ptp(a) > 0 or np.ptp(b) > 0 else constant

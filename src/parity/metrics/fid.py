@@ -1,17 +1,15 @@
 """How far a set of pictures is from the reference: FID, CMMD, and the Inception Score, which needs no reference.
 
-FID is the Frechet distance between Gaussian fits of two sets of features (Heusel et al. 2017), in the form that is
-quick to repeat. tr (S1 S2)^(1/2) needs only the eigenvalues of H S1 H with H = S2^(1/2), and H belongs to the
-reference: it is computed once. With fewer images than dimensions the n x n Gram matrix has the same eigenvalues and is
-smaller. The value is clean-fid's to 1e-8 relative, in a fraction of its time (tests/metrics/test_quality.py).
+FID is the Frechet distance between Gaussian fits of two sets of features (Heusel et al. 2017). tr (S1 S2)^(1/2) needs
+only the eigenvalues of H S1 H with H = S2^(1/2), and H, of the reference, is computed once. With fewer images than
+dimensions the n x n Gram matrix has the same eigenvalues and is smaller. The value is clean-fid's to 1e-8 relative, in
+a fraction of its time.
 
-CMMD (Jayasumana et al. 2024) is the distance in CLIP's features, under a Gaussian kernel: it assumes no Gaussian
-features, and needs fewer pictures. The Inception Score (Salimans et al. 2016) rewards predictions that are confident
-and diverse; of embedded models the classifier of our own classes stands in Inception's place.
+CMMD (Jayasumana et al. 2024) is the distance in CLIP's features under a Gaussian kernel. The Inception Score (Salimans
+et al. 2016) rewards predictions that are confident and diverse.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +31,7 @@ WIDTH = 10.0  # of the kernel exp(-|a - b|^2 / (2 WIDTH^2)), and the figure time
 SCALE = 1000.0
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """The reference side of the distance."""
 
     mean: np.ndarray  # [d]
@@ -51,7 +48,7 @@ def reference_half(features: np.ndarray) -> Reference:
 
 
 def of_statistics(mean: np.ndarray, covariance: np.ndarray) -> Reference:
-    """The same of mean [d] and covariance [d, d], as published statistics hold them."""
+    """The same from mean [d] and covariance [d, d], as published statistics hold them."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
     return Reference(mean, root, float(np.trace(covariance)))
@@ -75,28 +72,24 @@ def frechet(features: np.ndarray, reference: Reference) -> float:
 def fid_and_error(
     features: np.ndarray, reference: Reference, groups: np.ndarray, count: int = 200, seed: int = 0
 ) -> tuple[float, float]:
-    """FID and its standard error over generated images, the reference held fixed.
-
-    The error tells how far another seed would move the figure; it says nothing of FID's bias, which depends on n:
-    compare equal n alone.
-    """
+    """FID and its standard error over generated images, the reference held fixed: how far another seed would move it.
+    FID's bias depends on n, so compare equal n alone."""
     error = half_jackknife(lambda rows: np.array([frechet(features[rows], reference)]), groups, count, seed)
     return frechet(features, reference), float(error[0])
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:
-    return {"features": sample.seen["features"]} if "features" in sample.seen else {}
+    return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
-def compared_with(sample: Any) -> Reference | None:
-    """What a sample is compared with: the statistics of the reference file if it holds them, else its features."""
-    held = sample.compared
-    if "mu" in held and "features" in sample.seen:
-        d = sample.seen["features"].shape[1]
-        if held["mu"].shape != (d,):
-            raise ParityError(f"reference: mu {held['mu'].shape}; allowed: ({d},), of the network's features")
-        return of_statistics(held["mu"], held["sigma"])
-    return reference_half(held["features"]) if "features" in held else None
+def reference_of(outputs: dict[str, np.ndarray], d: int) -> Reference | None:
+    """What features [n, d] are compared with: the statistics of the reference file if it holds them, else its
+    features."""
+    if "mu" in outputs:
+        if outputs["mu"].shape != (d,):
+            raise ParityError(f"reference: mu {outputs['mu'].shape}; allowed: ({d},), of the network's features")
+        return of_statistics(outputs["mu"], outputs["sigma"])
+    return reference_half(outputs["features"]) if "features" in outputs else None
 
 
 def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
@@ -106,13 +99,6 @@ def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
         squares = (block**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * block @ y.T
         total += float(np.exp(-squares.clip(min=0) / (2 * WIDTH**2)).sum())
     return total / (len(x) * len(y))
-
-
-def cmmd(features: np.ndarray, reference: np.ndarray) -> float:
-    """1000 times the squared MMD, every pair counted (the biased estimate, as published), of features of unit length
-    [n, d] and [m, d]."""
-    x, y = (np.asarray(a, dtype=np.float64) for a in (features, reference))
-    return SCALE * (mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y))
 
 
 def inception_score(logits: Tensor, splits: int) -> tuple[float, float]:
@@ -135,34 +121,36 @@ def measure(sample: Any) -> dict[str, Any]:
 def measure_fid(sample: Any) -> dict[str, Any]:
     """Against the features of the reference file, whose number is `reference_n`, or its statistics; None of fewer
     images than `sample.fewest`."""
-    features, half = sample.seen.get("features"), compared_with(sample)
-    if features is None or half is None:
+    features, real = sample.outputs.get("features"), sample.reference_outputs
+    half = None if features is None else reference_of(real, features.shape[1])
+    if half is None:
         return absent(sample, "features", ["fid"])
     fid = Estimate(np.nan, np.nan)
     if len(features) >= sample.fewest:
         fid = Estimate(*fid_and_error(features, half, sample.groups, 200 if features.shape[1] < WIDE else 20))
-    number = {"reference_n": len(sample.compared["features"])} if "features" in sample.compared else {}
-    return {"fid": fid, **number}
+    return {"fid": fid} | ({"reference_n": len(real["features"])} if "features" in real else {})
 
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:
-    """With a standard error over generated pictures, from halves of them."""
-    features, real = sample.seen.get("cmmd"), sample.compared.get("cmmd")
+    """1000 times the squared MMD of features of unit length, every pair counted (the biased estimate, as published);
+    its standard error is over generated pictures."""
+    features, real = sample.outputs.get("cmmd"), sample.reference_outputs.get("cmmd")
     if features is None or real is None:
         return absent(sample, "cmmd", ["cmmd"])
     x, y = (np.asarray(a, dtype=np.float64) for a in (features, real))
     among = mean_kernel(y, y)
 
-    def half(rows: np.ndarray) -> np.ndarray:
+    def cmmd(rows: np.ndarray | slice) -> np.ndarray:
         return np.array([SCALE * (mean_kernel(x[rows], x[rows]) + among - 2 * mean_kernel(x[rows], y))])
 
-    return {"cmmd": Estimate(cmmd(features, real), float(half_jackknife(half, sample.groups, 20)[0]))}
+    value, error = cmmd(slice(None)), half_jackknife(cmmd, sample.groups, 20)
+    return {"cmmd": Estimate(float(value[0]), float(error[0]))}
 
 
 def measure_inception_score(sample: Any) -> dict[str, Any]:
     """A split for every hundred images, ten at most."""
-    if "logits" not in sample.seen:
+    if "logits" not in sample.outputs:
         return absent(sample, "logits", ["is"])
-    logits = torch.from_numpy(sample.seen["logits"])
+    logits = torch.from_numpy(sample.outputs["logits"])
     mean, sd = inception_score(logits, max(1, min(10, len(logits) // 100)))
     return {"is": mean, "is_sd": sd}

@@ -27,7 +27,7 @@ def teacher_forced_logits(model: TokenModel, tokens: Tensor, start: Tensor | Non
     -1 .. L - 2.
 
     `model` holds the rows' prompts and is the law that was sampled (`sampling.Sampled`). `start` [B] is the token
-    before position 0; zeros if not given.
+    before position 0, by default 0.
     """
     B, L = tokens.shape
     if model.length != L:
@@ -50,8 +50,8 @@ def top_probabilities(p: Tensor, forced: Tensor) -> Tensor:
     return p.amax(-1).float().masked_fill(forced.to(p.device) >= 0, float("nan"))
 
 
-def inside(logp: np.ndarray) -> np.ndarray:
-    """logp [n, L] with NaN for tokens that the law excludes (-inf; only a lossy decoder emits them)."""
+def allowed(logp: np.ndarray) -> np.ndarray:
+    """logp [n, L] with NaN for tokens that the law excludes (-inf; only a lossy decoder draws them)."""
     return np.where(np.isneginf(logp), np.nan, logp)
 
 
@@ -59,11 +59,10 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
     """From logp [n, L], NaN where forced: perplexity, mean and standard deviation per image, averaged over images, and
     the standard deviation over the tokens of all images (Teng et al. 2024, Table 11), in nats.
 
-    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens the law excludes (-inf;
-    only a lossy decoder emits them) would make every figure infinite: they are left out and their share among free
-    tokens is `excluded`, 0 for a sound decoder.
+    Perplexity is exp of minus the mean over images; its error is by the delta method. Tokens that the law excludes
+    (-inf) would make every figure infinite: they are left out, and `excluded` is their share among free tokens.
     """
-    kept = inside(logp)
+    kept = allowed(logp)
     mean, error = mean_and_error(np.nanmean(kept, 1), groups)
     spread, spread_error = mean_and_error(np.nanstd(kept, 1), groups)
     count, square = (~np.isnan(kept)).sum(1), np.nansum((kept - np.nanmean(kept)) ** 2, 1)
@@ -81,7 +80,7 @@ def likelihood(logp: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    return {} if sample.logp is None else {"logp_mean": np.nanmean(inside(sample.logp), 1)}
+    return {} if sample.logp is None else {"logp_mean": np.nanmean(allowed(sample.logp), 1)}
 
 
 def arrays(sample: Any) -> dict[str, np.ndarray]:

@@ -1,9 +1,7 @@
 """KID, and precision and recall of the k-nearest-neighbour manifolds (Kynkaanniemi et al. 2019).
 
-The kernel distance (Binkowski et al. 2018) is unbiased, so it also stands where n is below the dimension and FID's
-covariance is singular.
-
-A rise of precision with a fall of recall is what sharpening looks like: a lossy decoder can improve FID that way.
+The kernel distance (Binkowski et al. 2018) is unbiased, also where n is below the dimension and FID's covariance is
+singular. Sharpening raises precision and lowers recall: a lossy decoder can improve FID that way.
 """
 
 from typing import Any
@@ -40,9 +38,8 @@ def kid_and_error(
     """Mean of the cubic-kernel MMD^2 over random subsets of both sides [n, d], and its standard error; the mean is
     torch-fidelity's.
 
-    A subset holds half of the smaller side (at most 1000 rows): at full size all subsets were the same and had no
-    spread. Halves drawn without replacement make the subsets' standard deviation, rescaled, a delete-half jackknife
-    error of both samples together.
+    A subset holds half of the smaller side, at most 1000 rows, drawn without replacement. So the subsets' standard
+    deviation, rescaled, is a delete-half jackknife error of both samples together.
     """
     n = min(len(features), len(reference))
     size = min(1000, n // 2)
@@ -57,50 +54,36 @@ def kid_and_error(
     return float(np.mean(values)), float(np.std(values)) * float(np.sqrt(size / (n - size)))
 
 
-def radii(x: Tensor, k: int) -> Tensor:
-    """[n] distance from each of x [n, d] to its k-th neighbour among the others."""
-    return torch.cdist(x, x).kthvalue(k + 1).values
+def radii(distances: Tensor, k: int) -> Tensor:
+    """[n] distance from each of n rows to its k-th neighbour among the others, of distances [n, n]."""
+    return distances.kthvalue(k + 1).values
 
 
-def precision_recall(features: np.ndarray, reference: np.ndarray, k: int = 3) -> tuple[float, float]:
+def precision_recall(
+    features: np.ndarray, reference: np.ndarray, groups: np.ndarray, k: int = 3, count: int = 200, seed: int = 0
+) -> tuple[Estimate, Estimate]:
     """Share of generated images [n, d] inside the reference manifold, and of reference images inside the generated
-    one."""
+    one; their standard errors are over generated images, the reference held fixed.
+
+    Every distance is computed once; a half-sample is then a selection of rows and columns.
+    """
     fewest = min(len(features), len(reference))
     if fewest <= k:
         raise ParityError(f"features: {fewest} rows on the smaller side; allowed: more than k = {k}")
     x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
-    across = torch.cdist(y, x)
-    inside, covered = (across <= radii(y, k)[:, None]).any(0), (across <= radii(x, k)).any(1)
-    return inside.float().mean().item(), covered.float().mean().item()
-
-
-def precision_recall_errors(
-    features: np.ndarray, reference: np.ndarray, groups: np.ndarray, k: int = 3, count: int = 200, seed: int = 0
-) -> tuple[float, float]:
-    """Standard errors of both over generated images, the reference held fixed.
-
-    Every distance is computed once; a half-sample is then a selection of rows and columns.
-    """
-    x, y = (torch.from_numpy(np.asarray(a, dtype=np.float64)) for a in (features, reference))
     among, across = torch.cdist(x, x), torch.cdist(x, y)
-    inside = (across <= radii(y, k)).any(1).double()  # [n] in some reference ball
+    inside = (across <= radii(torch.cdist(y, y), k)).any(1)  # [n] in some reference ball
 
-    def half(rows: np.ndarray) -> np.ndarray:
-        if len(rows) <= k:
+    def shares(rows: np.ndarray | slice, dtype: torch.dtype = torch.float64) -> np.ndarray:
+        if len(inside[rows]) <= k:
             return np.array([np.nan, np.nan])
-        chosen = torch.from_numpy(rows)
-        radius = among[chosen][:, chosen].kthvalue(k + 1).values
-        covered = (across[chosen] <= radius[:, None]).any(0).double()
-        return np.array([inside[chosen].mean().item(), covered.mean().item()])
+        covered = (across[rows] <= radii(among[rows][:, rows], k)[:, None]).any(0)
+        return np.array([share.to(dtype).mean().item() for share in (inside[rows], covered)])
 
-    precision, recall = half_jackknife(half, groups, count, seed)
-    return float(precision), float(recall)
-
-
-def column_of(protocol: str) -> str:
-    """Which of the columns of `metrics.judges` a protocol's manifolds are of."""
-    named = recipe(protocol).get("manifold", "") if protocol else ""
-    return named or "features"
+    values = shares(slice(None), torch.float32)  # torch-fidelity's to the bit
+    errors = half_jackknife(shares, groups, count, seed)
+    precision, recall = (Estimate(float(v), float(e)) for v, e in zip(values, errors, strict=True))
+    return precision, recall
 
 
 def measure(sample: Any) -> dict[str, Any]:
@@ -108,20 +91,19 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_kid(sample: Any) -> dict[str, Any]:
-    features, real = sample.seen.get("features"), sample.compared.get("features")
+    features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
         return absent(sample, "features", ["kid"])
     return {"kid": Estimate(*kid_and_error(features, real))}
 
 
 def measure_manifold(sample: Any) -> dict[str, Any]:
-    """Of the first MOST pictures of either side, `manifold_n` of them where there are more: each is compared with
-    each."""
-    column = column_of(sample.protocol)
-    features, real = sample.seen.get(column), sample.compared.get(column)
+    """Of the first MOST pictures of either side, because each is compared with each; `manifold_n` where there are
+    more. The protocol says of which network's features."""
+    column = recipe(sample.protocol).get("manifold", "features") if sample.protocol else "features"
+    features, real = sample.outputs.get(column), sample.reference_outputs.get(column)
     if features is None or real is None:
         return absent(sample, column, ["precision", "recall"])
     cut = {"manifold_n": MOST} if max(len(features), len(real)) > MOST else {}
-    features, real, groups = features[:MOST], real[:MOST], sample.groups[:MOST]
-    values, errors = precision_recall(features, real), precision_recall_errors(features, real, groups)
-    return {"precision": Estimate(values[0], errors[0]), "recall": Estimate(values[1], errors[1]), **cut}
+    precision, recall = precision_recall(features[:MOST], real[:MOST], sample.groups[:MOST])
+    return {"precision": precision, "recall": recall, **cut}

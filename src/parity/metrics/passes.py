@@ -1,10 +1,10 @@
 """Passes and nodes (tokens evaluated) of image decoders, acceptance by slot, and the speed of a request (SPEED-Bench).
 
-For seconds see `speed`. A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th
-itself. So the acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among
-those with j or more. The last pass of an image is left out, because the end of the picture cut it short. A window of W
-in which all is accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the
-start of a picture, a short tree) count as not accepted there.
+A pass that makes k tokens final accepted the drafts in its slots 1 to k - 1 and drew the k-th itself. So the
+acceptance of slot j, given that of slot j - 1, is the share of passes with more than j tokens among those with j or
+more. The last pass of an image is left out, because the end of the picture cut it short. A window of W in which all is
+accepted counts as W - 1, since it draws no token of its own. Passes without a draft in slot j (the start of a picture,
+a short tree) count as not accepted there.
 """
 
 from typing import Any
@@ -29,8 +29,7 @@ MEASURES = {
 
 
 def free_tokens(step: np.ndarray, forced: np.ndarray | None = None) -> np.ndarray:
-    """[n] tokens the model chose, of step [n, L]; forced [L] bool marks those of the grammar, which cost no choice
-    whatever pass filled them in."""
+    """[n] tokens the model chose, of step [n, L]; forced [L] bool marks those that the grammar forces."""
     chosen = step > 0
     return (chosen if forced is None else chosen & ~forced).sum(1)
 
@@ -42,11 +41,10 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def inner(kept: np.ndarray) -> np.ndarray:
-    """[passes] tokens that each pass made final, of kept [n, passes] (0 once a row is done), every row's last pass left
-    out."""
+    """[passes] tokens that each pass made final, of kept [n, passes] (0 once a row is done), without each row's last
+    pass."""
     last = kept.shape[1] - 1 - (kept > 0)[:, ::-1].argmax(1)
-    within = (kept > 0) & (np.arange(kept.shape[1]) < last[:, None])
-    return kept[within]
+    return kept[(kept > 0) & (np.arange(kept.shape[1]) < last[:, None])]
 
 
 def by_slot(kept: np.ndarray) -> list[float]:
@@ -56,7 +54,7 @@ def by_slot(kept: np.ndarray) -> list[float]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    return {**measure_passes(sample), **measure_requests(sample)}
+    return measure_passes(sample) | measure_requests(sample)
 
 
 def measure_passes(sample: Any) -> dict[str, Any]:

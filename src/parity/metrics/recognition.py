@@ -12,12 +12,12 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 def rows(sample: Any) -> dict[str, Any]:
     """The class of every image, and whether it is read in it."""
-    return {"class": sample.classes} | ({"right": sample.seen["right"]} if "right" in sample.seen else {})
+    return {"class": sample.classes} | ({"right": sample.outputs["right"]} if "right" in sample.outputs else {})
 
 
 def measure(sample: Any) -> dict[str, Any]:
     """`real_accuracy` is that of the real pictures of the reference file."""
-    if "right" not in sample.seen:
+    if "right" not in sample.outputs:
         return {}
-    real = sample.compared.get("right")
-    return means(right=sample.seen["right"]) | ({} if real is None else {"real_accuracy": float(np.mean(real))})
+    real = sample.reference_outputs.get("right")
+    return means(right=sample.outputs["right"]) | ({} if real is None else {"real_accuracy": float(np.mean(real))})

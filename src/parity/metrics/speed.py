@@ -1,7 +1,7 @@
 """How long a cell took, on the clock of the job that decoded it.
 
-What seconds are worth depends on what else the machine did, so those of two jobs do not compare. `speedup` does: plain
-decoding of the same batch was timed beside it in the same job.
+Seconds of two jobs do not compare, because the machine may have done other work. `speedup` does: plain decoding of the
+same batch was timed in the same job.
 """
 
 from typing import Any
@@ -23,14 +23,9 @@ MEASURES = {
 
 
 def batches(shard: Any) -> np.ndarray:
-    """[n] int: the batch of each row, from the clock: rows of one batch are neighbours and share its seconds."""
-    change = np.ones(len(shard.seconds), dtype=bool)
-    change[1:] = (
-        (shard.seconds[1:] != shard.seconds[:-1])
-        | (shard.passes[1:] != shard.passes[:-1])
-        | (shard.batch[1:] != shard.batch[:-1])
-    )
-    return change.cumsum() - 1
+    """[n] int: the batch of each row. Rows of one batch are neighbours and share its seconds, passes and size."""
+    differ = np.stack([np.diff(column) != 0 for column in (shard.seconds, shard.passes, shard.batch)]).any(0)
+    return np.concatenate([[0], differ.cumsum()])
 
 
 def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
@@ -40,22 +35,21 @@ def quartiles(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def speedup(plain: np.ndarray, own: np.ndarray) -> dict[str, float]:
-    """Median of plain decoding's seconds over the method's, both [batches]; batches beside which it was not timed
-    (NaN) tell nothing."""
+    """Median of plain decoding's seconds over the method's, both [batches]; batches without the former (NaN) are left
+    out."""
     figures = quartiles("speedup", (plain / own)[~np.isnan(plain)])
     return {"speedup": figures.pop("speedup_median"), **figures}
 
 
 def rows(sample: Any) -> dict[str, np.ndarray]:
-    """Of every row the batch it was decoded in: rows, passes, seconds, and those of plain decoding of the same."""
-    shard = sample.shard
-    seconds = {"batch_seconds": shard.seconds, "plain_seconds": shard.plain_seconds}
-    return {"batch": shard.batch, "passes": shard.passes, **seconds}
+    """Of the batch that each row was decoded in: rows, passes, seconds, and seconds of plain decoding."""
+    names = {"batch": "batch", "passes": "passes", "batch_seconds": "seconds", "plain_seconds": "plain_seconds"}
+    return {name: sample.shard.columns[column] for name, column in names.items()}
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    """Times are one observation a batch, however many rows it holds: with a standard error, and quartiles over
-    batches. A job's first row is also timed alone."""
+    """A batch is one observation, however many rows it holds: times have a standard error and quartiles over batches.
+    The first row of a job is also timed alone."""
     shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))

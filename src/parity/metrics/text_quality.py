@@ -50,8 +50,8 @@ def program(extra: dict[str, Any], text: str, filled: str) -> str:
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """ROUGE of a task that says what stood in each row's place; of one with tests whether each passes, and why not,
-    but nothing where code may not be run."""
+    """ROUGE of a task that has the original of each row; of one with tests whether each row passes, and why not, where
+    code may be run."""
     tokens = zip(sample.shard.tokens, sample.shard.end, strict=True)
     columns: dict[str, Any] = {"entropy": np.array([entropy(row[:n]) for row, n in tokens])}
     if all(isinstance(text, str) for text in sample.extra):
@@ -67,7 +67,7 @@ def rows(sample: Any) -> dict[str, Any]:
 
 
 def measure(sample: Any) -> dict[str, Any]:
-    figures: dict[str, Any] = {**means(**{name: sample.rows[name] for name in MEASURES if name in sample.rows})}
+    figures: dict[str, Any] = dict(means(**{name: sample.rows[name] for name in MEASURES if name in sample.rows}))
     if has_programs(sample) and "passed" not in figures:
         figures["code_not_run"] = not_run(sample)
     return figures

@@ -1,5 +1,5 @@
-"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain thing shows.
-Inception's part in the Inception Score."""
+"""The Scenes classifier: which of the 60 classes (a shape and its colour) a picture of one large plain shape shows. It
+stands in Inception's place in the Inception Score."""
 
 from itertools import pairwise
 from pathlib import Path

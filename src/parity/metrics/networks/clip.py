@@ -1,7 +1,7 @@
-"""The embedded CLIP (Radford et al. 2021), of our own sizes: read by CLIP-score, and the feature extractor of FID.
+"""The embedded CLIP (Radford et al. 2021), of our own sizes: the network of CLIP-score, FID, precision and recall.
 
-Parameters have open_clip's names and the features are open_clip's to the bit; it trains the network (`build`), but to
-import it, and torchvision with it, takes a job longer than all that it measures.
+open_clip trains the network (`build`). Jobs that measure use the modules below instead, which have the same parameter
+names and give the same features to the bit: importing open_clip takes longer than all that such a job measures.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def build() -> Any:
 
 
 class Block(nn.Module):
-    """Attention and a layer of 4 times the width, each added to what it read, normed: [B, S, width]."""
+    """Attention and a layer of 4 times the width, each behind a norm and added to its input: [B, S, width]."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -46,8 +46,8 @@ class Block(nn.Module):
         self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        read = self.ln_1(x)
-        x = x + self.attn(read, read, read, need_weights=False, attn_mask=mask)[0]
+        normed = self.ln_1(x)
+        x = x + self.attn(normed, normed, normed, need_weights=False, attn_mask=mask)[0]
         return x + self.mlp(self.ln_2(x))
 
 
@@ -63,7 +63,7 @@ class Blocks(nn.Module):
 
 
 class Vision(nn.Module):
-    """Pictures [B, 3, SIDE, SIDE] in [-1, 1] to features [B, d], read off a token that stands before the patches."""
+    """Pictures [B, 3, SIDE, SIDE] in [-1, 1] to features [B, d], taken at a token in front of the patches."""
 
     def __init__(self, d: int, image_size: int, layers: int, width: int, head_width: int, patch_size: int):
         super().__init__()
@@ -98,7 +98,7 @@ class CLIP(nn.Module):
         return self.visual(x)
 
     def encode_text(self, ids: Tensor) -> Tensor:
-        """Token ids [B, CONTEXT] to features [B, d], read off the end token, whose id is the highest."""
+        """Token ids [B, CONTEXT] to features [B, d], taken at the end token, whose id is the highest."""
         x = self.transformer(self.token_embedding(ids) + self.positional_embedding, self.get_buffer("mask"))
         return self.ln_final(x)[torch.arange(len(x), device=x.device), ids.argmax(-1)] @ self.text_projection
 
@@ -110,46 +110,39 @@ def load(file: Path, device: str = "cpu") -> CLIP:
     return clip.eval().to(device)
 
 
-def enlarged(pixels: np.ndarray, side: int) -> np.ndarray:
+def enlarge(pixels: np.ndarray, side: int) -> np.ndarray:
     """Smaller pictures uint8 [n, H, H, 3] to [n, side, side, 3], every pixel repeated: no filter is chosen, nothing
     smoothed away."""
-    factor, rest = divmod(side, pixels.shape[1])
-    if pixels.shape[1] != pixels.shape[2] or factor < 1 or rest:
-        size = f"{pixels.shape[1]}x{pixels.shape[2]}"
+    height, width = pixels.shape[1:3]
+    if height != width or side % height:
+        size = f"{height}x{width}"
         raise ParityError(f"pixels: {size} pictures; allowed: {side}x{side}, or squares of a divisor of that")
-    return pixels if factor == 1 else pixels.repeat(factor, 1).repeat(factor, 2)
+    return pixels.repeat(side // height, 1).repeat(side // height, 2)
 
 
-def encoded(encode: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> np.ndarray:
-    """float32 [n, d] of what a network in evaluation mode makes of inputs [n, ...]."""
+def encode(network: Callable[[Tensor], Tensor], inputs: Tensor, batch: int) -> np.ndarray:
+    """float32 [n, d] of inputs [n, ...]."""
     with torch.inference_mode():
-        return np.concatenate([encode(part).float().cpu().numpy() for part in inputs.split(batch)])
+        return np.concatenate([network(part).float().cpu().numpy() for part in inputs.split(batch)])
 
 
 def picture_features(pixels: np.ndarray, clip: CLIP, batch: int = 64) -> np.ndarray:
-    """pixels uint8 [n, H, W, 3] to float32 [n, d], in the order given; not normalised, as in clean-fid. Smaller
-    pictures than the network's own are `enlarged`."""
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3:
-        raise ParityError(f"pixels: {pixels.dtype} {pixels.shape}; allowed: uint8 [n, H, W, 3]")
-    if len(pixels) == 0:
-        raise ParityError("pixels: no pictures")
+    """pixels uint8 [n, H, W, 3] to float32 [n, d], not normalised, as in clean-fid; small pictures are enlarged."""
     device = clip.logit_scale.device
-    bytes_ = torch.from_numpy(enlarged(pixels, SIDE)).permute(0, 3, 1, 2)
-    return encoded(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
+    bytes_ = torch.from_numpy(enlarge(pixels, SIDE)).permute(0, 3, 1, 2)
+    return encode(lambda x: clip.encode_image(x.contiguous().to(device).float() / 127.5 - 1), bytes_, batch)
 
 
 def caption_features(captions: list[str], clip: CLIP, batch: int = 256) -> np.ndarray:
     """Captions to float32 [n, d]; one that occurs often is encoded once."""
     distinct, back = np.unique(captions, return_inverse=True)
     ids = token_ids(distinct.tolist(), CONTEXT)[0].to(clip.logit_scale.device)
-    return encoded(clip.encode_text, ids, batch)[back]
+    return encode(clip.encode_text, ids, batch)[back]
 
 
-def cell_features(ids: np.ndarray, captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
-    """What is kept of a cell's pictures: ids [n], features float32 [n, d], cosine float32 [n] with their captions."""
-    if not len(ids) == len(captions) == len(pixels):
-        raise ParityError(f"{len(ids)} ids, {len(captions)} captions and {len(pixels)} pictures: must be as many")
+def cell_features(captions: np.ndarray, pixels: np.ndarray, clip: CLIP) -> dict[str, np.ndarray]:
+    """What is kept of a cell's pictures: features float32 [n, d], and the cosine float32 [n] with their captions."""
     features = picture_features(pixels, clip)
     text = caption_features([str(c) for c in captions], clip)
     cosine = F.cosine_similarity(torch.from_numpy(features), torch.from_numpy(text)).numpy()
-    return {"ids": np.asarray(ids), "features": features, "cosine": cosine}
+    return {"features": features, "cosine": cosine}

@@ -1,9 +1,8 @@
-"""What metrics see of a cell: a module for each kind of model.
+"""What metrics read of a cell: a module for each kind of model, with
 
-Sample             `Files` with the kind's columns, pictures, texts ..., each computed when it is
-                   first asked for. `seen` is what a network sees in its pictures: features [n, d] and more by kind, {}
-                   where there is no such network.
-drawn, looked_at   pictures that quality is measured against, and what the network sees in them
+Sample      `Files` with the kind's columns, pictures, texts ..., each computed when it is first asked for
+draw        pictures that quality is compared with
+outputs_of  what the model's own network sees in pictures: features [n, d] and more by kind, {} without such a network
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from parity.metrics import judges
 
 @dataclass
 class Files:
-    """Files of one cell, and what is so for every kind of model that does not say otherwise."""
+    """Files of one cell, and what holds for every kind of model that does not say otherwise."""
 
     cell: Path  # its folder, which holds spec.json
     shards: Sequence[Path]
@@ -43,6 +42,11 @@ class Files:
     def forced(self) -> np.ndarray | None:
         """[L] bool: places that a grammar forces."""
         return None
+
+    @cached_property
+    def labels(self) -> dict[str, Any]:
+        """Further columns that name a record."""
+        return {}
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -67,8 +71,8 @@ class Files:
         return self.column("logp", [self.laws]) if self.laws else None
 
     @cached_property
-    def compared(self) -> dict[str, np.ndarray]:
-        """Pictures that quality is measured against, and what a network sees in them: features [m, d] and more."""
+    def reference_outputs(self) -> dict[str, np.ndarray]:
+        """What a network sees in the pictures that quality is compared with: features [m, d] and more."""
         return read_arrays(self.reference) if self.reference else {}
 
     @cached_property
@@ -76,30 +80,26 @@ class Files:
         """[n] int, rows of one group are alike: every row by itself."""
         return np.arange(len(self.shard.ids))
 
-    @property
-    def labels(self) -> dict[str, Any]:
-        """Further columns that name a record."""
-        return {}
-
-    def each_picture(self) -> Iterator[np.ndarray]:
-        """Pictures uint8 [H, W, 3] one after the other, a file at a time; ParityError unless they are the shards'
-        rows."""
+    def read(self, files: Sequence[Path]) -> Iterator[dict[str, np.ndarray]]:
+        """The columns of files one after the other; ParityError unless their rows are the shards' in their order."""
         ids: list[str] = []
-        for file in self.pictures:
-            rows = read_rows(file)
-            ids += rows["ids"].astype(str).tolist()
-            yield from rows["pixels"]
+        for file in files:
+            columns = read_rows(file)
+            ids += columns["ids"].astype(str).tolist()
+            yield columns
         if ids != self.shard.ids.astype(str).tolist():
-            raise ParityError(f"{self.pictures[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
-
-    def judged(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """What the declared networks see in pictures of a published model (`metrics.judges`)."""
-        networks = judges.declared(self.networks)
-        return judges.looked_at(self.each_picture, captions, networks, self.protocol, self.device)
+            raise ParityError(f"{files[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
 
     def column(self, name: str, files: Sequence[Path]) -> np.ndarray:
-        """Of files that hold a row for each of the shards'; ParityError unless they are those, in their order."""
-        rows = join([read_rows(file) for file in files])
-        if not np.array_equal(rows["ids"].astype(str), self.shard.ids.astype(str)):
-            raise ParityError(f"{files[0]}: its ids are not those of {self.shards[0]}; delete it and run again")
-        return rows[name]
+        return join(list(self.read(files)))[name]
+
+    def judge(self, captions: Sequence[str] | None) -> dict[str, np.ndarray]:
+        """What the declared networks see in pictures of a published model (`metrics.judges`), read one after the
+        other: there may be more than fit into memory."""
+
+        def pictures() -> Iterator[np.ndarray]:
+            for columns in self.read(self.pictures):
+                yield from columns["pixels"]
+
+        networks = judges.declared(self.networks)
+        return judges.measure_pictures(pictures, captions, networks, self.protocol, self.device)

@@ -1,4 +1,4 @@
-"""What metrics see of a cell of an any-subset model: rows of text, what was to be filled in, and who judges them."""
+"""What metrics read of a cell of an any-subset model: rows of text, what was to be filled in, and who judges them."""
 
 import json
 from functools import cached_property
@@ -10,7 +10,7 @@ from parity.models.anysubset import load
 
 
 class Sample(Files):
-    @property
+    @cached_property
     def labels(self) -> dict[str, Any]:
         return {"task_kind": self.spec["task_kind"], "task": self.spec["task"], "text": self.texts}
 

@@ -1,4 +1,4 @@
-"""What metrics see of a cell of a continuous model: pictures of classes, and what a classifier reads in them."""
+"""What metrics read of a cell of a continuous model: pictures of classes, and the classes that a classifier reads."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -27,16 +27,15 @@ class Sample(Files):
         return {k: v for k, v in self.shard.columns.items() if k.startswith(("target_", "draft_"))}
 
     @cached_property
-    def seen(self) -> dict[str, np.ndarray]:
+    def outputs(self) -> dict[str, np.ndarray]:
         """Features [n, d], logits [n, classes], and whether an image is read as what it was to show: right [n]; of
         published models what the declared networks see (`metrics.judges`)."""
-        if own := looked_at(self.pixels, self.manifest, self.device):
-            return own
-        captions = self.classes if "captions" in self.manifest else None
-        return self.judged(captions)
+        if "classifier" in self.manifest["files"]:
+            return outputs_of(self.pixels, self.manifest, self.device)
+        return self.judge(self.classes if "captions" in self.manifest else None)
 
 
-def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
+def draw(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.ndarray:
     """Fresh pictures uint8 [count, H, W, 3] of the classes in turn; no prompts are read. None for a model that draws
     other things than ours."""
     if "classifier" not in manifest["files"]:
@@ -44,10 +43,10 @@ def drawn(prompts: list[Path], count: int, manifest: Mapping[str, Any]) -> np.nd
     return np.stack([ground_truth(load.caption_of(i), seed=70_000 + i) for i in range(count)])
 
 
-def looked_at(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
-    """What the classifier reads in pictures of the classes in turn; {} for a model whose files name none."""
+def outputs_of(pixels: np.ndarray, manifest: Mapping[str, Any], device: str) -> dict[str, np.ndarray]:
+    """What the classifier sees in pictures of the classes in turn; {} for a model whose files name none."""
     if "classifier" not in manifest["files"]:
         return {}
-    seen = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)
+    outputs = classifier.load(Path(manifest["files"]["classifier"]), device).read(pixels)
     labels = load.Loaded(manifest, torch.device("cpu")).labels(range(len(pixels))).numpy()
-    return seen | {"right": seen["logits"].argmax(1) == labels}
+    return outputs | {"right": outputs["logits"].argmax(1) == labels}

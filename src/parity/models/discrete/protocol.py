@@ -46,7 +46,7 @@ class TokenModel(Protocol):
     draft       a smaller TokenModel of the same vocab, length, width, forced and rows
     drafter     a `Drafter`; its model keeps features (hidden states before the output matrix) by position
     join(rows [B] bool on the CPU, fresh)   restarts these rows as those of another model, which has read its prompts
-    queue       asks for `join` (`parity.decode.queue`)
+    queue       asks for `join` (`parity.decode.loop.Queue`)
     """
 
     vocab: int

@@ -1,0 +1,45 @@
+"""Prompts of images: which images a decoding job makes, and what their captions condition a model on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parity.base.command import progress
+from parity.base.files import read_json, write_arrays, write_json
+from parity.experiment.prompt_files import read_prompts
+from parity.experiment.schema import PromptSpec
+
+
+def images(prompts: list[str], repeats: int) -> list[dict[str, str]]:
+    """One entry per image: an id that names prompt and repeat, and the caption. The id keys the image's noise."""
+    return [{"id": f"{i:05d}/{r:03d}", "caption": prompt} for i, prompt in enumerate(prompts) for r in range(repeats)]
+
+
+def write_prompts(spec: PromptSpec, folder: Path) -> None:
+    """<k>.json in `folder` for each of `shards` parts of a prompt set, contiguous and of even sizes."""
+    entries = images(read_prompts(spec), spec.repeats)
+    for k in range(spec.shards):
+        part = slice(len(entries) * k // spec.shards, len(entries) * (k + 1) // spec.shards)
+        write_json(folder / f"{k}.json", entries[part])
+
+
+def encode(
+    manifest: Mapping[str, Any], captions: list[str], device: str = "cpu", batch: int = 64
+) -> dict[str, np.ndarray]:
+    """Columns that a model's encoder makes of captions: for LlamaGen left-padded embeddings float32 [n, prefix, D] and
+    their mask valid [n, prefix]. ParityError for a caption that does not fit."""
+    from parity.models.discrete.load import encoder
+
+    encoded, starts = encoder(manifest, device), range(0, len(captions), batch)
+    parts = [encoded(captions[i : i + batch]) for i in progress(starts, len(starts), "captions")]
+    return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
+
+
+def write_captions(prompts: Path, manifest: Mapping[str, Any], device: str, out: Path) -> None:
+    """A shard of prompts as decoding jobs read it, encoded once for all methods."""
+    entries = read_json(prompts)
+    captions, ids = ([entry[key] for entry in entries] for key in ("caption", "id"))
+    encoded = encode(manifest, captions, device)
+    write_arrays(out, ids=np.array(ids), captions=np.array(captions), **encoded)

@@ -1,0 +1,250 @@
+"""Published networks, from files of this machine: Inception-V3, VGG16, open_clip's (CLIP, HPSv2) and transformers' CLIP
+(PickScore). None is ever given random weights."""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from parity.base.errors import ParityError
+from parity.base.files import foreign_json
+from parity.base.weights import load_weights, shapes, unpickle
+
+Pixels = Iterable[np.ndarray]  # pictures uint8 [H, W, 3], whose sizes may differ
+INCEPTION_SIDE, VGG_SIDE = 299, 224
+VGG_UNREAD = ("classifier.6.weight", "classifier.6.bias")  # its last layer, of ImageNet's classes
+CONFIG = "open_clip_config.json"
+
+
+def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
+    """Lists of `size` pictures, the last one shorter, read as they are asked for."""
+    every = iter(pictures)
+    while batch := list(islice(every, size)):
+        yield batch
+
+
+def one_line(error: Exception) -> str:
+    """The beginning of a library's message."""
+    return " ".join(str(error).split())[:200]
+
+
+# --- Inception-V3
+
+
+def load_inception(file: Path, device: str = "cpu") -> nn.Module:
+    """Inception-V3 as the FID papers have it (TensorFlow's of 2015-12-05): torch-fidelity's network, of its published
+    file. ParityError for a file that is not this network's, or that is more than tensors."""
+    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+    unpickle(file)  # torch-fidelity's reader would execute what this refuses
+    wanted = ["2048", "logits_unbiased"]
+    try:
+        net = FeatureExtractorInceptionV3("inception", wanted, feature_extractor_weights_path=str(file))
+    except RuntimeError as error:
+        raise ParityError(
+            f"networks.inception = {str(file)!r}: not the file of this network: {one_line(error)}"
+        ) from None
+    return net.to(device)
+
+
+@cache
+def resizer(mode: str) -> Callable[[np.ndarray], np.ndarray]:
+    """uint8 [H, W, 3] to float32 [299, 299, 3] in 0 to 255, by a recipe's `resize`."""
+    if mode != "tensorflow":
+        from cleanfid.resize import build_resizer
+
+        return build_resizer(mode)
+    from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
+
+    def resize(picture: np.ndarray) -> np.ndarray:
+        x = torch.from_numpy(picture.transpose(2, 0, 1).astype(np.float32))[None]
+        size = (INCEPTION_SIDE, INCEPTION_SIDE)
+        resized = interpolate_bilinear_2d_like_tensorflow1x(x, size=size, align_corners=False)[0]
+        return resized.permute(1, 2, 0).numpy()
+
+    return resize
+
+
+def crop(picture: np.ndarray, side: int) -> np.ndarray:
+    """The largest square at the centre of uint8 [H, W, 3], as [side, side, 3] by Lanczos's filter; 0 leaves it."""
+    if not side:
+        return picture
+    height, width = picture.shape[:2]
+    least = min(height, width)
+    top, left = (height - least) // 2, (width - least) // 2
+    square = Image.fromarray(picture[top : top + least, left : left + least])
+    return np.asarray(square.resize((side, side), Image.Resampling.LANCZOS))
+
+
+@torch.inference_mode()
+def read_inception(net: nn.Module, pictures: Pixels, recipe: dict[str, Any], batch: int = 32) -> dict[str, Any]:
+    """Features float32 [n, 2048] and logits [n, 1008] without their bias, as the Inception Score takes them.
+
+    torch-fidelity's own forward takes whole bytes and resizes them itself; a recipe of `metrics.protocols` may resize
+    to pixels that are not rounded. So its layers are called here, in its order, behind the recipe's resizing.
+    """
+    features, logits = [], []
+    children: list[Any] = list(net.children())
+    *layers, last = children
+    with warnings.catch_warnings():  # clean-fid ignores every warning from its import on
+        resize = resizer(recipe["resize"])
+        for some in batches(pictures, batch):
+            resized = np.stack([resize(crop(picture, recipe["crop"])) for picture in some]).transpose(0, 3, 1, 2)
+            x = torch.from_numpy(np.ascontiguousarray(resized, dtype=np.float32))
+            x = ((x - recipe["centre"]) / recipe["centre"]).to(last.weight.device)
+            for layer in layers:
+                x = layer(x)
+            x = x.flatten(1)
+            features.append(x.cpu().numpy())
+            logits.append((x @ last.weight.T).cpu().numpy())
+    return {"features": np.concatenate(features), "logits": np.concatenate(logits)}
+
+
+# --- VGG16
+
+
+def load_vgg16(file: Path, device: str = "cpu") -> nn.Module:
+    """VGG16 as torchvision publishes it (vgg16-397923af.pth), up to its second fully connected layer, before that
+    layer's ReLU: what LANTERN takes precision and recall of. Widths are the file's, so that a stand-in may be small.
+    ParityError for a file that is not this network's."""
+    from torchvision.models.vgg import cfgs, make_layers
+
+    with torch.device("meta"):
+        published = make_layers(cfgs["D"])
+    names = [f"features.{i}.weight" for i, layer in enumerate(published) if isinstance(layer, nn.Conv2d)]
+    tensors = shapes(file)
+    try:
+        *widths, hidden = (len(tensors[name]) for name in (*names, "classifier.0.weight"))
+    except (KeyError, TypeError) as error:
+        problem = f"not the file of this network: it lacks {error}"
+        raise ParityError(f"networks.vgg16 = {str(file)!r}: {problem}") from None
+    each, inputs = iter(widths), 7 * 7 * widths[-1]
+    features = make_layers(["M" if layer == "M" else next(each) for layer in cfgs["D"]])
+    full = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(), nn.Linear(hidden, hidden))
+    net = nn.Sequential(OrderedDict(features=features, flat=nn.Flatten(), classifier=full))
+    load_weights(net, file, VGG_UNREAD)
+    return net.eval().to(device)
+
+
+@torch.inference_mode()
+def read_vgg16(net: nn.Module, pictures: Pixels, batch: int = 32) -> np.ndarray:
+    """Features float32 [n, hidden] of pictures squeezed to a square, neither cropped nor reduced before."""
+    from torchvision import transforms
+
+    imagenet = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    prepare = transforms.Compose([transforms.Resize([VGG_SIDE, VGG_SIDE]), transforms.ToTensor(), imagenet])
+    device = next(net.parameters()).device
+    parts = (torch.stack([prepare(Image.fromarray(picture)) for picture in some]) for some in batches(pictures, batch))
+    return torch.cat([net(part.to(device)).cpu() for part in parts]).numpy()
+
+
+# --- networks of pictures and captions
+
+
+@dataclass
+class Contrastive:
+    """A network of pictures and captions in evaluation mode, with its preparation of both."""
+
+    net: nn.Module
+    encode_pictures: Callable[[Tensor], Tensor]  # pixels [n, 3, H, W] to features [n, d]
+    encode_captions: Callable[[Tensor], Tensor]  # ids [n, context] to features [n, d]
+    prepare: Any  # a PIL picture to pixels [3, H, W]
+    tokenizer: Any  # captions to ids [n, context], cut where they are too long
+    device: str = "cpu"
+
+    @torch.inference_mode()
+    def pictures(self, pictures: Pixels, batch: int = 64) -> Tensor:
+        """Features [n, d] of unit length, on the CPU."""
+        parts = []
+        for some in batches(pictures, batch):
+            pixels = torch.stack([self.prepare(Image.fromarray(picture)) for picture in some])
+            parts.append(self.encode_pictures(pixels.to(self.device)).float().cpu())
+        return F.normalize(torch.cat(parts), dim=-1)
+
+    @torch.inference_mode()
+    def captions(self, captions: Sequence[str], batch: int = 256) -> Tensor:
+        """Features [n, d] of unit length, on the CPU; a caption that occurs often is encoded once."""
+        distinct, back = np.unique(np.asarray(captions), return_inverse=True)
+        ids = self.tokenizer(distinct.tolist()).split(batch)
+        parts = [self.encode_captions(part.to(self.device)).float().cpu() for part in ids]
+        return F.normalize(torch.cat(parts), dim=-1)[torch.from_numpy(back)]
+
+    def cosine(self, pictures: Pixels, captions: Sequence[str]) -> np.ndarray:
+        """float32 [n], of every picture with its caption."""
+        return (self.pictures(pictures) * self.captions(captions)).sum(-1).numpy()
+
+    def count_cut(self, captions: Sequence[str]) -> int:
+        """How many captions are longer than the network reads."""
+        most = self.tokenizer.context_length - 2  # the first and the last token are no words
+        return sum(len(self.tokenizer.encode(caption)) > most for caption in captions)
+
+
+def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu", whole: bool = False) -> Contrastive:
+    """open_clip's network: a folder with open_clip_config.json, or a file of weights of a known architecture.
+
+    What OpenAI trained has the activation x sigmoid(1.702 x), QuickGELU; with another its weights give other features,
+    and nothing complains. A folder says which it is; of a single file the architecture's name does.
+
+    what    what messages call it: networks.clip
+    whole   pictures that are no squares keep their edges, on black, and are not cropped (HPSv2)
+    """
+    import open_clip
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    name, source = architecture, {"pretrained": str(path)}
+    if path.is_dir():
+        name, source = f"local-dir:{path}", {}
+        try:
+            text = foreign_json(path / CONFIG)["model_cfg"]["text_cfg"]
+        except (OSError, ValueError, KeyError, TypeError):
+            allowed = f"a folder with {CONFIG} and weights, or a file"
+            raise ParityError(f"{what} = {str(path)!r}: allowed: {allowed}") from None
+        if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # would be fetched
+            raise ParityError(f"{what} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
+    elif open_clip.get_model_config(architecture) is None:
+        problem = f"open_clip has no such; allowed: as ViT-L-14-quickgelu, or a folder with {CONFIG}"
+        raise ParityError(f"{what}.architecture = {architecture!r}: {problem}")
+    try:
+        net = open_clip.create_model(name, require_pretrained=True, weights_only=True, device=device, **source)
+    except (RuntimeError, ValueError, OSError, KeyError, AssertionError) as error:
+        problem = f"does not fit {architecture or CONFIG}: {one_line(error)}"
+        raise ParityError(f"{what} = {str(path)!r}: {problem}") from None
+    settings = {**net.visual.preprocess_cfg, **({"resize_mode": "longest", "fill_color": 0} if whole else {})}
+    prepare = image_transform_v2(PreprocessCfg(**settings), is_train=False)
+    tokenizer = open_clip.SimpleTokenizer(context_length=net.context_length)
+    return Contrastive(net.eval(), net.encode_image, net.encode_text, prepare, tokenizer, device)
+
+
+def load_pickscore(folder: Path, what: str, device: str = "cpu") -> Contrastive:
+    """A folder of a transformers CLIPModel (Kirstain et al. 2023: CLIP-H, fine-tuned). Its words are CLIP's, which
+    open_clip brings along."""
+    import open_clip
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from transformers import CLIPModel
+
+    try:
+        loaded: Any = CLIPModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = f"not a folder of transformers' CLIPModel: {one_line(error)}"
+        raise ParityError(f"{what} = {str(folder)!r}: {problem}") from None
+    net, report = loaded
+    if lacks := sorted(map(str, report["missing_keys"])):
+        raise ParityError(f"{what} = {str(folder)!r}: not whole: lacks {lacks[0]} and {len(lacks) - 1} more")
+    return Contrastive(
+        net.eval().to(device),
+        lambda pixels: net.get_image_features(pixel_values=pixels).pooler_output,
+        lambda ids: net.get_text_features(input_ids=ids).pooler_output,
+        image_transform_v2(PreprocessCfg(size=net.config.vision_config.image_size), is_train=False),
+        open_clip.SimpleTokenizer(context_length=net.config.text_config.max_position_embeddings),
+        device,
+    )
