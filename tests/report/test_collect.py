@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from parity.base.files import read_json, write_json
 from parity.experiment import paths
 from parity.metrics.estimates import Estimate
-from parity.report import blocks as form
+from parity.report import tables as form
 from parity.report.collect import gather
 from parity.report.settings import labels
 from parity.report.tables import strongest

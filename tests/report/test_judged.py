@@ -11,9 +11,8 @@ from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, shared_sections, verdicts
-from parity.report.blocks import ABSENT
 from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
-from parity.report.tables import FEW, Column, measured, show
+from parity.report.tables import ABSENT, FEW, Column, measured, show
 
 ROW = {
     "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
@@ -32,7 +31,7 @@ def test_a_column_says_which_network_is_missing():
     assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
     assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
     assert measured("recall")(ROW) == ABSENT  # nothing was said of it
-    others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.IN_TABLES))
+    others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
     [table] = [block for details in others for block in details.body]
     lines = dict(zip(heads(table), table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"

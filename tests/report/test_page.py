@@ -290,7 +290,7 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
 
 def test_control_characters_and_long_captions_are_shown_and_not_passed_on():
     hostile = "red\x1b[31m\x00\u202etext\ud800"
-    html, _ = page.build(hostile, [Section("one", hostile, blocks.Words(hostile, "note"))])
+    html, _ = page.build(hostile, [Section("one", hostile, hostile, blocks.Words(hostile, "note"))])
     assert not set("\x1b\x00\u202e\ud800") & set(html)
     assert html.count("\\u001b[31m\\u0000\\u202etext\\ud800") >= 3
     assert len(excerpt("x" * 20_000)) < 350 and excerpt(hostile) == visible(hostile)

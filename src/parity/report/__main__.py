@@ -29,10 +29,6 @@ FIRST += ["n", "nfe_ratio", "speedup"]
 TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
 
 
-def csv(frame: pd.DataFrame, path: Path, first: list[str]) -> None:
-    publish(path, ordered(frame, first).to_csv(index=False).encode())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=json.loads, required=True)
@@ -41,13 +37,17 @@ def main() -> None:
     arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
-    home = a.out.relative_to(a.root) if a.out.is_relative_to(a.root) else a.out.absolute()
-    gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, home=home, given=Path())
+    gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
-    csv(summary.drop(columns="value"), a.out / "summary.csv", FIRST)
-    for name, rows in zip(("equality", "self_tests"), split(gathered.equality), strict=True):
-        csv(rows, a.out / f"{name}.csv", TESTS)
-    csv(gathered.published, a.out / "published.csv", published.COLUMNS)
+    tests, self_tests = split(gathered.equality)
+    tables: dict[str, tuple[pd.DataFrame, list[str]]] = {
+        "summary": (summary.drop(columns="value"), FIRST),
+        "equality": (tests, TESTS),
+        "self_tests": (self_tests, TESTS),
+        "published": (gathered.published, published.COLUMNS),
+    }
+    for name, (frame, first) in tables.items():
+        publish(a.out / f"{name}.csv", ordered(frame, first).to_csv(index=False).encode())
     stream = io.BytesIO()
     gathered.records.to_parquet(stream, index=False)
     publish(a.out / "records.parquet", stream.getvalue())

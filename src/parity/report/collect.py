@@ -6,7 +6,6 @@ looking around.
 import importlib.metadata
 import math
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,23 +55,18 @@ RELATIVE = {"nfe_ratio": "passes, of plain decoding", "perplexity_ratio": "perpl
 
 @dataclass
 class Files:
-    """The files of an experiment under `root`, read when they are asked for."""
+    """The files of an experiment, read when they are asked for."""
 
     settings: Config
     only: Sequence[str]  # kinds of model
-    root: Path = Path()
-    given: Path | None = None  # where files lie that the configuration names; `root`, if nothing is said
-
-    @property
-    def around(self) -> Path:
-        """Where files lie that no job makes."""
-        return self.given or self.root
+    root: Path  # the folder of results/
+    local: Path  # the folder of files that no job makes: prompts, gpu.json
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Every cell of these kinds, repetitions included."""
         image = self.settings.image
-        prompts = read_prompts(image.prompts, self.around) if image is not None else []
+        prompts = read_prompts(image.prompts, self.local) if image is not None else []
         return [c for c in cells(self.settings, prompts) if c.kind in self.only]
 
     @cached_property
@@ -117,19 +111,17 @@ class Files:
         """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
-            small, own_options = variant(self.settings, cell), long_variant(self.settings, cell)
-            tests = self.json(paths.tests(self.settings, small, own_options)) if small or own_options else {}
+            small, long = variant(self.settings, cell), long_variant(self.settings, cell)
+            tests = self.json(paths.tests(self.settings, small, long)) if small or long else {}
             if small is not None:
                 yield Tested(cell, small, False, f"exact {variant_key(self.settings, small)}", tests["exact"])
-            if own_options is not None:
-                file = f"long {long_key(self.settings, own_options)}"
-                yield Tested(cell, own_options, False, file, tests["long"], long=True)
+            if long is not None:
+                yield Tested(cell, long, False, f"long {long_key(self.settings, long)}", tests["long"], long=True)
             same = {**cell.spec, "seed": None}
-            for one in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
-                asked = layers.of(self.settings, declared, one)
-                made = self.json(paths.layers(one))["layers"] if asked else {}
-                for layer in asked:
-                    yield Tested(cell, None, one is not cell, f"{layer} {one.key}", made[layer])
+            for run in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
+                for layer in layers.of(self.settings, declared, run):
+                    results = self.json(paths.layers(run))["layers"]
+                    yield Tested(cell, None, run is not cell, f"{layer} {run.key}", results[layer])
 
 
 @dataclass
@@ -150,7 +142,6 @@ class Gathered:
     ratios: dict[str, dict[str, Any]]  # by a cell's key: the likelihood ratios that accept its drafts
     accuracy: list[dict[str, Any]]  # of the text model itself, by task
     extras: list[Extra]
-    home: Path  # the folder of the page, under `files.root`
 
     def rows(self, kind: str) -> pd.DataFrame:
         """The summary of one kind, without columns that it has nothing in."""
@@ -178,8 +169,7 @@ def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     if "sampling" in spec:
         row["sampling"] = canonical(spec["sampling"])
     if task is not None:
-        given = {name: value for name, value in task["settings"].items() if value != ""}
-        row |= {"task": task["kind"], "settings": canonical(given)}
+        row |= {"task": task["kind"], "settings": canonical({k: v for k, v in task["settings"].items() if v != ""})}
     return row | {name: spec[name] for name in ("cache", "batch") if name in spec}
 
 
@@ -229,25 +219,20 @@ def self_tests(files: Files) -> tuple[list[Row], pd.DataFrame]:
     return rows, pd.DataFrame(null, columns=["test", "p_value"])
 
 
-def run() -> dict[str, str]:
-    """When and by which command the page was made, and of which state of the code."""
-    return {
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "version": importlib.metadata.version("parity"),
-        "commit": machine.commit(Path(__file__).parent),
-        "command": os.environ.get(machine.COMMAND) or shlex.join(["python", "-m", "parity.report", "..."]),
-    }
-
-
 def environment(files: Files) -> dict[str, Any]:
     """What the numbers were obtained with."""
-    made, image = files.shard(files.cells[0]).provenance, files.settings.image
+    decoding, image = files.shard(files.cells[0]).provenance, files.settings.image
     shown = (*files.only, "networks")
     manifests = {n: p for n, p in paths.manifests(files.settings).items() if n.partition("/")[0] in shown}
     return {
-        "run": run(),
+        "run": {
+            "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "version": importlib.metadata.version("parity"),
+            "commit": machine.commit(Path(__file__).parent),
+            "command": os.environ.get(machine.COMMAND) or "python -m parity.report ...",
+        },
         "machine": machine.described(),
-        "decoding": {k: v for k, v in made.items() if k not in ("spec", "code")},
+        "decoding": {k: v for k, v in decoding.items() if k not in ("spec", "code")},
         "report": provenance("cpu", image.dtype if image is not None else "float32", 1),
         "seeds": files.settings.seeds.model_dump(),
         "checkpoints": {name: files.json(path)["sha256"] for name, path in manifests.items()},
@@ -255,55 +240,44 @@ def environment(files: Files) -> dict[str, Any]:
 
 
 def gather(
-    settings: Config,
-    papers: Sequence[Path],
-    extra: Sequence[Path] = (),
-    only: Sequence[str] = (),
-    root: Path = Path(),
-    home: Path | None = None,
-    given: Path | None = None,
-) -> Gathered:
+    settings: Config, papers: Sequence[Path], extra: Sequence[Path] = (), only: Sequence[str] = (), root: Path = Path(),
+    local: Path | None = None,
+) -> Gathered:  # fmt: skip
     """Everything that the page of an experiment is made of, for the kinds of model in `only` (all, if empty).
 
-    root   the folder below which results are found
-    home   the folder that the page will stand in, below `root`
-    given  where files lie that the configuration names; `root`, if nothing is judged_rows
+    root   the folder of results/
+    local  the folder of files that the configuration names; `root`, if not given
     """
-    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root, given)
+    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root, local or root)
+    every_cell = {cell.key: cell for cell in files.cells}
     summary, records, equality, verdicts = [], [], [], []
     ratios: dict[str, Any] = {}
     for kind in files.only:
         tested = list(files.find_tests(kind))
-        ratios |= {t.cell.key: t.said["ratios"] for t in tested if t.said.get("ratios")}
+        ratios |= {t.cell.key: t.results["ratios"] for t in tested if t.results.get("ratios")}
         rows, parts = summarize(files, kind, ratios)
         tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
-        every_cell = {cell.key: cell for cell in files.cells}
-        judged_rows = {
-            row["key"]: of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
-            for row in rows
-        }
-        summary += [row | {name: judged_rows[row["key"]].get(name) for name in JUDGED} for row in rows]
+        for row in rows:
+            verdict = of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
+            summary.append(row | {name: verdict.get(name) for name in JUDGED})
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
     tests, null = self_tests(files)
-    every, accuracy = published.read_published(papers), files.accuracy()
+    every, accuracy, table = published.read_published(papers), files.accuracy(), pd.DataFrame(summary)
     models = weights.models(settings, "discrete") if settings.image is not None else {}
     vocab = {name: weights.largest(model)["group"] for name, model in models.items()}
-    table = pd.DataFrame(summary)
-    beside = published.beside(every, table, vocab, published.answers(accuracy), networks(settings))
+    beside = published.beside(every, table, vocab, published.answers(accuracy), networks(models))
     return Gathered(
         settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),
         pd.concat(records, ignore_index=True), every, beside, environment(files), null, ratios, accuracy,
-        [read_extra(file) for file in extra], home or Path("results") / settings.experiment,
+        [read_extra(file) for file in extra],
     )  # fmt: skip
 
 
-def networks(settings: Config) -> dict[str, str]:
-    """Our models that are a paper's own network, by name: published files of the sizes that it names. Embedded models
-    are nobody's, and of a folder of weights nothing is known."""
-    models = weights.models(settings, "discrete") if settings.image is not None else {}
+def networks(models: Mapping[str, Any]) -> dict[str, str]:
+    """Our models that are a paper's own network, by name: published files of the sizes that it names."""
     return {
         name: network for name, m in models.items() if m.source == "hub"
         for network, sizes in weights.declared(m.family).get("papers", {}).items() if sizes == m.network
@@ -315,20 +289,12 @@ def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
-EFFECTS = {  # in the figure's own unit
-    "fid": 5.0,
-    "kid": 0.005,  # 5 of what is shown times 1000
-    "precision": 0.1,
-    "recall": 0.1,
-    "right": 0.1,  # class accuracy
-    "rouge1": 0.05,
-    "rouge2": 0.05,
-    "rougeL": 0.05,
-    "passed": 0.1,
-    "entropy": 0.1,  # bits
-}
-MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}  # of `equality`
-SHARES = {"perplexity": 0.1, "is": 0.1}  # of the figure itself
+# Effects of interest: in the figure's own unit (KID is shown times 1000; entropy is in bits), as a margin of `equality`
+# in the configuration, as a share of the figure itself.
+EFFECTS = {"fid": 5.0, "kid": 0.005, "precision": 0.1, "recall": 0.1, "right": 0.1, "passed": 0.1, "entropy": 0.1}
+EFFECTS |= {"rouge1": 0.05, "rouge2": 0.05, "rougeL": 0.05}
+MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}
+SHARES = {"perplexity": 0.1, "is": 0.1}
 
 
 def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:

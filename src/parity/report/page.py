@@ -7,10 +7,9 @@ script, markup made by scripts, and everything from elsewhere.
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -26,24 +25,11 @@ FRONT = ("verdicts", "files")  # sections of the front page
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Script(NamedTuple):
-    text: Markup
-    digest: str  # as a policy names it
-
-
-def script() -> Script:
-    """The page's one script. ValueError if its text would end the element that holds it."""
-    text = (TEMPLATES / "page.js").read_text()
-    if "</script" in text.lower() or "<!--" in text:
-        raise ValueError("page.js: '</script' or '<!--' in it")
-    return Script(Markup(text), "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())
-
-
 def environment() -> jinja2.Environment:
     """The templates beside this module. `draw(block)` is the macro of a block's class: what is in it is escaped."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
     templates = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )  # fmt: skip
 
@@ -58,30 +44,9 @@ def environment() -> jinja2.Environment:
 def sections(gathered: Gathered) -> list[Section]:
     """Every section of an experiment, what decides first: verdicts, the figures it was made for, then each kind of
     model, and what is looked up last."""
-    leaves: list[Callable[[Gathered], Iterable[Section]]] = [
-        import_module(f"parity.report.{kind}").sections for kind in gathered.kinds
-    ]
-    own = [section for leaf in leaves for section in leaf(gathered)]
-    return [
-        summary_page.verdicts(gathered),
-        *shared_sections.study(gathered),
-        *own,
-        *shared_sections.closing(gathered),
-        summary_page.files(gathered),
-    ]
-
-
-def figure_data(parts: list[Section]) -> dict[str, pd.DataFrame]:
-    """The data of each figure by name. ValueError for two figures or sections of one name."""
-    data: dict[str, pd.DataFrame] = {}
-    for block in walk([b for section in parts for b in section.body]):
-        if isinstance(block, Plot | Grid):
-            if block.name in data:
-                raise ValueError(f"two figures are called {block.name!r}")
-            data[block.name] = block.data
-    if len({section.id for section in parts}) < len(parts):
-        raise ValueError(f"two sections of one id: {[section.id for section in parts]}")
-    return data
+    own = [section for kind in gathered.kinds for section in import_module(f"parity.report.{kind}").sections(gathered)]
+    study, closing = shared_sections.study(gathered), shared_sections.closing(gathered)
+    return [summary_page.verdicts(gathered), *study, *own, *closing, summary_page.files(gathered)]
 
 
 def build(
@@ -92,13 +57,16 @@ def build(
     elsewhere   the file with all sections, if this page is the front page
     banner      shown above everything; marks every table and figure
     """
-    data = figure_data(parts)
+    blocks = walk([block for section in parts for block in section.body])
+    data = {block.name: block.data for block in blocks if isinstance(block, Plot | Grid)}
     here = [section for section in parts if not elsewhere or section.id in FRONT]
     contents = [(f"{'' if section in here else elsewhere}#{section.id}", section.title) for section in parts]
     names = [*summary_page.TABLES, *(f"figures/{name}.csv" for name in sorted(data))]
-    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "files": names, "script": script()}
-    context["banner"] = banner
-    return environment().get_template("page.html.j2").render(context | {"contents": contents}), data
+    script = (TEMPLATES / "page.js").read_text()
+    digest = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+    context: dict[str, Any] = {"title": f"Parity: {experiment}", "sections": here, "contents": contents}
+    context |= {"files": names, "banner": banner, "script": Markup(script), "digest": digest}
+    return environment().get_template("page.html.j2").render(context), data
 
 
 def write(gathered: Gathered, page: Path) -> None:

@@ -1,5 +1,5 @@
-"""Pictures of the same prompts, cell by cell, as data URIs: the worst at once, all of them and the replay in the page's
-own view."""
+"""Pictures of the same prompts, cell by cell, as data URIs: the worst in a table, all of them and the replay in the
+page's own view."""
 
 import base64
 import io
@@ -16,6 +16,12 @@ from parity.decode.shard_io import Shard
 from parity.report.blocks import Grid, Packed, Words, excerpt, packed
 from parity.report.collect import Gathered
 from parity.report.settings import read
+
+KIND = "discrete"
+SHOWN = 8  # rows of pictures that are read without scripts
+COMPETE = 256  # prompts that compete for a place among them
+BYTES = 800_000  # of all pictures in the view of all prompts
+ACROSS = 8  # pictures in a row of a sheet
 
 
 @dataclass(frozen=True)
@@ -49,36 +55,31 @@ class Sheets(NamedTuple):
     side: int  # of a picture, pixels
 
 
-def sheets(columns: Sequence[np.ndarray], across: int, room: int) -> tuple[Sheets, int]:
-    """Pictures [n, H, W, 3] of each column on a sheet, `across` in a row, of at most 96 pixels each; of the first
+def sheets(columns: Sequence[np.ndarray], room: int) -> tuple[Sheets, int]:
+    """Pictures [n, H, W, 3] of each column on a sheet, ACROSS in a row, of at most 96 pixels each; of the first
     prompts, as many as take `room` bytes in all. Returns the sheets and how many prompts are on them."""
-    drawn: dict[bytes, int] = {}
-    of = [drawn.setdefault(pixels.tobytes(), len(drawn)) for pixels in columns]
-    distinct = [columns[of.index(k)] for k in range(len(drawn))]
+    numbers: dict[bytes, int] = {}
+    of = [numbers.setdefault(pixels.tobytes(), len(numbers)) for pixels in columns]
+    distinct = [columns[of.index(k)] for k in range(len(numbers))]
     shown, side = len(columns[0]), min(96, max(columns[0].shape[1:3]))
     while True:
-        uris = [sheet(pixels[:shown], across, side) for pixels in distinct]
-        if (size := sum(map(len, uris))) <= room or shown <= across:
+        uris = [sheet(pixels[:shown], side) for pixels in distinct]
+        if (size := sum(map(len, uris))) <= room or shown <= ACROSS:
             return Sheets(uris, of, side), shown
-        shown = max(across, min(shown - across, int(shown * room / size)) // across * across)
+        shown = max(ACROSS, min(shown - ACROSS, int(shown * room / size)) // ACROSS * ACROSS)
 
 
-def sheet(pixels: np.ndarray, across: int, side: int) -> str:
-    whole = Image.new("RGB", (across * side, -(-len(pixels) // across) * side))
+def sheet(pixels: np.ndarray, side: int) -> str:
+    whole = Image.new("RGB", (ACROSS * side, -(-len(pixels) // ACROSS) * side))
     for i, one in enumerate(pixels):
-        picture = Image.fromarray(one)
-        if picture.size != (side, side):
-            picture = picture.resize((side, side), Image.Resampling.LANCZOS)
-        whole.paste(picture, (i % across * side, i // across * side))
+        picture = Image.fromarray(one).resize((side, side), Image.Resampling.LANCZOS)
+        whole.paste(picture, (i % ACROSS * side, i // ACROSS * side))
     return encoded(whole, 80)
 
 
 def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     """Order of the prompts and, in that order, their worst differences: the least of (a decoder's cosine - its model's
-    first baseline's).
-
-    Without a decoder, the other columns stand for one.
-    """
+    first baseline's). Without a decoder, the other columns replace it."""
     base = {c.model: c for c in reversed(columns)} | {c.model: c for c in reversed(columns) if c.baseline}
     others = [c for c in columns if not c.baseline] or [c for c in columns if c is not base[c.model]] or columns
     worst = np.fmin.reduce([c.cosine - base[c.model].cosine for c in others], 0)  # of those that have a cosine
@@ -86,32 +87,23 @@ def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:
     return order, worst[order]
 
 
-KIND = "discrete"
-SHOWN = 8  # rows of pictures that are read without scripts
-COMPETE = 256  # prompts that compete for a place among them
-BYTES = 800_000  # of all pictures in the view of all prompts
-ACROSS = 8  # pictures in a row of a sheet
-
-
-def columns_of(g: Gathered) -> tuple[list[Column], list[str], dict[str, Shard]]:
-    """The same prompts, cell by cell; the captions; and the shards. Pictures that no network judged have no cosine."""
-    columns, captions, shards = [], [], {}
+def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
+    """The same prompts, cell by cell, and their captions. Pictures that no network judged have no cosine."""
+    columns, captions = [], []
     for label, cell in g.cells(KIND).items():
         features = g.files.features(cell)
-        base, model, method = cell.role != "method", cell.spec["model"], cell.spec["method"]
         pixels, captions = g.files.pixels(cell, COMPETE), [excerpt(c) for c in features["captions"][:COMPETE].tolist()]
         cosine = features["cosine"][:COMPETE] if "cosine" in features else np.full(len(captions), np.nan)
-        columns.append(Column(label, pixels, cosine, base, model, method))
-        shards[label] = g.files.shard(cell)
+        columns.append(Column(label, pixels, cosine, cell.role != "method", cell.spec["model"], cell.spec["method"]))
     lengths = {len(captions), *(len(x) for c in columns for x in (c.pixels, c.cosine))}
     if columns and len(lengths) > 1:
         raise ParityError(f"pictures: columns and captions of {sorted(lengths)} rows; must be as many")
-    return columns, captions, shards
+    return columns, captions
 
 
 def blocks(g: Gathered) -> list[Any]:
     """The prompts on which a decoder falls furthest behind plain decoding, the worst first; then all of them."""
-    columns, captions, shards = columns_of(g)
+    columns, captions = columns_of(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
     order, worst = worst_first(columns)
@@ -122,45 +114,43 @@ def blocks(g: Gathered) -> list[Any]:
         row = [(thumbnail(c.pixels[i], 96), c.label, figure(c.cosine[i], ".3f")) for c in columns]
         rows.append((captions[i], figure(w, "+.3f"), row))
     grid = Grid("pictures", [(c.label, c.method) for c in columns], rows, pd.DataFrame(ranking))
-    every = len(next(iter(shards.values())).step)
+    shards = {label: g.files.shard(cell) for label, cell in g.cells(KIND).items()}
+    every = len(shards[columns[0].label].step)
     among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
-    return [WORST.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards, every)]
+    return [WORST.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards)]
 
 
-def views(
-    g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard], every: int
-) -> Iterator[Packed]:
+def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
     """All prompts and the replay, for each model: as many prompts as there is room for, the worst first."""
     models = list(dict.fromkeys(c.model for c in columns))
     for model in models:
         own = [c for c in columns if c.model == model]
         order, worst = worst_first(own)
-        held, shown = sheets([c.pixels[order] for c in own], ACROSS, BYTES // len(models))
-        order, kept = order[:shown], [worst[:shown]]
+        drawn, shown = sheets([c.pixels[order] for c in own], BYTES // len(models))
+        order, every = order[:shown], len(shards[own[0].label].step)
         base = next((c for c in own if c.baseline), own[0])
-        wholes = {len(shards[c.label].step[0]) for c in own}
-        told = [column(g, c, shards[c.label], order, base, held.of[k]) for k, c in enumerate(own)]
+        tokens = max(shards[c.label].step.shape[1] for c in own)
+        content = [column(g, c, shards[c.label], order, base, number) for c, number in zip(own, drawn.of, strict=True)]
         about = ABOUT.format(shown=shown, all=f"{every:,}") + LEFT * (shown < every)
-        yield packed("pictures", f"{about} Without scripts the worst stand above.", {
-            "side": held.side, "across": ACROSS, "tokens": max(wholes), "sheets": held.uris, "columns": told,
-            "captions": [captions[i] for i in order], "worst": rounded(kept[0]), "about": about, "replay": REPLAY,
+        yield packed("pictures", f"{about} Without scripts the worst are above.", {
+            "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
+            "captions": [captions[i] for i in order], "worst": rounded(worst[:shown]), "about": about, "replay": REPLAY,
         })  # fmt: skip
 
 
 def column(g: Gathered, c: Column, shard: Shard, order: np.ndarray, base: Column, sheet: int) -> dict[str, Any]:
-    """What the views know of a cell: its figures, and the pass in which each token became final."""
+    """What the views show of a cell: its figures, and the pass in which each token became final."""
     step, options = shard.step[order], read(g.summary.set_index("label")["options"].get(c.label))
     nodes = shard.columns["nodes"][order] if "nodes" in shard.columns else (step > 0).sum(1)
-    held: dict[str, Any] = {
+    content: dict[str, Any] = {
         "label": c.label, "method": c.method, "plain": c.baseline, "sheet": sheet, "cosine": rounded(c.cosine[order]),
         "difference": rounded(c.cosine[order] - base.cosine[order]), "nodes": nodes.tolist(),
         "passes": float(step.max(1).mean()),
     }  # fmt: skip
     if (np.diff(step, axis=1) >= 0).all() and (step > 0).all():
-        kept = [np.bincount(row)[1:].tolist() for row in step]
-        window = int(options.get("window", 0))
-        return held | {"kept": kept, "window": window if window and as_windows(kept, nodes, window) else 0}
-    return held | {"step": step.tolist(), "parallel": True}
+        kept, window = [np.bincount(row)[1:].tolist() for row in step], int(options.get("window", 0))
+        return content | {"kept": kept, "window": window if window and as_windows(kept, nodes, window) else 0}
+    return content | {"step": step.tolist(), "parallel": True}
 
 
 def as_windows(kept: list[list[int]], nodes: np.ndarray, window: int) -> bool:
@@ -193,7 +183,7 @@ def alike(g: Gathered) -> list[str]:
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
 ABOUT = "{shown} of {all} prompts; under each picture its CLIP cosine with the prompt. Pictures are compressed."
-LEFT = " The others are left out here for room: figures/pictures.csv and the cells' folders have them."
+LEFT = " There is no room for the others: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
     "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"
     " usually the target's own draw: a correction, or one beyond the drafts. Rejected drafts are shown for windows; of"
@@ -201,6 +191,6 @@ REPLAY = (
 )
 WORST = (
     "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in CLIP-score, the worst first."
-    " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. This choice flatters"
-    " the first column; the second seed of plain decoding, if shown, is the fair comparison."
+    " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"
+    " better than it is, because the prompts were chosen against it; compare with the second seed of plain decoding."
 )

@@ -8,14 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from parity.experiment.options import options as complete
 from parity.report.blocks import missing, pairs, written
 
 Row = Mapping[str, Any]
 OWN = ("model", "task", "cache", "batch")  # columns that are settings
-# Options that go together under a name; apart from it they are shown where they are not the default.
+# Options that go together under a name; a single one is shown where it is not the default.
 NAMED: dict[str, dict[str, Any]] = {
     "as released": {
         "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
@@ -23,11 +21,6 @@ NAMED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 IN_SETS = {name for chosen in NAMED.values() for name in chosen}
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A frame's rows as dicts."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def read(text: Any) -> dict[str, Any]:
@@ -42,7 +35,7 @@ def settings_of(row: Row) -> dict[str, Any]:
 
 
 def spec_of(row: Row) -> dict[str, Any]:
-    """The row as `experiment.study.setting` reads a specification; a task's settings stand among the options."""
+    """The row as `experiment.study.setting` reads a specification; a task's settings are among the options."""
     own = {"task_kind" if n == "task" else n: row[n] for n in ("kind", "method", *OWN) if not missing(row.get(n))}
     return own | {"options": read(row.get("settings")) | read(row["options"]), "sampling": read(row.get("sampling"))}
 
@@ -66,17 +59,19 @@ def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """A short name per row of one kind: its method, the options in which the method's variants differ, and what else is
-    needed to tell rows apart."""
-    own = [(row["method"], read(row["options"])) for row in rows]
+    """A short name per row of one kind: its method, the options in which the method's variants differ, and what else
+    distinguishes rows."""
+    own = [(str(row["method"]), read(row["options"])) for row in rows]
     vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
-    kind = rows[0]["kind"] if rows else ""
-    names = [variant(kind, str(m), options, [n for n in vary[m] if n in options]) for m, options in own]
+    names = [variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, own, strict=True)]
     more = [{**settings_of(row), "seed": row.get("seed"), "key": row.get("key")} for row in rows]
     for name in varying(more):
-        values = [m.get(name) for m in more]
-        same = {n: {json.dumps(v, default=str) for v, o in zip(values, names, strict=True) if o == n} for n in names}
-        apart = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
-        phrases = [apart.format(n, v, pairs({name: v}, " ")) for n, v in zip(names, values, strict=True)]
-        names = [t if len(same[n]) > 1 else n for t, n in zip(phrases, names, strict=True)]
+        values: dict[str, set[str]] = {}  # of this setting, by label
+        for label, setting in zip(names, more, strict=True):
+            values.setdefault(label, set()).add(json.dumps(setting.get(name), default=str))
+        form = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
+        names = [
+            form.format(label, s.get(name), pairs({name: s.get(name)}, " ")) if len(values[label]) > 1 else label
+            for label, s in zip(names, more, strict=True)
+        ]
     return [n if names.count(n) == 1 else f"{n} #{names[: i + 1].count(n)}" for i, n in enumerate(names)]

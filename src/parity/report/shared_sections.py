@@ -1,4 +1,4 @@
-"""Sections that every kind of model has a part in: verdicts, study figures, published figures, tests, environment."""
+"""Sections that every kind of model has a part in: study figures, published figures, tests, environment."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,32 +21,31 @@ from parity.report.blocks import (
     Table,
     Terms,
     Words,
-    chip,
-    estimated,
     missing,
-    number,
-    p_value,
     packed,
     pairs,
-    plain,
+    records,
     words,
 )
 from parity.report.collect import Gathered
 from parity.report.figures import data_uri, draw, p_value_qq, plot
 from parity.report.published import RATIOS
-from parity.report.settings import labels, read, records
-from parity.report.tables import NONE, Column, mark, measured, show, text, value
+from parity.report.settings import labels, read
+from parity.report.tables import NONE, Column, chip, estimated, number, p_value, plain, show, text
 from parity.report.verdicts import CORRECT, WRONG, planted, split
 
 TITLES = {"discrete": "Images", "anysubset": "Text", "continuous": "Continuous tokens"}
 MEASURED = "measured"  # the unit of a time, which does not compare between jobs
 
 
+# --- parts of the sections of a kind
+
+
 def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
     """Every name that a kind's equality rows are judged by."""
     cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in records(g.summary)}
     rows = [v | cells.get(v["key"], {"key": ""}) for v in records(g.verdicts) if v["kind"] == kind]
-    return show(rows, tables.VERDICT, caption, mark) if rows else Words("no equality test.", "empty")
+    return show(rows, tables.VERDICT, caption) if rows else Words("no equality test.", "empty")
 
 
 def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -57,18 +56,18 @@ def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def other_figures(kind: str, rows: list[dict[str, Any]], shown: set[str]) -> Iterator[Details]:
     """Figures of these rows that have no column in the tables of the kind; times of separate jobs aside."""
-    taken = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
+    known = FIGURES | {name: meaning for figures in metrics(kind).values() for name, meaning in figures.items()}
     here = {n.removesuffix("_why") for row in rows for n in row if not missing(row[n])} - shown
-    labels = {name: label(*meaning) for name, meaning in taken.items() if name in here and meaning[1] != MEASURED}
-    if labels:
-        columns = [tables.METHOD, *(Column(heading, measured(name)) for name, heading in labels.items())]
-        yield Details("Other figures", [show(rows, columns, "What else was measured.", mark)])
+    headings = {name: label(*meaning) for name, meaning in known.items() if name in here and meaning[1] != MEASURED}
+    if headings:
+        columns = [tables.METHOD, *(Column(heading, name) for name, heading in headings.items())]
+        yield Details("Other figures", [show(rows, columns, "What else was measured.")])
 
 
 def measured_by(rows: list[dict[str, Any]]) -> str:
     """The protocol by which a published model's pictures were measured, with its digest."""
-    named = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
-    return f"Measured by protocol {', '.join(sorted(named))}." if named else ""
+    protocols = {row["protocol"] for row in rows if not missing(row.get("protocol"))}
+    return f"Measured by protocol {', '.join(sorted(protocols))}." if protocols else ""
 
 
 # --- study
@@ -76,17 +75,8 @@ def measured_by(rows: list[dict[str, Any]]) -> str:
 
 def study(g: Gathered) -> list[Section]:
     """The figures that the experiment ends in."""
-    body: list[Any] = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
-    return [Section("study", "Study", *body)] if body else []
-
-
-def observations(g: Gathered) -> list[Section]:
-    """Figures whose data were made elsewhere: what methods rest on, seen along plain decoding. And that there is no
-    study, where there is none."""
-    body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
-    if not any(g.studies(kind) for kind in g.kinds):
-        body.append(Words("study: this experiment names no figure of its own.", "empty"))
-    return [Section("observations", "What methods rest on", *body)] if body else []
+    body = [study_plot(g, kind, f, g.rows(kind)) for kind in g.kinds for f in g.studies(kind)]
+    return [Section("study", "Study", STUDY, *body)] if body else []
 
 
 def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, prefix: str = "study") -> Plot | Words:
@@ -95,26 +85,27 @@ def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
     drawn = study_figures.study(figure, rows, g.papers[g.papers["kind"] == kind], known)
     if drawn is None:
         return Words(f"{figure.title}: this experiment has no cell for it.", "empty")
-    theirs = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
-    silent = "; ".join(known.get(y, y) for y in figure.y if y not in theirs)
+    printed = set(drawn[1].loc[drawn[1]["source"] == "paper", "measure"])
+    silent = "; ".join(known.get(y, y) for y in figure.y if y not in printed)
     caption = figure.reading
-    if theirs:
+    if printed:
         caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
     elif figure.paper:
         caption += f" Marks are measured here, with 95% intervals; the paper prints no numbers ({figure.paper})."
     return plot(f"{prefix}-{slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
 
 
-BOTH = (
-    "Filled marks and whole lines were measured here, with 95% intervals; hollow or tinted marks and broken lines are"
-    " the numbers of {paper}, on another model and other prompts: compare how the lines run, not where they lie."
-)
-
-
 def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str]]) -> list[Plot | Words]:
     """Figures over settings of a kind that take three values or more, but for those that the study shows."""
     figures = study_figures.automatic(g.rows(kind), swept, {figure.x for figure in g.studies(kind)})
     return [study_plot(g, kind, figure, rows, f"sweep-{kind}") for figure, rows in figures]
+
+
+STUDY = "The figures that this experiment was made for: what was measured here, beside what the papers print."
+BOTH = (
+    "Filled marks and whole lines were measured here, with 95% intervals. Hollow marks and broken lines are the numbers"
+    " of {paper}, on another model and other prompts: compare the shapes of the lines, not their heights."
+)
 
 
 # --- published figures
@@ -131,34 +122,34 @@ def published_table(rows: pd.DataFrame, names: Mapping[str, str], caption: str) 
 
     columns = [
         Column("Source", text("table", "paper")),
-        stated("Their model", "model", "conditions", "and what the paper states of the rest"),
-        stated(
-            "Method", "method", "options", "and its options as the paper states them; the rest are the defaults here"
-        ),
+        stated("Their model", "model", "conditions", "the paper's model, and what it states of the conditions"),
+        stated("Method", "method", "options", "the method, and options that the paper states; others are the defaults"),
         Column("Measure", lambda r: Entry(r["metric"].replace("_", " ")), "CLIP-scores are cosines"),
         figure("Published", "value"),
         figure("Ours", "ours"),
-        *(figure(heading, name, said) for heading, name, said in FROM_PLAIN if rows[name].notna().any()),
-        *(figure("Difference", name, OURS_LESS, 3) for name in ["difference"] if rows[name].notna().any()),
+        *(figure(*column) for column in FROM_PLAIN if rows[column[1]].notna().any()),
         Column("Our cell", lambda r: Entry(names.get(r["key"], r["key"]), r["key"], "text")),
     ]
     return show(records(rows), columns, caption)
 
 
-FROM_PLAIN = [
-    ("Published, from plain", "change", "less the paper's own plain decoding in the same table"),
-    ("Ours, from plain", "our_change", "less our plain decoding under the same settings"),
-]
-OURS_LESS = "of one network, ours less theirs: of ratios themselves, of others the changes"
+FROM_PLAIN: list[Any] = [
+    ("Published, from plain", "change", "the paper's figure minus its own plain decoding in the same table"),
+    ("Ours, from plain", "our_change", "our figure minus our plain decoding under the same settings"),
+    (
+        "Difference", "difference",
+        "ours minus theirs, where both decode the same network: of ratios themselves, of other figures the changes", 3,
+    ),
+]  # fmt: skip
 
 
 def worth_showing(g: Gathered) -> pd.Series:
     """Published rows that the page shows at once: of the study's tables, or else those that compare with ours."""
     rows, figures = g.published, [f for kind in g.kinds for f in g.studies(kind) if f.paper]
     if figures:
-        named = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}
+        shown = {(paper, place) for paper, places in (source(f.paper) for f in figures) for place in places}
         at = zip(rows["paper"], rows["table"], strict=True)
-        return pd.Series([pair in named for pair in at], index=rows.index, dtype=bool)
+        return pd.Series([pair in shown for pair in at], index=rows.index, dtype=bool)
     base = set(g.summary.loc[g.summary["role"] == "reference", "method"])
     compares = rows["change"].notna() | (rows["metric"].isin(RATIOS) & rows["ours"].notna())
     return compares & ~rows["method"].isin(base)
@@ -170,18 +161,16 @@ def published(g: Gathered) -> Section:
     if first.any():
         body.append(published_table(g.published[first], names, PUBLISHED))
     if not first.all():
-        every = published_table(
-            g.published, names, "Other tables, baselines, and what depends on device or network too."
-        )
+        every = published_table(g.published, names, "Other tables, baselines, and figures of a device or network too.")
         body.append(Details(f"All {len(first)} published figures of these methods", [every]))
     empty = Words("this experiment reproduces no published table.", "empty")
-    return Section("published", "Published figures", *(body or [empty]))
+    return Section("published", "Published figures", BESIDE, *(body or [empty]))
 
 
+BESIDE = "What the papers print of these methods, beside what was measured here."
 PUBLISHED = (
-    "The papers' figures beside ours. The models, prompts and metric protocols differ unless a row says otherwise, so"
-    " each stands beside its own baseline; a difference is taken of one and the same network alone. A speed is of the"
-    " device it was taken on."
+    "Models, prompts and metric protocols differ unless a row says otherwise, so each figure is compared with its own"
+    " baseline; only figures of the same network are subtracted. A speed holds for the device that it was measured on."
 )
 
 
@@ -192,35 +181,13 @@ def equality(g: Gathered) -> Section:
     """The strongest test of every decoder and layer, and all of them in the page's own view."""
     rows = labelled(g)
     if rows.empty:
-        return Section("equality", "Equality tests", Words("no equality test.", "empty"))
+        return Section("equality", "Equality tests", TESTS, Words("no equality test.", "empty"))
     best = tables.equality_table(tables.strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
     table = tables.equality_table(rows, EVERY.format(len(rows)))
-    lines = [[short(e) for e in line] for line in table.rows]
-    held = {"caption": table.caption, "headings": [heading for heading, _ in table.columns], "rows": lines}
-    return Section(
-        "equality", "Equality tests", LAYERS, best, packed("tests", f"All {len(rows)} tests: equality.csv.", held)
-    )
-
-
-def short(entry: Entry) -> str | list[str]:
-    """An entry as packed data hold it."""
-    return list(entry[:3]) if entry.detail or entry.style else entry.text
-
-
-EVERY = (
-    "All {} tests, diagnostics and repetitions included. Diagnostic rows say where a difference lies; they do not enter"
-    " the verdict."
-)
-LAYERS = (
-    "Layers: exact, on models of a few tokens whose joint law can be listed; long, at a method's own options, on models"
-    " of 64 tokens and more whose conditionals are exact; the target's own conditionals along the decoded tokens; and"
-    " pictures paired by prompt. A p-value says how surprising the data are if the decoder is right; effect and MDE say"
-    " whether the test could have seen a difference that matters."
-)
-STRONGEST = (
-    "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
-    " in that layer. 'not rejected' beside a large MDE is weak evidence; beside a small one, strong."
-)
+    lines = [[list(e) if e.detail or e.style else e.text for e in line] for line in table.rows]
+    content = {"caption": table.caption, "headings": [heading for heading, _ in table.columns], "rows": lines}
+    every = packed("tests", f"All {len(rows)} tests: equality.csv.", content)
+    return Section("equality", "Equality tests", TESTS, LAYERS, best, every, folded=True)
 
 
 def labelled(g: Gathered) -> pd.DataFrame:
@@ -230,55 +197,82 @@ def labelled(g: Gathered) -> pd.DataFrame:
     return rows.assign(label=[known[kind, key] for kind, key in zip(rows["kind"], rows["key"], strict=True)])
 
 
+TESTS = "Every test behind the verdicts: for each decoder and layer the strongest one, then all of them."
+EVERY = (
+    "All {} tests, with diagnostics and repetitions. A diagnostic test locates a difference; it does not enter the"
+    " verdict."
+)
+LAYERS = (
+    "There are four layers of tests. Exact: models of a few tokens, whose joint law can be listed. Long: models of 64"
+    " tokens and more with exact conditionals, at a method's own options. Teacher-forced: the target's conditionals"
+    " along the decoded tokens. Paired: pictures of the same prompts. A small p-value is evidence against the decoder;"
+    " effect and MDE (the smallest effect found with power 0.8) say whether a test could have seen a difference that"
+    " matters."
+)
+STRONGEST = (
+    "For each decoder and layer the test with the smallest p, corrected (Holm) for all deciding tests of that decoder"
+    " in that layer. 'not rejected' is strong evidence if the MDE is small, and weak evidence if it is large."
+)
+
+
 def self_tests(g: Gathered) -> Section:
     """Are the p-values honest, and can the tests fail?"""
     tests = split(g.equality)[1]
     faults, sizes = planted(tests), tests[tests["p_value"].isna() & tests["effect"].notna()]
     qq = plot("qq", "P-values of plain decoding against itself", p_value_qq(g.null), QQ)
-    table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal 0.05.")
+    table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal level 0.05.")
     more = [Details("Measured size of each test", [table])] if len(sizes) else []
-    planted_table = [f for f in faults if f["fault"] != CORRECT] + [f for f in faults if f["fault"] == CORRECT]
-    caught = show(planted_table, PLANTED, FAULTS) if faults else Words("no planted faults.", "empty")
+    faulty_first = sorted(faults, key=lambda f: f["fault"] == CORRECT)
+    caught = show(faulty_first, PLANTED, FAULTS) if faults else Words("no planted faults.", "empty")
     honest, alive = Words("Are the p-values honest?", "heading"), Words("Can the tests fail?", "heading")
-    return Section("self-tests", "Tests of the tests", Sides([[honest, qq, *more], [alive, caught]]))
+    body = Sides([[honest, qq, *more], [alive, caught]])
+    return Section("self-tests", "Tests of the tests", CALIBRATED, body, folded=True)
 
 
 def rejection_rate(row: Mapping[str, Any]) -> Estimate:
     return Estimate(row["effect"], low=row.get("low"), high=row.get("high"))
 
 
+CALIBRATED = "Can the tests be trusted: do they find what is wrong, and seldom reject what is right?"
 PLANTED = [
-    Column("Decoder", text("decoder"), "of the harness itself, or a method with something changed about it"),
+    Column("Decoder", text("decoder"), "a decoder of the test harness, or a method with a change to it"),
     Column("Fault", lambda r: Entry("correct decoder" if r["fault"] == CORRECT else words(r["fault"]), style="text")),
-    Column("n", value("n"), "sequences or tokens of a sample"),
+    Column("n", "n", "sequences or tokens of a sample"),
     Column("Outcome", lambda r: Entry(r["outcome"], r["verdict"], "text" if r["verdict"] != WRONG else "wrong")),
-    Column(
-        "Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of its samples, and on which model"
-    ),
-    Column(
-        "Effect", value("effect", 3), "in that sample: total variation where the law is listed, else the test's own"
-    ),
+    Column("Largest p", lambda r: Entry(p_value(r["largest_p"]), words(r["model"])), "of all samples, and its model"),
+    Column("Effect", tables.value("effect", 3), "in that sample: total variation on small models, else the test's own"),
 ]
 SIZES = [
     Column("Test", text("test")),
-    Column("Replicates", value("n")),
+    Column("Replicates", "n"),
     Column("Rejected", lambda r: estimated(rejection_rate(r)), "share, with its 95% interval"),
     Column("Verdict", lambda r: chip(r["verdict"])),
 ]
 QQ = (
-    "Tests of data for which their null hypothesis is true, where every rejection is false. Points along the diagonal:"
-    " the tests reject as often as they say. Below it they reject too often, and a small p elsewhere on this page means"
-    " less than it seems; above it they are cautious. The band is where 95% of such points fall, one place at a time."
-    " Where there are many tests, those furthest from the diagonal are named."
+    "P-values of tests whose null hypothesis is true, so every rejection is false. On the diagonal, tests reject as"
+    " often as they claim. Below it they reject too often, and small p-values elsewhere on this page are less"
+    " surprising than they look; above it they are cautious. The band holds 95% of correct points at each place. Of"
+    " many tests, those furthest from the diagonal are named."
 )
 FAULTS = (
-    "Decoders with a planted fault, which the tests must find in every sample, then correct decoders, which they must"
-    " not reject in all of them. They are no methods of this experiment. A fault that is missed marks the size of"
-    " error that this report cannot see."
+    "Decoders with a planted fault, which the tests must find in every sample; then correct decoders, which they must"
+    " not reject in all samples. They are not methods of this experiment. An error as small as a missed fault would"
+    " escape the tests of this report."
 )
 
 
-# --- environment
+# --- observations and environment
+
+
+def observations(g: Gathered) -> list[Section]:
+    """Figures whose data were made elsewhere. And that there is no study, where there is none."""
+    body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
+    if not any(g.studies(kind) for kind in g.kinds):
+        body.append(Words("study: this experiment names no figure of its own.", "empty"))
+    return [Section("observations", "What methods rest on", OBSERVED, *body, folded=True)] if body else []
+
+
+OBSERVED = "Observations that the methods rest on, measured along plain decoding."
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -291,11 +285,13 @@ def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def environment(g: Gathered) -> Section:
-    given = g.settings.model_dump(mode="json", exclude_unset=True)
-    config = Words(yaml.safe_dump(given, sort_keys=False, allow_unicode=True), "code")
-    return Section(
-        "environment", "Environment", Terms(list(flat(g.environment))), Words("Configuration", "heading"), config
-    )
+    config = g.settings.model_dump(mode="json", exclude_unset=True)
+    code = Words(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "code")
+    body = Terms(list(flat(g.environment))), Words("Configuration", "heading"), code
+    return Section("environment", "Environment", MADE_BY, *body, folded=True)
+
+
+MADE_BY = "The commit, machine, versions, seeds and configuration that produced these numbers."
 
 
 def closing(g: Gathered) -> list[Section]:

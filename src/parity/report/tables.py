@@ -1,80 +1,172 @@
-"""Tables from declared columns: what a heading means, and how an entry is made of a row."""
+"""Tables from declared columns: numbers as a reader sees them, and the columns that kinds of model share.
 
+Figures are never blank, never p = 0.00, with as many digits as the error warrants.
+"""
+
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from parity_certify.verdict import WITHIN
 
 from parity.metrics.estimates import Estimate, estimate_of
-from parity.report.blocks import (
-    ABSENT,
-    NOT_RUN,
-    Entry,
-    Table,
-    bound,
-    chip,
-    estimated,
-    grey,
-    missing,
-    p_value,
-    percent,
-    pill,
-    plain,
-    times,
-    words,
-)
-from parity.report.settings import records
+from parity.report.blocks import Entry, Table, missing, records, words
 
+NOT_RUN = "not run"
+SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are shown as a bound
+SPACE = "\N{NO-BREAK SPACE}"
+NOUGHT = 1e-9  # a smaller error is rounding, as where all figures are the same
+WIDE = 10  # columns of a table that leaves out those with the same entry in every row
+KINDS = {"certified": "good", "consistent": "plain", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
+OUTCOMES = {  # of tests
+    NOT_RUN: "none", "identical": "good", WITHIN: "good", "rejected": "bad", "differs by rounding": "bad",
+    "differs by more than eps": "bad", "size off": "bad", "size unclear": "unsure", "interval excludes 0": "unsure",
+}  # fmt: skip
+ABSENT = Entry(NOT_RUN, style="none")
+NONE = Entry("n/a", style="none")  # there is no such figure, whatever is run
 Row = Mapping[str, Any]
 Maker = Callable[[Row], Entry]
-NONE = Entry("n/a", style="none")  # there is no such figure, whatever is run
+
+
+# --- numbers
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A figure without an error: `digits` significant ones, whole numbers in full."""
+    if missing(value):
+        return NOT_RUN
+    if isinstance(value, bool | str):
+        return str(value)
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) < 1e-3 or abs(value) >= 1e6:
+        return f"{value:.{digits - 1}e}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def p_value(value: Any) -> str:
+    """Two significant digits; a value too small to represent is shown as a bound."""
+    if missing(value):
+        return NOT_RUN
+    if value <= SMALLEST_P:
+        return f"< {SMALLEST_P:.0e}"
+    return f"{value:.1e}" if value < 1e-3 else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+
+
+def decimals_for(error: float) -> int:
+    """Decimals that show two significant digits of an error."""
+    return min(8, max(0, 1 - math.floor(math.log10(error))))
+
+
+def estimated(figure: Estimate) -> Entry:
+    """A figure, and its interval or else its standard error beneath."""
+    value, error, low, high, _ = figure
+    if missing(value):
+        return ABSENT
+    if low is not None and high is not None and not missing(low) and not missing(high):
+        decimals = decimals_for((high - low) / 4) if high > low else 2
+        return Entry(f"{value:,.{decimals}f}", f"{low:,.{decimals}f} to {high:,.{decimals}f}")
+    if error is None or missing(error) or not 0 <= error < math.inf:
+        return Entry(number(value))
+    if error < NOUGHT:
+        return Entry(number(value), f"±{SPACE}0")
+    decimals = decimals_for(error)
+    return Entry(f"{value:,.{decimals}f}", f"±{SPACE}{error:,.{decimals}f}")
+
+
+def grey(entry: Entry) -> Entry:
+    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`)."""
+    return entry._replace(style="few")
+
+
+def plain(value: Any, digits: int = 4) -> Entry:
+    return ABSENT if missing(value) else Entry(number(value, digits))
+
+
+def percent(share: Estimate) -> Entry:
+    """A share, with its standard error beneath."""
+    if missing(share.value):
+        return ABSENT
+    text = f"{100 * share.value:.{0 if share.value >= 0.1 or share.value == 0 else 1}f}%"
+    return Entry(text, "" if share.error is None else f"±{SPACE}{100 * share.error:.0f}%")
+
+
+def times(value: Any) -> Entry:
+    """A ratio, as "1.25×"."""
+    return ABSENT if missing(value) else Entry(f"{value:.2f}×")
+
+
+def bound(value: Any) -> Entry:
+    """An upper bound to two significant digits, rounded up: it must still hold as shown."""
+    if missing(value) or value <= 0:
+        return plain(value)
+    decimals = decimals_for(value)
+    return Entry(f"{math.ceil(round(value * 10**decimals, 6)) / 10**decimals:.{decimals}f}")
+
+
+def pill(row: Row, *more: str) -> Entry:
+    """A judged row's verdict in a few words, beneath it its note and the columns in `more`."""
+    detail = "; ".join(filter(None, (words(row.get(name)) for name in ("note", *more))))
+    value = row.get("value")
+    style = "none" if missing(value) else KINDS[value.kind]  # type: ignore[union-attr]
+    return Entry(words(row.get("pill"), NOT_RUN), detail, f"chip {style}")
+
+
+def chip(outcome: Any) -> Entry:
+    """The outcome of a test (`parity_certify.result_rows`) as a coloured label; a figure, such as a bound, is plain."""
+    text = words(outcome, NOT_RUN)
+    return Entry(text, style=f"chip {OUTCOMES.get(text, 'plain')}")
+
+
+# --- tables
 
 
 class Column(NamedTuple):
     heading: str
-    entry: Maker
+    entry: Maker | str  # a name: the figure of that name, as `measured` writes it
     meaning: str = ""
 
 
-def unmarked(row: Row) -> str:
-    return ""
-
-
-def show(
-    rows: Iterable[Row],
-    columns: Sequence[Column],
-    caption: str = "",
-    mark: Callable[[Row], str] = unmarked,
-    style: str = "",
-) -> Table:
-    """A table with a line for each row; `mark` gives a line's CSS class. In a wide one what is the same in every line
-    is shared once, in the caption."""
+def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", style: str = "") -> Table:
+    """A table with a line for each row. A wide one says in its caption what is the same in every line."""
     every = list(rows)
-    lines = [[c.entry(row) for c in columns] for row in every]
-    same = alike(lines) if len(columns) > WIDE else []
-    if same:
+    makers = [measured(c.entry) if isinstance(c.entry, str) else c.entry for c in columns]
+    lines = [[maker(row) for maker in makers] for row in every]
+    if len(columns) > WIDE and (same := same_columns(lines)):
         shared = "; ".join(f"{columns[i].heading} {lines[0][i].text}" for i in same)
         caption = f"{caption.rstrip('.')}. The same in every row: {shared}.".lstrip(". ")
-        kept = [i for i in range(len(columns)) if i not in same]
-        columns, lines = [columns[i] for i in kept], [[line[i] for i in kept] for line in lines]
+        differ = [i for i in range(len(columns)) if i not in same]
+        columns, lines = [columns[i] for i in differ], [[line[i] for i in differ] for line in lines]
     if any(entry.style == "few" for line in lines for entry in line):
         caption = f"{caption} {FEW}".strip()
-    methods = [words(row.get("method")) for row in every]
     heads = [(c.heading, c.meaning) for c in columns]
-    return Table(heads, lines, caption, [mark(row) for row in every], methods, style)
+    return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
-WIDE = 10  # columns
 FEW = "Grey figures: too few images or texts to tell a change that matters from none."
 
 
-def alike(lines: Sequence[Sequence[Entry]]) -> list[int]:
-    """Columns behind the first with one short entry in all of three lines or more."""
+def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
+    """Columns after the first with one short entry in all of three lines or more."""
     if len(lines) < 3:
         return []
     columns = enumerate(zip(*lines, strict=True))
     return [i for i, column in columns if i and len(set(column)) == 1 and not column[0].detail and column[0].text]
+
+
+def mismatch(row: Row) -> bool:
+    """Whether the verdict contradicts the claim."""
+    return not missing(row.get("mismatch")) and bool(row["mismatch"])
+
+
+def mark(row: Row) -> str:
+    """The CSS class of a row."""
+    return "mismatch" if mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
 
 
 # --- makers of entries
@@ -117,21 +209,11 @@ def two_p(name: str) -> Maker:
     return entry
 
 
-def only_if(name: str, maker: Maker, otherwise: str) -> Maker:
-    """An entry for rows that have something under `name`; what the others lack is said."""
-    return lambda row: maker(row) if row.get(name) else Entry(otherwise, style="none")
-
-
 def text(name: str, detail: str = "", absent: str = "any") -> Maker:
     return lambda row: Entry(words(row.get(name), absent), words(row.get(detail)), "text")
 
 
 # --- columns that every kind of model has
-
-
-def mismatch(row: Row) -> bool:
-    """Whether the verdict contradicts the claim."""
-    return not missing(row.get("mismatch")) and bool(row["mismatch"])
 
 
 def claimed(row: Row) -> Entry:
@@ -140,25 +222,11 @@ def claimed(row: Row) -> Entry:
     return Entry(words(row.get("claim"), NOT_RUN), *((broken, "wrong") if mismatch(row) else ()))
 
 
-def mark(row: Row) -> str:
-    return "mismatch" if mismatch(row) else "" if row.get("role", "method") == "method" else "baseline"
-
-
 def label_entry(row: Row) -> Entry:
     """The label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
     details = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
     return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name")
-
-
-METHOD = Column("Method", label_entry, "with the options in which its variants differ, and the key of its cell")
-VERDICT = [
-    METHOD,
-    Column("Verdict", lambda row: pill(row, "reach"), "same distribution as plain decoding?"),
-    Column("Claim", claimed, "what the method's paper says"),
-    Column("TV ≤", lambda row: bound(row.get("tv_bound")), "total variation, 95%, on the worst enumerable model"),
-    Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest found with power 0.8"),
-]
 
 
 def fewer(row: Row) -> Entry:
@@ -175,27 +243,23 @@ def alone(row: Row) -> Entry:
     return times(row.get("speedup_single"))
 
 
+METHOD = Column("Method", label_entry, "the method, the options in which its variants differ, and the key of its cell")
+VERDICT = [
+    METHOD,
+    Column("Verdict", lambda row: pill(row, "reach"), "does it draw from plain decoding's distribution?"),
+    Column("Claim", claimed, "what the method's paper says"),
+    Column("TV ≤", lambda row: bound(row.get("tv_bound")), "95% bound of total variation, on the worst small model"),
+    Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"),
+]
 COST = [
-    Column("n", value("n"), "images or texts"),
-    Column("Fewer passes", fewer, "passes of plain decoding / of this method, counted"),
-    Column("Speed", speed, "plain decoding's time / its own, in the same job: median and quartiles over batches"),
+    Column("n", "n", "number of images or texts"),
+    Column("Fewer passes", fewer, "passes of plain decoding divided by the method's, counted"),
+    Column("Speed", speed, "time of plain decoding divided by the method's, same job: median and quartiles of batches"),
 ]
 CLOCK = [
-    Column("Speed at batch 1", alone, "the same, of each job's first row decoded alone"),
-    Column("Networks", share("network_share"), "share of the time that is its networks'; the rest is the decoder's"),
+    Column("Speed at batch 1", alone, "the same for the first row of each job, decoded alone"),
+    Column("Networks", share("network_share"), "share of the time spent in networks; the rest is the decoder's own"),
 ]
-
-
-def any_table(frame: pd.DataFrame, caption: str = "") -> Table:
-    """A frame as it is; missing values are "not run"."""
-
-    def maker(name: str) -> Maker:
-        if name in ("p", "largest_p") or name.startswith("p_"):
-            return lambda row: Entry(p_value(row[name]), style="none" if missing(row[name]) else "")
-        return (lambda row: chip(row[name])) if name == "verdict" else value(name)
-
-    columns = [Column(str(c).replace("_", " ").capitalize(), maker(str(c))) for c in frame.columns]
-    return show(records(frame), columns, caption)
 
 
 # --- tests of the law
@@ -219,25 +283,25 @@ def p_entry(number: Any) -> Entry:
     return Entry(p_value(number))
 
 
-EQUALITY = {
-    "layer": Column("Layer", text("layer")),
-    "tests": Column("Tests", value("tests"), "deciding tests that could be run"),
-    "model": Column("On", text("model"), "the model that was decoded"),
-    "label": Column("Method", lambda r: Entry(words(r.get("label"), "any"), words(r.get("key")), "name")),
-    "test": Column("Test", text("test", "note")),
-    "n": Column("n", optional("n"), "sequences, tokens or prompts: the units that the test counts"),
-    "statistic": Column("Statistic", optional("statistic", rounded)),
-    "p_value": Column("p", optional("p_value", p_entry)),
-    "p_holm": Column("p, Holm", optional("p_holm", p_entry), "corrected for all tests of the decoder in the layer"),
-    "effect": Column("Effect", optional("effect", rounded), "in the test's own units"),
-    "mde": Column("MDE", optional("minimum_detectable_effect", rounded), "smallest effect found with power 0.8"),
-    "verdict": Column("Verdict", lambda r: chip(r["verdict"])),
-    "seed": Column("Seed", seed, "a repeat is run on a fresh seed where the first run rejected"),
-}
+TESTS = Column("Tests", "tests", "number of deciding tests that could be run")
+EQUALITY = [
+    Column("Layer", text("layer")),
+    Column("On", text("model"), "the model that was decoded"),
+    Column("Method", lambda r: Entry(words(r.get("label"), "any"), words(r.get("key")), "name")),
+    Column("Test", text("test", "note")),
+    Column("n", optional("n"), "sequences, tokens or prompts: the units that the test counts"),
+    Column("Statistic", optional("statistic", rounded)),
+    Column("p", optional("p_value", p_entry)),
+    Column("p, Holm", optional("p_holm", p_entry), "corrected for all tests of the decoder in the layer"),
+    Column("Effect", optional("effect", rounded), "in the test's own units"),
+    Column("MDE", optional("minimum_detectable_effect", rounded), "smallest effect found with power 0.8"),
+    Column("Verdict", lambda r: chip(r["verdict"])),
+    Column("Seed", seed, "a rejected test is repeated on a fresh seed"),
+]
 
 
 def equality_table(rows: pd.DataFrame, caption: str) -> Table:
-    return show(records(rows), [c for name, c in EQUALITY.items() if name != "tests" or "tests" in rows], caption)
+    return show(records(rows), [EQUALITY[0], *([TESTS] if "tests" in rows else []), *EQUALITY[1:]], caption)
 
 
 def strongest(rows: pd.DataFrame) -> pd.DataFrame:

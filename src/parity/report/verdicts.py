@@ -19,20 +19,21 @@ from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
 from parity.experiment.options import SMALL, longest_place, needs, on_enumerable, options, plain
 from parity.experiment.schema import Config
-from parity.report.blocks import bound, missing, number, pairs
+from parity.report.blocks import missing, pairs
 from parity.report.settings import variant as name_of
+from parity.report.tables import bound, number
 
 NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on the model"
 
 
 class Tested(NamedTuple):
-    """What a file says of a cell: rows, and what stands beside them."""
+    """What a file says of a cell: rows, and figures beside them."""
 
     cell: Cell
-    exact: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
+    ran: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
     again: bool  # of the repetition on a fresh seed, which confirms or clears what was rejected
     test: str  # identifies what was run: cells that share a test have the same, and its rows are counted once
-    said: dict[str, Any]
+    results: dict[str, Any]
     long: bool = False  # on long models, at its own options
 
 
@@ -46,15 +47,15 @@ class Name(NamedTuple):
 
 def judged_by(settings: Config, t: Tested, label: str) -> Name:
     """The cell itself, or its variant if that is judged separately from its cells."""
-    kind, method, chosen = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
+    kind, method, own = t.cell.kind, t.cell.spec["method"], t.cell.spec["options"]
     if kind == "anysubset" and settings.text is not None:
-        name = name_of(kind, method, chosen, list(chosen))
+        name = name_of(kind, method, own, list(own))
         # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
-    if kind == "continuous" and t.exact is not None:
+    if kind == "continuous" and t.ran is not None:
         default = options(kind, method, {})
-        names = [k for k, v in chosen.items() if v != default[k] or k in SMALL[kind]]
-        name = f"{name_of(kind, method, chosen, names)}, on mixtures"
+        names = [k for k, v in own.items() if v != default[k] or k in SMALL[kind]]
+        name = f"{name_of(kind, method, own, names)}, on mixtures"
         return Name(name, name)
     return Name(t.cell.key, label)
 
@@ -65,39 +66,36 @@ def judge(
     """One kind's rows under the names that they are judged by, a verdict (`parity_certify.verdict`, with its label)
     for each name, and the verdict on each cell by its key. labels, and tokens that a run decodes: of cells, by key."""
     rows: list[Row] = []
-    shown, claims, read = {}, {}, set()
+    shown, claims, counted = {}, {}, set()
     scopes: dict[str, Scope] = {}
-    decoded: dict[str, int] = {}  # tokens of the longest run, by name
-    names: dict[str, list[str]] = {}  # that speak for a cell, by its key
+    names: dict[str, list[str]] = {}  # under which a cell is judged, by its key
+    longest: dict[str, int] = {}  # tokens of the longest run, by name
     for t in tested:
-        name = judged_by(settings, t, labels[t.cell.key])
-        names.setdefault(t.cell.key, []).append(name.key)
-        decoded[name.key] = max(decoded.get(name.key, 0), tokens[t.cell.key])
-        if not name.counts or (name.key, t.test) in read:  # a variant's rows, come upon once more
+        key, label, counts = judged_by(settings, t, labels[t.cell.key])
+        names.setdefault(t.cell.key, []).append(key)
+        longest[key] = max(longest.get(key, 0), tokens[t.cell.key])
+        if not counts or (key, t.test) in counted:
             continue
-        read.add((name.key, t.test))
-        shown[name.key], claims[name.key] = name.label, t.cell.claim
-        ran = t.cell.spec["options"] if t.exact is None else t.exact.options
-        cut = t.exact.options if t.exact is not None and not t.long else None
-        before = scopes.get(name.key)
-        scopes[name.key] = Scope(t.cell.kind, t.cell.spec["options"], cut or (before.cut if before else None))
-        place = {"key": name.key, "method": t.cell.spec["method"], "options": canonical(ran)} | (
-            {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
-        )
-        rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.said["rows"]]
+        counted.add((key, t.test))
+        shown[key], claims[key], own = label, t.cell.claim, t.cell.spec["options"]
+        exact = t.ran.options if t.ran is not None and not t.long else None
+        scopes[key] = Scope(t.cell.kind, own, exact or (scopes[key].exact if key in scopes else None))
+        place = {"key": key, "method": t.cell.spec["method"], "options": canonical(t.ran.options if t.ran else own)}
+        place |= {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
+        rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.results["rows"]]
     if any(t.cell.kind == "anysubset" for t in tested):
-        for name_key, repeat in ((n, repeat) for n in claims for repeat in (0, 1)):
-            R.family(r for r in rows if (r["key"], r["repeat"]) == (name_key, repeat) and r["layer"] != "exact")
+        for key, repeat in ((key, repeat) for key in claims for repeat in (0, 1)):
+            R.family(r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
-        own, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=decoded[v["key"]])
-        v |= add_reach(v, own, scope, settings.equality.alpha)
-        if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(own)):
+        tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=longest[v["key"]])
+        v |= add_reach(v, tests, scope, settings.equality.alpha)
+        if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
-    speak = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
-    of_cell = {key: min(own, key=openness) for key, own in speak.items() if own}
-    return rows, [v | {"label": shown[v["key"]]} for v in judged], of_cell
+    of_cell = {key: [by_name[n] for n in own if n in by_name] for key, own in names.items()}
+    final = {key: min(own, key=openness) for key, own in of_cell.items() if own}
+    return rows, [v | {"label": shown[v["key"]]} for v in judged], final
 
 
 def find_undrafted(rows: Sequence[Row]) -> list[str]:
@@ -110,7 +108,7 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 
 def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What is laid over a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
+    """Changes to a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
     value = verdict.get("value")
     if value is None or value.within or value.kind not in ("certified", "consistent"):
         return {}
@@ -147,6 +145,9 @@ def openness(verdict: dict[str, Any]) -> int:
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
+# --- how far a verdict reaches
+
+
 TABLES = ("positions", "slots", "transitions", "distances", "pairs")  # tests whose effect is a shift per token
 
 
@@ -155,22 +156,8 @@ class Scope(NamedTuple):
 
     kind: str
     own: Mapping[str, Any]  # the cell's options
-    cut: Mapping[str, Any] | None  # those of the exact layer; None where it was not run
+    exact: Mapping[str, Any] | None  # those of the exact layer; None where it was not run
     tokens: int = 0  # that a run decodes
-
-
-class Reach(NamedTuple):
-    """What the exact and the long layer tested. A layer reaches as far as the shortest of its models: on it alone all
-    of its tests were run."""
-
-    exact: list[int]  # tokens of each model of the exact layer; [] where it was not run
-    long: list[int]  # likewise
-    cut: str  # options that the exact layer cut, as it ran them; "" where it cut none
-    own: str  # the same as they are
-    whole: bool  # the exact layer ran the decoder's own options
-    deep: bool  # the long layer did, on models of twice their places
-    rejected: bool  # by the long layer
-    tokens: int  # that a run decodes
 
 
 def list_options(options: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -193,61 +180,75 @@ def describe_models(lengths: Sequence[int]) -> str:
     return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
 
 
-def find_shift(rows: Sequence[Row]) -> float | None:
-    """The shift per token that the long layer finds on each of its models: of each its finest test's."""
+def describe_long(rows: Sequence[Row], rejected: bool) -> str:
+    """What the long layer's rows found: the test that rejects, or the shift per token that it would find on each of its
+    models (of each its finest test's)."""
+    first = [r for r in rows if r["repeat"] == 0]
+    if rejected:
+        worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
+        effect = "" if worst["effect"] is None else f", effect {worst['effect']:.3g}"
+        return f"rejected ({worst['test']}{effect} on {worst['model']})"
     finest: dict[str, float] = {}
-    for r in rows:
-        if r["test"] in TABLES and r["minimum_detectable_effect"] is not None and r["repeat"] == 0:
+    for r in first:
+        if r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
             finest[r["model"]] = min(finest.get(r["model"], 1.0), r["minimum_detectable_effect"])
-    return max(finest.values(), default=None)
-
-
-def describe_long(rows: Sequence[Row], p: float | None, alpha: float) -> str:
-    """What the long layer's rows say, and its figure; p is corrected, None where no test could be run."""
-    if p is None:
-        return "not tested"
-    if p > alpha:
-        least = find_shift(rows)
-        return "not rejected" + ("" if least is None else f" (a shift of {number(least, 2)} per token would be found)")
-    worst = min((r for r in rows if r["p_value"] is not None and r["repeat"] == 0), key=lambda r: r["p_value"])
-    effect = "" if worst["effect"] is None else f", effect {worst['effect']:.3g}"
-    return f"rejected ({worst['test']}{effect} on {worst['model']})"
+    shift = f" (a shift of {number(max(finest.values()), 2)} per token would be found)" if finest else ""
+    return f"not rejected{shift}"
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
-    """What is laid over a verdict: its value with what was tested and what was not, and
+    """Changes to a verdict: its value with what was tested and what was not, and
 
     pill            the verdict in a few words; scope: how far it reaches, in a line
     tested_options  JSON of the options of the exact layer
     tested_models   what the exact and the long layer ran on
     own_options     "tested" if all of the decoder's own were, on models whose law is known; "not tested" if not
     reach           what was tested and what was not, as a sentence
+
+    A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
     """
     exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
     (place, largest), p = longest_place(scope.kind, scope.own), judged["p_decoders"].get("long")
-    names = [k for k in scope.own if scope.cut is not None and exact and scope.own[k] != scope.cut.get(k)]
-    cut = list_options(scope.cut or {}, names)
+    rejected = p is not None and p <= alpha
+    names = [k for k in scope.own if scope.exact is not None and exact and scope.own[k] != scope.exact.get(k)]
+    cut = list_options(scope.exact or {}, names)  # options that the exact layer cut, as it ran them
     own = list_options(scope.own, names) or (f"{place} {largest}" if place else "its own options")
-    whole = bool(exact) and not cut and largest <= min(exact)
-    deep = p is not None and 2 * largest <= min(long)
-    reach = Reach(exact, long, cut, own, whole, deep, p is not None and p <= alpha, scope.tokens)
+    whole = bool(exact) and not cut and largest <= min(exact)  # the exact layer ran the decoder's own options
+    deep = p is not None and 2 * largest <= min(long)  # the long layer did, on models of twice their places
     tested, untested = [], [] if whole or deep else [own]
     if exact:
         tested.append(f"joint law tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
-        found = describe_long([r for r in rows if r["layer"] == "long"], p, alpha)
+        found = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
         tested.append(f"{own} tested on {describe_models(long)}: {found}")
     if other := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
         tested.append(f"own model and options: {', '.join(other)}")
     value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
     why = f"{place} {largest} is more than half of them" if long else "not tested on a model whose law is known"
     lacking = [why if long else f"{name} {why}" for name in untested if exact or long]
+
+    # the scope
+    lossy, far = value.kind == "lossy", f"on {describe_range(long)}" if deep else ""
+    if deep and max(long) < scope.tokens:
+        far = f"to {max(long)} of {scope.tokens}"
+    here = f"at {cut} " * bool(cut) + f"on {describe_range(exact)} tokens" if exact else ""
+    outcome = "rejected" if rejected else "not rejected" if lossy else "consistent"
+    if value.kind == "inconclusive" or value.within or not (exact or deep):
+        line = ""
+    elif lossy and value.estimate is None:
+        line = (f"at {own} {far} tokens" if deep else "at its own options") if rejected else ""
+    elif not exact:
+        line = f"at {own} {far} tokens"
+    elif not deep:
+        line = here if whole else f"{here}; {own} not tested"
+    else:
+        line = f"{here}; {own} {outcome} {far} tokens" if cut else f"{here}, {outcome} {far} tokens"
     return {
         "value": value,
         "pill": write_pill(value),
-        "scope": write_scope(value, reach),
+        "scope": line,
         "reach": "; ".join([*tested, *lacking]),
-        "tested_options": canonical(scope.cut if exact else scope.own),
+        "tested_options": canonical(scope.exact if exact else scope.own),
         "tested_models": "; ".join(describe_models(lengths) for lengths in (exact, long) if lengths),
         "own_options": "not tested" if untested else "tested",
     }
@@ -262,24 +263,7 @@ def write_pill(value: Verdict) -> str:
     return value.kind if value.bound is None else f"{value.kind}, TV ≤ {bound(value.bound).text}"
 
 
-def write_scope(value: Verdict, reach: Reach) -> str:
-    """At which options and on how many tokens the verdict was reached, in a line."""
-    lossy, r = value.kind == "lossy", reach
-    if value.kind == "inconclusive" or value.within or not (r.exact or r.deep):
-        return ""
-    far = f"on {describe_range(r.long)}" if r.deep else ""
-    if r.deep and max(r.long) < r.tokens:
-        far = f"to {max(r.long)} of {r.tokens}"
-    if lossy and value.estimate is None:
-        at = f"at {r.own} {far} tokens" if r.deep else "at its own options"
-        return at if r.rejected else ""
-    if not r.exact:
-        return f"at {r.own} {far} tokens"
-    here = f"at {r.cut} " * bool(r.cut) + f"on {describe_range(r.exact)} tokens"
-    if not r.deep:
-        return here if r.whole else f"{here}; {r.own} not tested"
-    again = "rejected" if r.rejected else "not rejected" if lossy else "consistent"
-    return f"{here}; {r.own} {again} {far} tokens" if r.cut else f"{here}, {again} {far} tokens"
+# --- tests of the tests
 
 
 ALPHA = 0.05  # as in parity_certify.result_rows
@@ -293,11 +277,11 @@ def split(tests: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return tests[~own], tests[own]
 
 
-def outcome(fault: str, hits: int, runs: int, always: bool, enough: bool = True) -> tuple[str, str]:
-    """The sentence on a planted decoder that was rejected in `hits` of `runs` samples, and whether it is as it must be:
-    "as it must", "not as it must", or "" where nothing is asked. always: in all samples of one model.
+def outcome(fault: str, hits: int, runs: int, always: bool, enough: bool) -> tuple[str, str]:
+    """The sentence on a planted decoder that was rejected in `hits` of `runs` samples, and RIGHT, WRONG, or "" where
+    the samples are not large `enough` to ask. always: in all samples of one model.
 
-    A correct decoder is rejected by one sample in twenty; a fault of it would show in every sample.
+    One sample in twenty rejects a correct decoder; a fault of it would show in every sample.
     """
     if fault == CORRECT:
         if not hits:
@@ -321,17 +305,15 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
     n = rows["n"].where(rows["layer"] == "mutants", largest)  # there a fault may be looked for in samples of two sizes
     for (layer, method, fault, size), own in rows.groupby(["layer", "method", "key", n], sort=False):
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
-        model = own["model"].where(own["layer"] != "long", "")
-        samples = p.groupby([model, own["seed"]])
+        samples = p.groupby([own["model"].where(own["layer"] != "long", ""), own["seed"]])
         runs, lowest = samples.min(), samples.idxmin()
-        weakest = own.loc[int(lowest.iloc[int(runs.argmax())])]
-        hit = runs <= ALPHA
+        weakest, hit = own.loc[int(lowest.iloc[int(runs.argmax())])], runs <= ALPHA
         enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
-        words, verdict = outcome(str(fault), int(hit.sum()), len(hit), bool(hit.groupby(level=0).all().any()), enough)
-        row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "effect": weakest["effect"]}
-        result.append(
-            row | {"outcome": words, "verdict": verdict, "largest_p": float(runs.max()), "model": weakest["model"]}
-        )
+        always = bool(hit.groupby(level=0).all().any())
+        words, verdict = outcome(str(fault), int(hit.sum()), len(hit), always, enough)
+        row = {"layer": layer, "decoder": method, "fault": fault, "n": size, "outcome": words, "verdict": verdict}
+        worst = {"largest_p": float(runs.max()), "effect": weakest["effect"], "model": weakest["model"]}
+        result.append(row | worst)
     return result
 
 

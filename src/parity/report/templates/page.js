@@ -341,14 +341,16 @@ function replay(box, data, sheets) {
 // --- narrow screens and pictures
 
 function fold() {
-  const opened = () => document.querySelector(`${location.hash || "#none"} > .folded`)?.setAttribute("open", "");
   for (const section of document.querySelectorAll("main > section:not(:first-child)")) {
     const inner = [...section.children], box = make("details", { className: "folded" });
     box.append(make("summary", {}, inner[0]), ...inner.slice(1));
     section.append(box);
   }
-  addEventListener("hashchange", opened);
-  opened();
+}
+
+function openLinked() { // a link to a section shows what is folded in it
+  const section = document.getElementById(location.hash.slice(1));
+  section?.querySelectorAll(".folded, .expert").forEach((box) => (box.open = true));
 }
 
 function enlarge(event) {
@@ -361,6 +363,8 @@ function enlarge(event) {
 // --- begin
 
 if (matchMedia("(max-width: 760px)").matches) fold();
+addEventListener("hashchange", openLinked);
+openLinked();
 addEventListener("click", enlarge);
 addEventListener("keydown", (event) => { if (event.key === "Escape") enlarge(event); });
 
