@@ -11,7 +11,6 @@ its own table there (`benchmarks/continuous_speed.py --keep continuous-speed`).
 import argparse
 import heapq
 import json
-import math
 import os
 import re
 import shlex
@@ -23,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from parity.base.machine import processor
+from parity.report.figures import Named, name_points
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -49,19 +50,18 @@ def machine() -> dict[str, Any]:
 def commit(folder: Path) -> str:
     """The last commit that changed what a run is made of, marked where the files differ from it."""
 
-    def git(*said: str) -> str:
-        top = ["git", "-C", str(folder), *said, "--", *(f":/{name}" for name in MAKES)]
+    def git(*words: str) -> str:
+        top = ["git", "-C", str(folder), *words, "--", *(f":/{name}" for name in MAKES)]
         return subprocess.run(top, capture_output=True, text=True, check=True).stdout.strip()
 
     return git("log", "-1", "--format=%h", "--abbrev=10") + ", edited" * bool(git("status", "--porcelain"))
 
 
-def keep(name: str, table: pd.DataFrame, root: Path = ROOT, **said: Any) -> None:
-    """A source of figures: its table, and where it comes from. The machine is the one at hand."""
-    folder = root / "docs/figures"
-    folder.mkdir(exist_ok=True)
-    table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", float_format="%.6g")
-    (folder / f"{name}.json").write_text(json.dumps(said, indent=1) + "\n")
+def keep(name: str, table: pd.DataFrame, **source: Any) -> None:
+    """A table that figures are made of, and where it comes from."""
+    file = ROOT / "docs/figures" / f"{name}.csv"
+    table.to_csv(file, index=False, lineterminator="\n", float_format="%.6g")
+    file.with_suffix(".json").write_text(json.dumps(source, indent=1) + "\n")
 
 
 def keep_benchmark(name: str, rows: list[dict[str, Any]]) -> None:
@@ -113,22 +113,21 @@ def images(t: pd.DataFrame) -> str:
     """The figure, and a line a method on images: does it keep the law, how many passes, how CLIP-score moved."""
     draw(t, ROOT / "docs/headline.svg")
     lines, rows = [("method", "verdict", "passes an image", "times fewer", "CLIP-score, change")], ordered(t)
+    groups: dict[tuple[float, float], list[str]] = {}  # methods that drew the same images
     for r in rows:
+        groups.setdefault((r.clip, r.clip_low), []).append(f"`{r.method}`")
         clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
         passes = f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
         lines.append((f"`{r.method}`", verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
-    groups = [
-        [f"`{r.method}`" for r in rows if (r.clip, r.clip_low) == pair] for pair in {(r.clip, r.clip_low) for r in rows}
-    ]
-    same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups if len(g) > 1)
-    said = (
+    same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups.values() if len(g) > 1)
+    note = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
         " few prompts show no small change. CLIP-score against plain sampling with another seed, prompt by prompt."
         f"{f' {same} drew the same images.' * bool(same)} On which models a"
         " verdict was reached, and at which options, stands on the page."
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
-    return f"{picture}\n\n{table(lines)}\n\n{said}"
+    return f"{picture}\n\n{table(lines)}\n\n{note}"
 
 
 def ordered(t: pd.DataFrame) -> list[Any]:
@@ -209,39 +208,24 @@ def table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw(t: pd.DataFrame, file: Path) -> None:
-    """Passes saved against total variation; a certified method lies somewhere left of its bound."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    settings = {"svg.hashsalt": "parity", "font.size": 10, "font.family": "DejaVu Sans"}
-    with plt.rc_context(settings):
-        figure, ax = plt.subplots(figsize=(7.2, 3.8))
-        groups: dict[tuple[bool, float, float], list[Any]] = {}
-        for r in ordered(t):
-            lossy = r.verdict_kind == "lossy"
-            x = r.tv if lossy else r.tv_bound
-            if not pd.isna(x):
-                near = (lossy, round(math.log10(x), 1), round(1 / r.nfe_ratio, 1))
-                groups.setdefault(near, []).append((x, 1 / r.nfe_ratio, r.method))
-        for (lossy, *_), own in groups.items():
-            x, y = max(p[0] for p in own), sum(p[1] for p in own) / len(own)
-            ax.plot(x, y, "D" if lossy else "o", color="#b3460b" if lossy else "#0060a8", markersize=7)
-            if not lossy:
-                ax.annotate("", (x / 1.6, y), (x, y), arrowprops={"arrowstyle": "->", "color": "#0060a8"})
-            ax.annotate(", ".join(p[2] for p in own), (x, y), (7, 0), textcoords="offset points", va="center")
-        ax.set(xscale="log", xlim=(0.007, 2), xlabel="total variation from the model's law (← at most)")
-        ax.set_xticks(ticks := [0.01, 0.03, 0.1, 0.3, 1], [f"{x:g}" for x in ticks])
-        ax.minorticks_off()
-        ax.set_ylabel("passes, times fewer")
-        ax.set_ylim(bottom=0.5)
-        ax.set_title("Fewer passes (up), nearer to the model's own law (left)", loc="left", fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25)
-        figure.tight_layout()
-        figure.savefig(file, metadata={"Date": None})
-        plt.close(figure)
+    """Passes saved against total variation; a certified method lies left of its bound."""
+    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    ax = figure.subplots()
+    names = []
+    for r in ordered(t):
+        lossy = r.verdict_kind == "lossy"
+        x, y, colour = r.tv if lossy else r.tv_bound, 1 / r.nfe_ratio, "#b3460b" if lossy else "#0060a8"
+        if not pd.isna(x):
+            ax.plot(x, y, "D" if lossy else "<", color=colour, markersize=7, label=r.method)
+            names.append(Named(x, y, r.method, colour))
+    ax.set(xscale="log", xlim=(0.007, 2), xlabel="total variation from the model's law (triangles: at most)")
+    ax.set_xticks(ticks := [0.01, 0.03, 0.1, 0.3, 1], [f"{x:g}" for x in ticks])
+    ax.minorticks_off()
+    ax.set_ylabel("passes, times fewer")
+    ax.set_ylim(bottom=0.5)
+    ax.set_title("Fewer passes (up), nearer to the model's own law (left)", loc="left")
+    name_points(figure, {ax: names})
+    figure.savefig(file, metadata={"Date": None})
 
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it

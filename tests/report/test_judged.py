@@ -17,14 +17,8 @@ from parity.report.tables import ABSENT, FEW, Column, measured, show
 ROW = {
     "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
     "clip_score": 0.3, "clip_score_se": 0.001, "fid_why": "no network: networks.inception",
-    "hps_why": "no network: networks.hps", "protocol": "sjd 04de33dc", "acceptance_by_slot": "[0.9,0.5]",
-    "acceptance_length": 1.85,
-    "tokens_per_second": 9.0,
+    "hps_why": "no network: networks.hps", "protocol": "sjd 04de33dc",
 }  # fmt: skip
-
-
-def heads(table):
-    return [head for head, _ in table.columns]
 
 
 def test_a_column_says_which_network_is_missing():
@@ -33,7 +27,7 @@ def test_a_column_says_which_network_is_missing():
     assert measured("recall")(ROW) == ABSENT  # nothing was said of it
     others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
     [table] = [block for details in others for block in details.body]
-    lines = dict(zip(heads(table), table.rows[0], strict=True))
+    lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
     assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
     assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
 
@@ -62,13 +56,9 @@ def test_a_run_that_accepted_no_draft_is_inconclusive():
         return verdicts.of_run(row, {"claim": "lossless", **columns_of(value, "lossless")})
 
     certified, lossy = Verdict("certified", bound=0.01), Verdict("lossy", estimate=0.1, interval=(0.0, 0.2))
-    without = [
-        run("continuous", "cspd", accepted_drafts=0),
-        run("continuous", "cspd", accepted_drafts=None),  # all places were drawn by the target alone
-        run("continuous", "coupled", accepted_drafts=0),
-        run("anysubset", "assd", accepted_drafts=0),
-        run("discrete", "sjd"),
-    ]
+    kinds = (("continuous", "cspd"), ("continuous", "coupled"), ("anysubset", "assd"))
+    without = [run(*kind, accepted_drafts=0) for kind in kinds] + [run("discrete", "sjd")]
+    without += [run("continuous", "cspd", accepted_drafts=None)]  # all places were drawn by the target alone
     for row in without:
         said = found(certified, row)
         assert said["value"].kind == said["verdict_kind"] == "inconclusive" and "no draft was accepted" in said["note"]

@@ -21,19 +21,16 @@ SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 def image(method, given, role="method", **figures):
     row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
     key = role if role in ("reference", "control") else f"{method}{given}"
-    return row | {
-        "options": json.dumps(options("discrete", method, given)),
-        "key": key,
-        "reference": "reference",
-        **figures,
-    }
+    return (
+        row
+        | {"options": json.dumps(options("discrete", method, given)), "key": key, "reference": "reference"}
+        | figures
+    )
 
 
 def images():
-    rows = [
-        image("ar", {}, role, step_compression=1.0, clip_score=0.7, speedup=1.0, seconds_per_image=2.0)
-        for role in ("reference", "control")
-    ]
+    plain = {"step_compression": 1.0, "clip_score": 0.7, "speedup": 1.0, "seconds_per_image": 2.0}
+    rows = [image("ar", {}, role, **plain) for role in ("reference", "control")]
     rows += [image("sjd", {"window": w}, step_compression=1.5, clip_score=0.7, speedup=1.4) for w in (16, 4, 64)]
     return pd.DataFrame(rows)
 
@@ -43,8 +40,8 @@ def said(method="sjd", given=None, metric="clip_score", value=0.32, kind="discre
     return place | {"method": method, "options": json.dumps(given or {}), "metric": metric, "value": value} | more
 
 
-def found(*lines, rows=None, more=()):
-    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, more, {"scenes": "M"})
+def found(*lines, rows=None):
+    return beside(pd.DataFrame(lines), images() if rows is None else rows, VOCAB, (), {"scenes": "M"})
 
 
 def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_plain_decoding():
@@ -52,9 +49,7 @@ def test_a_number_stands_beside_the_cell_of_its_options_with_both_changes_from_p
     assert table["method"].tolist() == ["ar", "sjd"]  # the reference, not the control; no cell of window 1
     clip = table.iloc[1]
     assert clip["key"] == "sjd{'window': 16}" and clip["ours"] == 0.7
-    assert (
-        clip["change"] == pytest.approx(0.02) and clip["our_change"] == 0 and clip["difference"] == pytest.approx(-0.02)
-    )
+    assert clip[["change", "our_change", "difference"]].tolist() == pytest.approx([0.02, 0, -0.02])
     assert pd.isna(table.iloc[0]["our_change"]) and pd.isna(table.iloc[0]["difference"])
 
 
@@ -81,23 +76,15 @@ def vectors(key, given, batch=8, **more):
     return row | {"options": chosen, "sampling": sampling, "acceptance": 0.3, "speedup": 1.2, "fid": 9.0, **more}
 
 
-def continuous(lines, *rows):
-    return beside(pd.DataFrame(lines), pd.DataFrame(rows), {})
-
-
 def test_of_continuous_cells_the_one_most_like_what_the_paper_ran_stands_beside_it():
     released, said_of = published.RELEASED, said("cspd", kind="continuous", metric="acceptance")
-    rows = [
-        vectors("printed", {}),
-        vectors("one", {"inner_temperature": 42.0}),
-        vectors("prefilled", {**released, "prefill": 0.0}),
-        vectors("small", released, batch=1),
-        vectors("like", released),
-    ]
+    rows = [vectors("printed", {}), vectors("one", {"inner_temperature": 42.0})]
+    rows += [vectors("prefilled", {**released, "prefill": 0.0})]
+    rows += [vectors("small", released, batch=1), vectors("like", released)]
     at = {"conditions": json.dumps({"model": "mar", "batch": 8})}
     for left, wanted in ((5, "like"), (4, "small"), (3, "prefilled"), (2, "one"), (1, "printed")):
-        assert continuous([said_of | at], *rows[:left]).iloc[0]["key"] == wanted
-    assert continuous([said_of | {"conditions": '{"model": "xar"}'}], *rows).empty
+        assert found(said_of | at, rows=pd.DataFrame(rows[:left])).iloc[0]["key"] == wanted
+    assert found(said_of | {"conditions": '{"model": "xar"}'}, rows=pd.DataFrame(rows)).empty
 
 
 # --- the files

@@ -135,20 +135,20 @@ class Named(NamedTuple):
 
 
 def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: bool = False, columns: int = 4) -> None:
-    """Write each name at the right of its point, or else at its left. If a name has no room, or if asked for, a legend
-    below lists all that is drawn."""
+    """Write each name above its point at the right, or else at the left. If a name would cover another name or point,
+    or if asked for, a legend below lists all that is drawn."""
     figure.draw_without_rendering()  # fixes the limits of the axes
     size, pixel = 8, figure.dpi / 72
     for ax, named in points.items():
-        inside, taken = ax.get_window_extent(), []
-        for point in named:
-            x, y = ax.transData.transform((point.x, point.y))
+        places = [ax.transData.transform(point[:2]) for point in named]
+        inside, taken = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+        for point, (x, y) in zip(named, places, strict=True):
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
-            for side, offset, left in (("left", 6, x + 6 * pixel), ("right", -6, x - 6 * pixel - width)):
-                box = Bbox.from_bounds(left, y - height / 2, width, height)
+            for side, offset, left in (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width)):
+                box = Bbox.from_bounds(left, y + 4 * pixel, width, height)
                 if inside.x0 <= box.x0 and box.x1 <= inside.x1 and not box.count_overlaps(taken):
                     look: dict[str, Any] = {"fontsize": size, "color": shade(point.colour, -0.28), "ha": side}
-                    ax.annotate(point.name, point[:2], (offset, 0), textcoords="offset points", va="center", **look)
+                    ax.annotate(point.name, point[:2], (offset, 4), textcoords="offset points", **look)
                     taken.append(box)
                     break
             else:
