@@ -267,8 +267,6 @@ def test_bad_settings_of_xar_have_one_line():
         XARNet(replace(XAR_SMALL, cell=3))
     with pytest.raises(ValueError, match="width 12: allowed: a multiple of 4 x heads 2"):
         XARNet(replace(XAR_SMALL, width=12))
-    with pytest.raises(ValueError, match="sampler 'ddim'"):
-        XAR(XARNet(XAR_SMALL), torch.zeros(1), HeadSampling(sampler="ddim"))
 
 
 def test_a_mixture_at_a_temperature_is_a_mixture_of_narrower_components():

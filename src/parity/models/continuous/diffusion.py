@@ -32,7 +32,7 @@ class Trajectory(NamedTuple):
     last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
 
     def sample(self, path: PathNoise) -> Tensor:
-        return self.mean if self.last == "mean" else self.mean + self.std * path(0)
+        return self.mean if self.last == "mean" else self.propose(path)
 
     def propose(self, path: PathNoise) -> Tensor:
         return self.mean + self.std * path(0)
@@ -70,8 +70,6 @@ def respaced(steps: int) -> list[int]:
 @lru_cache
 def schedule(steps: int) -> Schedule:
     """The cosine schedule respaced to `steps` of its 1,000 (Nichol & Dhariwal 2021, eq. 17 and sec. 4); float64."""
-    if not 1 <= steps <= TRAINED:
-        raise ValueError(f"steps {steps}: allowed: 1 to {TRAINED}")
     at = torch.arange(TRAINED + 1, dtype=torch.float64) / TRAINED
     f = torch.cos((at + 0.008) / 1.008 * math.pi / 2) ** 2
     alpha_bar = (1 - (1 - f[1:] / f[:-1]).clamp(max=0.999)).cumprod(0)
@@ -148,23 +146,15 @@ class TimeEmbedding(nn.Module):
         return self.mlp(torch.cat([angles.cos(), angles.sin()], -1))
 
 
-@dataclass(frozen=True)
-class HeadConfig:
-    dim: int = 16  # numbers per token, D
-    condition: int = 768  # width of z
-    width: int = 1024
-    depth: int = 6
-
-
 class HeadNet(nn.Module):
     """x_t [N, D], t [N], z [N, W] to [N, 2 D]: the noise, and where the variance lies in its range."""
 
-    def __init__(self, c: HeadConfig):
+    def __init__(self, dim: int, condition: int, width: int, depth: int):
         super().__init__()
-        self.time_embed, self.cond_embed = TimeEmbedding(c.width), nn.Linear(c.condition, c.width)
-        self.input_proj = nn.Linear(c.dim, c.width)
-        self.res_blocks = nn.ModuleList(ResBlock(c.width) for _ in range(c.depth))
-        self.final_layer = FinalLayer(c.width, 2 * c.dim)
+        self.time_embed, self.cond_embed = TimeEmbedding(width), nn.Linear(condition, width)
+        self.input_proj = nn.Linear(dim, width)
+        self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
+        self.final_layer = FinalLayer(width, 2 * dim)
         for block in (*self.res_blocks, self.final_layer):  # starts as the identity, and its output as zero
             for p in block.adaLN_modulation[1].parameters():
                 nn.init.zeros_(p)
@@ -216,11 +206,13 @@ class HeadSampling:
     last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
 
 
-@dataclass(frozen=True)
+@dataclass
 class Steps:
-    """The Gaussians of N tokens' steps under a head, a `Chain`. With guidance [N] and the condition without class,
-    `unconditional` [N, W], eps = eps_u + guidance (eps_c - eps_u), and the variance is the conditional one (as
-    published)."""
+    """The Gaussians of N tokens' steps under a head, a `Chain`.
+
+    With guidance [N] and the condition without class, `unconditional` [N, W], eps = eps_u + guidance (eps_c - eps_u),
+    and the variance is the conditional one (as published).
+    """
 
     net: HeadNet
     sampling: HeadSampling
@@ -228,21 +220,13 @@ class Steps:
     unconditional: Tensor | None = None
     guidance: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        self.steps, self.last = self.sampling.steps, self.sampling.last
+        self.noisy = self.sampling.sampler == "ddpm" or self.sampling.eta > 0
+
     @cached_property
     def condition(self) -> Tensor:
         return self.net.cond_embed(self.z if self.unconditional is None else torch.cat([self.z, self.unconditional]))
-
-    @property
-    def steps(self) -> int:
-        return self.sampling.steps
-
-    @property
-    def last(self) -> str:
-        return self.sampling.last
-
-    @property
-    def noisy(self) -> bool:
-        return self.sampling.sampler == "ddpm" or self.sampling.eta > 0
 
     @property
     def prior(self) -> Tensor:
@@ -253,13 +237,10 @@ class Steps:
         return len(self.z)
 
     def take(self, which: Tensor) -> "Steps":
-        some = [None if v is None else v[which] for v in (self.z, self.unconditional, self.guidance)]
-        return Steps(self.net, self.sampling, some[0], *some[1:])  # type: ignore[arg-type]
+        def some(v: Tensor | None) -> Tensor | None:
+            return None if v is None else v[which]
 
-    def repeat(self, n: int) -> "Steps":
-        """The steps of one token n times."""
-        wide = [None if v is None else v.expand(n, *v.shape[1:]) for v in (self.z, self.unconditional, self.guidance)]
-        return Steps(self.net, self.sampling, wide[0], *wide[1:])  # type: ignore[arg-type]
+        return Steps(self.net, self.sampling, self.z[which], some(self.unconditional), some(self.guidance))
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
         """x_0 as the head sees it, and where the variance lies in its range: [..., 2 D]."""
@@ -268,13 +249,11 @@ class Steps:
         condition, both = self.condition, flat if self.unconditional is None else torch.cat([flat, flat])
         if x.ndim > 2:
             condition = condition.repeat_interleave(len(flat) // len(x), 0)
-        at = (
-            torch.full(x.shape[:-1], int(s.t[i - 1]), device=x.device)
-            if isinstance(i, int)
-            else s.t.to(x.device)[i - 1]
-        )
-        t = at.flatten().repeat(len(both) // len(flat))
-        eps, v = self.net.run(both, t, condition).to(x.dtype).chunk(2, -1)
+        if isinstance(i, int):
+            t = torch.full(x.shape[:-1], int(s.t[i - 1]), device=x.device)
+        else:
+            t = s.t.to(x.device)[i - 1]
+        eps, v = self.net.run(both, t.flatten().repeat(len(both) // len(flat)), condition).to(x.dtype).chunk(2, -1)
         if self.unconditional is not None and self.guidance is not None:
             n, scale = len(flat), self.guidance.repeat_interleave(len(flat) // len(x))
             eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]

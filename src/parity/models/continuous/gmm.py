@@ -1,9 +1,9 @@
 """A causal transformer with a Gaussian-mixture head, class-conditional: continuous tokens whose law has a closed form.
 
 Source: Tschannen et al. 2025 (GIVT): raster order, one mixture with diagonal covariances per token; the paper of
-continuous speculative decoding, eq. 52. p, q and the residual are then known exactly, so a speculative decoder of this
-head can be tested against them. A temperature multiplies every component's scale, as there, and leaves a mixture;
-guidance would not, and is not had.
+continuous speculative decoding, eq. 52. p, q and the residual are known exactly, so a speculative decoder of this head
+can be tested against them. A temperature multiplies every component's scale, which leaves a mixture; guidance would
+not, so there is none.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from parity.models.continuous.diffusion import HeadSampling
 from parity.models.continuous.mar import Block
-from parity.models.continuous.protocol import PathNoise, most, require_predecessors
+from parity.models.continuous.protocol import PathNoise, tokens_before
 from parity.models.continuous.tabular import MixtureLaw, MixtureWalk
 
 FAMILY = {  # see models.continuous.protocol
@@ -37,7 +37,9 @@ class GMMConfig:
     blocks: int
     heads: int
     components: int  # K
-    floor: float = 0.02  # smallest scale, in deviations of a latent: flat backgrounds would drive the density on and on
+    floor: float = (
+        0.02  # smallest scale, in deviations of a latent: without it flat backgrounds drive the density to infinity
+    )
 
     @property
     def tokens(self) -> int:
@@ -84,7 +86,7 @@ def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass
 class GMM:
-    """Satisfies `ContinuousModel`; `order`, raster order, is not read. One causal pass gives all places' conditions."""
+    """Satisfies `ContinuousModel`, in raster order. One causal pass gives all places' conditions."""
 
     net: GMMNet
     labels: Tensor  # [B]
@@ -97,17 +99,15 @@ class GMM:
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Tensor:
         """z [B*n, width]; ValueError where known < places."""
-        require_predecessors(places, known)
-        z = self.net(tokens[:, : most(places, self.length)], self.labels)
+        z = self.net(tokens_before(tokens, places, known, self.length), self.labels)
         return z.gather(1, places[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
 
-    def law(self, condition: Any, path: PathNoise) -> MixtureLaw:
+    def law(self, condition: Any, path: PathNoise | None = None) -> MixtureLaw:
         law = self.net.law(condition)
         return law._replace(scales=law.scales * self.sampling.temperature)
 
     def chain(self, condition: Any) -> MixtureWalk:
-        law = self.net.law(condition)
-        return MixtureWalk(law._replace(scales=law.scales * self.sampling.temperature))
+        return MixtureWalk(self.law(condition))
 
     def take(self, rows: Tensor) -> "GMM":
         return GMM(self.net, self.labels[rows], self.sampling)

@@ -10,7 +10,6 @@ is causal, so the buffer alone has seen all.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
 from parity.models.continuous import mar
+from parity.models.continuous.kl import numbered, part_of
 from parity.models.continuous.mar import MAR, DiffLoss, MARConfig, MARNet
-from parity.models.continuous.shapes import numbered, under
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "caption",
@@ -71,11 +70,17 @@ class HarmonNet(nn.Module):
     def __init__(self, c: HarmonConfig):
         super().__init__()
         self.config, self.mar = c, MARNet(c)
-        sizes: dict[str, Any] = {"vocab_size": c.vocab, "hidden_size": c.hidden, "intermediate_size": c.intermediate}
-        sizes |= {"num_attention_heads": c.attention_heads, "num_key_value_heads": c.key_value_heads}
-        rotary = {"rope_type": "default", "rope_theta": c.theta}
-        sizes |= {"num_hidden_layers": c.layers, "rope_parameters": rotary, "use_cache": False}
-        self.llm = LanguageModel(Qwen2Config(**sizes))
+        language = Qwen2Config(
+            vocab_size=c.vocab,
+            hidden_size=c.hidden,
+            intermediate_size=c.intermediate,
+            num_hidden_layers=c.layers,
+            num_attention_heads=c.attention_heads,
+            num_key_value_heads=c.key_value_heads,
+            rope_parameters={"rope_type": "default", "rope_theta": c.theta},
+            use_cache=False,
+        )
+        self.llm = LanguageModel(language)
         self.proj_in, self.proj_out = projection(c.width, c.hidden, c.hidden), projection(c.hidden, c.hidden, c.width)
 
     @property
@@ -117,16 +122,15 @@ def released(state: dict[str, Tensor]) -> HarmonConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
     vocab, hidden = state["llm.model.embed_tokens.weight"].shape
     heads, first = QWEN_HEADS.get(hidden, hidden // 64), "llm.model.layers.0."
-    grouped = len(state[f"{first}self_attn.k_proj.weight"]) * heads // hidden
-    intermediate, layers = len(state[f"{first}mlp.gate_proj.weight"]), numbered(state, "llm.model.layers.")
-    sizes: dict[str, Any] = {
-        "vocab": vocab,
-        "hidden": hidden,
-        "attention_heads": heads,
-        "key_value_heads": grouped,
-        "layers": layers,
-    }
-    return HarmonConfig(**asdict(mar.released(under(state, "mar."))), **sizes, intermediate=intermediate)
+    return HarmonConfig(
+        **asdict(mar.released(part_of(state, "mar."))),
+        vocab=vocab,
+        hidden=hidden,
+        intermediate=len(state[f"{first}mlp.gate_proj.weight"]),
+        layers=numbered(state, "llm.model.layers."),
+        attention_heads=heads,
+        key_value_heads=len(state[f"{first}self_attn.k_proj.weight"]) * heads // hidden,
+    )
 
 
 def resized(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:

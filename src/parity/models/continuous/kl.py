@@ -6,18 +6,18 @@ tokenizer has three down-samplings in place of four: 64x64 pictures to 8x8 token
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from parity.base.weights import network
-from parity.models.continuous.shapes import numbered
 from parity.models.discrete.vq import Decoder, Encoder, VQConfig, diffusion_name, side_of
 
 LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
 AVERAGE = "average"  # likewise: whether its weights are the moving average of training
-SAID = (LATENTS, AVERAGE)
+NOT_SIZES = (LATENTS, AVERAGE)
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,27 @@ def unfold(cells: Tensor, cell: int) -> Tensor:
     return cells.unflatten(2, (cell, cell, -1)).unflatten(1, (side, side)).transpose(2, 3).flatten(1, 4)
 
 
+def numbered(state: Mapping[str, Tensor], prefix: str) -> int:
+    """How many blocks have names that begin with `prefix` and a number."""
+    return len({k.removeprefix(prefix).split(".")[0] for k in state if k.startswith(prefix)})
+
+
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries of a network that is part of another, by their own names."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
 def read_sizes(state: dict[str, Tensor]) -> KLConfig:
     """The sizes of a released autoencoder, by its published names; KeyError for an entry it lacks."""
-    levels, ch = numbered(state, "encoder.down."), len(state["encoder.conv_in.weight"])
-    widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(levels)]
-    mult, blocks = tuple(width // ch for width in widths), numbered(state, "encoder.down.0.block.")
-    attention = any(k.startswith("decoder.up.") and ".attn." in k for k in state)
-    dim = state["post_quant_conv.weight"].shape[1]
-    return KLConfig(dim=dim, ch=ch, ch_mult=mult, res_blocks=blocks, decoder_attention=attention)
+    ch = len(state["encoder.conv_in.weight"])
+    widths = [len(state[f"encoder.down.{i}.block.0.conv2.weight"]) for i in range(numbered(state, "encoder.down."))]
+    return KLConfig(
+        dim=state["post_quant_conv.weight"].shape[1],
+        ch=ch,
+        ch_mult=tuple(width // ch for width in widths),
+        res_blocks=numbered(state, "encoder.down.0.block."),
+        decoder_attention=any(k.startswith("decoder.up.") and ".attn." in k for k in state),
+    )
 
 
 def published_names(state: dict[str, Tensor], levels: int = 5) -> dict[str, Tensor]:

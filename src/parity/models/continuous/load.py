@@ -1,5 +1,5 @@
-"""Continuous models from their manifest, with the classes or captions of a batch and the settings of the sampler: pairs
-that decoders see. Nothing here knows a family."""
+"""Continuous models from their manifest: pairs that decoders see, with the classes or captions of a batch and the
+settings of the sampler."""
 
 import importlib
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.weights import check, network
 from parity.embedded.classes import CLASSES, scene
+from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.compiling import compiled
 from parity.models.continuous import kl
 from parity.models.continuous.diffusion import HeadSampling
@@ -23,7 +24,7 @@ from parity.models.discrete.vq import to_pixels
 
 
 def label_of(image: int, classes: int = len(CLASSES)) -> int:
-    """The class of an image by its number: by steps coprime to 60: a few images have many shapes and colours."""
+    """The class of an image by its number. Steps of 7, coprime to 60, give few images many shapes and colours."""
     return image * 7 % classes
 
 
@@ -34,7 +35,7 @@ def caption_of(image: int) -> str:
 
 @dataclass
 class Loaded:
-    """Target, draft and autoencoder of one model, each read from its file when it is first asked for."""
+    """Target, draft and autoencoder of one model, each read from its file on first use."""
 
     manifest: Mapping[str, Any]
     device: torch.device
@@ -50,8 +51,8 @@ class Loaded:
     def network(self, part: str) -> Any:
         """Either "target" or "draft"; ParityError for one that the model does not have."""
         if part not in self.nets:
-            build, where = (self.family.Network, self.family.Config, self.file(part)), (self.device, self.dtype)
-            net: Any = network(*build, kl.SAID, *where)
+            build, file = (self.family.Network, self.family.Config), self.file(part)
+            net: Any = network(*build, file, kl.NOT_SIZES, self.device, self.dtype)
             if self.fast and hasattr(net, "diffloss"):
                 # T small calls a token: launches would cost more than the arithmetic
                 net.diffloss.net.run = compiled(net.diffloss.net.run, self.device.type, dynamic=True)
@@ -74,33 +75,26 @@ class Loaded:
         """Classes [n] of the images of these numbers."""
         return torch.tensor([label_of(i, self.classes) for i in images])
 
-    @property
-    def ours(self) -> bool:
-        """Whether it draws the classes and captions of this repository, which our classifier knows."""
-        return "classifier" in self.manifest["files"]
-
     def class_of(self, image: int) -> str:
-        """What an image is to show: the name of its class, its number where classes have no names here, or its
-        caption."""
+        """What an image is to show: its caption, or its class by name, or by number where our names do not apply."""
         if "captions" in self.manifest:
             return self.caption(image)
-        label = label_of(image, self.classes)
-        return CLASSES[label] if self.ours and self.classes == len(CLASSES) else str(label)
+        label, named = label_of(image, self.classes), "classifier" in self.manifest["files"]
+        return CLASSES[label] if named and self.classes == len(CLASSES) else str(label)
 
     def caption(self, image: int) -> str:
-        """The caption of an image by its number: of those given in turn, or of its class."""
-        given = self.manifest.get("captions")
-        return given[image % len(given)] if given else caption_of(image)
+        """The caption of an image by its number: of the manifest's captions in turn, or of its class."""
+        captions = self.manifest.get("captions")
+        return captions[image % len(captions)] if captions else caption_of(image)
 
     def condition(self, images: range) -> Tensor:
-        """What a network is told of these images: classes [n], or token ids of captions [n, P], padding below 0."""
+        """What a network is conditioned on: classes [n], or token ids of captions [n, P], padding below 0."""
         if self.family.FAMILY["condition"] == "class":
             return self.labels(images).to(self.device)
+        captions = [self.caption(i) for i in images]
         if "tokenizer" in self.manifest["files"]:
-            return self.prompts([self.caption(i) for i in images]).to(self.device)
-        from parity.embedded.tokenizer import PREFIX, token_ids
-
-        ids, valid = token_ids([self.caption(i) for i in images], PREFIX)
+            return self.prompts(captions).to(self.device)
+        ids, valid = token_ids(captions, PREFIX)
         return ids.masked_fill(valid == 0, -1).to(self.device)
 
     def prompts(self, captions: list[str]) -> Tensor:
@@ -108,16 +102,15 @@ class Loaded:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(self.file("tokenizer")))
-        rows = [tokenizer.encode(self.family.PROMPT.format(caption)).ids for caption in captions]
-        wide = max(map(len, rows))
-        return torch.tensor([row + [-1] * (wide - len(row)) for row in rows])
+        rows = [torch.tensor(tokenizer.encode(self.family.PROMPT.format(caption)).ids) for caption in captions]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
     def model(self, part: str, images: range, sampling: dict[str, Any]) -> ContinuousModel:
         """Either "target" or "draft", conditioned on the images of these numbers."""
         return self.family.Model(self.network(part), self.condition(images), HeadSampling(**sampling))
 
     def pair(self, images: range, sampling: dict[str, Any], draft: bool) -> Pair:
-        """Target and, if asked for, draft, conditioned on the images of these numbers."""
+        """Target and, if `draft`, the draft model, conditioned on the images of these numbers."""
         target = self.model("target", images, sampling)
         return Pair(target, self.model("draft", images, sampling) if draft else None)
 
@@ -147,5 +140,5 @@ def load(
 
 
 def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
-    """For `pictures`: the autoencoder is read when they are first asked for, the other networks are not."""
+    """For `pictures`: the autoencoder is read on first use, and no other network."""
     return Loaded(manifest, torch.device(device))

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parity.models.continuous.diffusion import HeadConfig, HeadNet, HeadSampling, Steps, Trajectory, walk
+from parity.base.errors import ParityError
+from parity.models.continuous.diffusion import HeadNet, HeadSampling, Steps, Trajectory, walk
+from parity.models.continuous.kl import numbered
 from parity.models.continuous.protocol import PathNoise, shared
-from parity.models.continuous.shapes import numbered, trunk
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -87,9 +88,9 @@ class Block(nn.Module):
 class DiffLoss(nn.Module):
     """Only a name: the published head lies under `diffloss.net`."""
 
-    def __init__(self, config: HeadConfig):
+    def __init__(self, *sizes: int):
         super().__init__()
-        self.net = HeadNet(config)
+        self.net = HeadNet(*sizes)
 
 
 class MARNet(nn.Module):
@@ -109,7 +110,7 @@ class MARNet(nn.Module):
         self.decoder_blocks = nn.ModuleList(Block(d, c.heads) for _ in range(c.decoder))
         self.decoder_norm = nn.LayerNorm(d, eps=1e-6)
         self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, d))
-        self.diffloss = DiffLoss(HeadConfig(c.dim, d, c.head_width, c.head_depth))
+        self.diffloss = DiffLoss(c.dim, d, c.head_width, c.head_depth)
         positions = (self.encoder_pos_embed_learned, self.decoder_pos_embed_learned, self.diffusion_pos_embed_learned)
         for p in (*positions, self.mask_token, self.fake_latent, self.class_emb.weight):
             nn.init.normal_(p, std=0.02)
@@ -165,11 +166,8 @@ def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
 
     The last draw, too, counts one token as masked, as the released code does.
     """
-    share = (
-        done.clamp(max=length - 1) / length
-        if sampling.guidance_schedule == "linear"
-        else torch.ones_like(done, dtype=torch.float32)
-    )
+    linear = sampling.guidance_schedule == "linear"
+    share = done.clamp(max=length - 1) / length if linear else torch.ones_like(done)
     return 1 + (sampling.guidance - 1) * share.float()
 
 
@@ -216,14 +214,31 @@ class MAR:
         return MAR(self.net, self.labels[rows], self.sampling)
 
 
+WIDE_HEADS = {1280: 16}  # heads by width, where a head is not 64 wide: the huge networks
+
+
+def trunk(state: dict[str, Tensor]) -> dict[str, int]:
+    """Width, heads, numbers a token and blocks each way of a released network, also of xAR's; KeyError for an entry
+    that it lacks, ParityError for a width that no head divides."""
+    width, dim = state["z_proj.weight"].shape
+    if width not in WIDE_HEADS and (width % 64 or not width):
+        raise ParityError(f"width {width}: allowed: a multiple of 64, as of all released sizes")
+    blocks = {part: numbered(state, f"{part}_blocks.") for part in ("encoder", "decoder")}
+    return {"width": width, "heads": WIDE_HEADS.get(width, width // 64), "dim": dim, **blocks}
+
+
 def released(state: dict[str, Tensor]) -> MARConfig:
     """The sizes of a released network; KeyError for an entry it lacks."""
-    same = trunk(state)
+    sizes = trunk(state)
     tokens, places = (state[f"{k}_pos_embed_learned"].shape[1] for k in ("diffusion", "encoder"))
-    depth = numbered(state, "diffloss.net.res_blocks.")
-    head = {"head_width": len(state["diffloss.net.input_proj.weight"]), "head_depth": depth}
-    classes = len(state["class_emb.weight"])
-    return MARConfig(classes=classes, grid=math.isqrt(tokens), buffer=places - tokens, **head, **same)
+    return MARConfig(
+        **sizes,
+        classes=len(state["class_emb.weight"]),
+        grid=math.isqrt(tokens),
+        buffer=places - tokens,
+        head_width=len(state["diffloss.net.input_proj.weight"]),
+        head_depth=numbered(state, "diffloss.net.res_blocks."),
+    )
 
 
 Config, Network, Model = MARConfig, MARNet, MAR

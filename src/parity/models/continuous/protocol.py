@@ -54,12 +54,12 @@ class Law(Protocol):
         ...
 
     def propose(self, path: PathNoise) -> Tensor:
-        """A draw [N, D] from what `log_density` is the density of; `sample` but where a sampler adds no last noise."""
+        """A draw [N, D] from the law of `log_density`: `sample`, except where a sampler adds no last noise."""
         ...
 
     def log_density(self, x: Tensor, inner: float = 1.0) -> Tensor:
         """[N] nats: of p(x_0 | x_1) for a trajectory, of p(x) for a closed form. inner divides the residuals (released
-        code has 42; a closed form knows 1 alone and raises ValueError)."""
+        code has 42; a closed form allows only 1 and raises ParityError for others)."""
         ...
 
     def rows(self, which: Tensor) -> "Law":
@@ -90,20 +90,9 @@ class Chain(Protocol):
     at steps i: a number, or one for each point.
     """
 
-    @property
-    def steps(self) -> int:
-        """T"""
-        ...
-
-    @property
-    def last(self) -> str:
-        """ "noise", or "mean" where x_0 is its Gaussian's mean."""
-        ...
-
-    @property
-    def noisy(self) -> bool:
-        """Whether every step but the last adds noise; without, a step has no density."""
-        ...
+    steps: int  # T
+    last: str  # "noise", or "mean" where x_0 is the mean of its Gaussian
+    noisy: bool  # whether every step but the last adds noise; without noise a step has no density
 
     @property
     def prior(self) -> Tensor:
@@ -111,7 +100,7 @@ class Chain(Protocol):
         ...
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """[..., P] what the network says at x_i = x [..., D], in numbers that stay useful at the next steps."""
+        """[..., P] what the network predicts at x_i = x [..., D], in numbers that stay useful at the next steps."""
         ...
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
@@ -133,7 +122,7 @@ class ContinuousModel(Protocol):
     length: int  # L
     dim: int  # D
     steps: int  # T: a law reads path(0) .. path(T)
-    raster: bool  # whether its order is raster order, whatever is drawn
+    raster: bool  # whether it decodes in raster order only
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
         """tokens [B, L, D], order [B, L], places, known [B, n] -> condition of B*n tokens, row-major: the token of
@@ -181,26 +170,21 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
 
 def shared(places: Tensor, known: Tensor) -> bool:
     """Whether the places [B, n] of each row know the same number of tokens, `known` [B, n], so that they are drawn
-    together.
-
-    Computed only where the shapes do not tell: one number for all places, or places that each know those before them.
-    """
+    together. Values are compared only where the shapes do not tell."""
     if known.shape[1] == 1 or known.stride(1) == 0:
         return True
     return known is not places and bool((known == known[:, :1]).all())
 
 
-def most(places: Tensor, length: int) -> int:
-    """The last of the places [B, n], so as to read no tokens behind it; on a GPU, which is not asked, of all places."""
-    return int(places.max()) if places.device.type == "cpu" else length - 1
+def tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) -> Tensor:
+    """The tokens that a causal model reads for the places [B, n]: those before the last of them.
 
-
-def require_predecessors(places: Tensor, known: Tensor) -> None:
-    """ValueError unless every place's predecessors are all known; looked at on a CPU alone, where asking costs
-    nothing."""
+    ValueError unless every place's predecessors are all known. On a GPU no value is read, which would wait for it: all
+    tokens but the last, unchecked.
+    """
     if places.device.type != "cpu":
-        return
-    short = (known < places).nonzero()
-    if len(short):
-        place, given = (int(v[tuple(short[0])]) for v in (places, known))
-        raise ValueError(f"known {given} at place {place}: a causal model has no condition after an unknown place")
+        return tokens[:, : length - 1]
+    if len(short := (known < places).nonzero()):
+        place, before = (int(v[tuple(short[0])]) for v in (places, known))
+        raise ValueError(f"known {before} at place {place}: a causal model has no condition after an unknown place")
+    return tokens[:, : int(places.max())]

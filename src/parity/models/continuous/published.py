@@ -3,12 +3,12 @@ convert`.
 
 Source: the released files, mar_{base,large,huge}/checkpoint-last.pth or mar-{base,large,huge}.safetensors,
 xAR-{B,L,H}.pth, harmon_{0.5b,1.5b}.pth or the folder Harmon-1_5B, and kl16.ckpt or kl16.safetensors. Parameter names
-are theirs, so a file's shapes say its sizes; only the number of attention heads does not show in them. A family that
-has released files says so with a function `released(state)`, which gives its sizes. It may also have
+are theirs, and a file's shapes give its sizes, except the number of attention heads. A family with released files has a
+function `released(state)`, which returns its sizes. It may also have
 
-    published_names(state) -> state     what of a file is this network's
-    resized(state, config, grid)        weights for another number of tokens a side than it was trained on; then twice
-                                        as many is what it is released for
+    published_names(state) -> state     the entries of a file that are this network's
+    resized(state, config, grid)        weights for another number of tokens a side than it was trained on; such a
+                                        family is released for twice as many
     PROMPT, NOTHING                     text around a caption, and the one that guidance compares with: such a family
                                         reads captions with a tokenizer of its own
 """
@@ -29,56 +29,46 @@ from parity.base.files import publish
 from parity.base.weights import PICKLED, check_fit, check_floating, plain, save_weights, sha256, unpickled
 from parity.experiment.module_metadata import function, modules
 from parity.models.continuous import kl
-from parity.models.continuous.shapes import under
 
 FOLDER = "models/continuous"
 RELEASED = [m for m in modules(FOLDER) if function(FOLDER, m, "released")]
 COMPUTED = re.compile(r"mask|rope\..*|.*\.freqs.*")  # released buffers, which the networks here compute
 VAE = "vae."  # where a file holds its autoencoder beside it
-HELD = {"model_ema": "the moving average of its weights", "": "weights; it does not say whether they are an average"}
-PLAIN = "plain weights, no moving average"
-KEPT = {HELD["model_ema"]: "yes", HELD[""]: "unsaid", PLAIN: "no"}  # in the header
+# by the key that holds a file's tensors: what they are, and what the header says of them (`kl.AVERAGE`)
+HELD = {
+    "model_ema": ("the moving average of its weights", "yes"),
+    "": ("weights; it does not say whether they are an average", "unsaid"),
+}
+PLAIN = ("plain weights, no moving average", "no")
 MARKS = ("<|im_start|>", "<|im_end|>")  # of a PROMPT
 
 
-def write(state: dict[str, Tensor], file: Path, config: dict[str, Any]) -> str:
-    """A safetensors file in its place, whole or not at all, and its SHA-256."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_weights(state, file, config)
-    return sha256(file)
-
-
-def tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """What a published file, or a folder of them, holds, and what that is. ParityError for what cannot be read."""
+def read_published(path: Path) -> tuple[dict[str, Tensor], tuple[str, str]]:
+    """The tensors of a published file, or of a folder of them, and the entry of HELD that says what they are."""
     if path.is_file() and path.suffix in PICKLED:
-        under_key, state = unpickled(path)
-        return state, HELD.get(under_key, PLAIN)
+        key, state = unpickled(path)
+        return state, HELD.get(key, PLAIN)
     return {plain(name): tensor for name, tensor in weights.tensors(path, dtype=None)}, HELD[""]
 
 
-def sizes(family: Any, state: dict[str, Tensor], file: Path) -> Any:
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    """The same tensors without their numbers."""
+    return {plain(name): tensor for name, tensor in weights.tensors(path, "meta", None)}
+
+
+def read_sizes(read: Callable[[dict[str, Tensor]], Any], state: dict[str, Tensor], file: Path) -> Any:
     """The sizes of a network, from the shapes of its weights; ParityError where they are not those of its family."""
     try:
-        return family.released(state) if hasattr(family, "released") else family.read_sizes(state)
+        return read(state)
     except KeyError as error:
-        name = family.__name__.rpartition(".")[2]
+        name = read.__module__.rpartition(".")[2]
         raise ParityError(f"{file}: not a checkpoint of {name}: no entry {error}") from None
     except ParityError as error:
         raise ParityError(f"{file}: {error}") from None
 
 
-def fitted_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An autoencoder's weights, of a file of its own or of one that holds it under `vae.`, and its sizes; ParityError
-    unless they fit."""
-    state = under(state, VAE) or state
-    config = sizes(kl, state, file)
-    state = kl.published_names(state, len(config.ch_mult))
-    check_filled(lambda: kl.KL(config), state, file)
-    return state, asdict(config)
-
-
-def check_filled(build: Callable[[], nn.Module], state: dict[str, Tensor], file: Path) -> None:
-    """ParityError unless these weights, which may be without their numbers, fill a network."""
+def check_weights(build: Callable[[], nn.Module], state: dict[str, Tensor], file: Path) -> None:
+    """ParityError unless these weights, with their numbers or without, fit a network."""
     with torch.device("meta"):
         net = build()
     check_fit(net, state, file)
@@ -86,12 +76,38 @@ def check_filled(build: Callable[[], nn.Module], state: dict[str, Tensor], file:
         check_floating(file, name, state[name])
 
 
+def fit_autoencoder(state: dict[str, Tensor], file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An autoencoder's weights, of a file of its own or of one that holds it under `vae.`, and its sizes; ParityError
+    unless they fit."""
+    state = kl.part_of(state, VAE) or state
+    config = read_sizes(kl.read_sizes, state, file)
+    state = kl.published_names(state, len(config.ch_mult))
+    check_weights(lambda: kl.KL(config), state, file)
+    return state, asdict(config)
+
+
+def fit_network(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
+    """A released network's weights as its module names them, and its sizes; ParityError unless they fit."""
+    state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
+    state = family.published_names(state) if hasattr(family, "published_names") else state
+    config = read_sizes(family.released, state, file)
+    if hasattr(family, "resized"):
+        state = family.resized(state, config, grid or 2 * config.grid)
+        config = replace(config, grid=grid or 2 * config.grid)
+    if tokenizer is not None:
+        if (words := tokenizer.get_vocab_size()) > config.vocab:
+            raise ParityError(f"{file}: {config.vocab} words, and a tokenizer of {words}; allowed: its own tokenizer")
+        config = replace(config, without=tuple(tokenizer.encode(family.NOTHING).ids))
+    check_weights(lambda: family.Network(config), state, file)
+    return state, config
+
+
 def tokenizer_file(path: Path) -> Path:
     """A tokenizer.json, or that of its folder."""
     return path / "tokenizer.json" if path.is_dir() else path
 
 
-def encoder(path: Path, family: Any) -> Any:
+def read_tokenizer(path: Path, family: Any) -> Any:
     """The tokenizer of a folder, or a tokenizer.json; ParityError for one that cannot be read, or does not know the
     marks of a prompt."""
     from tokenizers import Tokenizer
@@ -108,37 +124,16 @@ def encoder(path: Path, family: Any) -> Any:
     return tokenizer
 
 
-def fitted(family: Any, state: dict[str, Tensor], file: Path, grid: int, tokenizer: Any) -> tuple[Any, Any]:
-    """A released network's weights as its module names them, and its sizes; ParityError unless they fit."""
-    state = {k: v for k, v in state.items() if not COMPUTED.fullmatch(k)}
-    state = family.published_names(state) if hasattr(family, "published_names") else state
-    config = sizes(family, state, file)
-    if hasattr(family, "resized"):
-        state = family.resized(state, config, grid or 2 * config.grid)
-        config = replace(config, grid=grid or 2 * config.grid)
-    if tokenizer is not None:
-        if tokenizer.get_vocab_size() > config.vocab:
-            had = tokenizer.get_vocab_size()
-            raise ParityError(f"{file}: {config.vocab} words, and a tokenizer of {had}; allowed: its own tokenizer")
-        config = replace(config, without=tuple(tokenizer.encode(family.NOTHING).ids))
-    check_filled(lambda: family.Network(config), state, file)
-    return state, config
-
-
 def check_loads(
     model: str, target: Path, draft: Path | None, vae: Path | None, tokenizer: Path | None, grid: int
 ) -> None:
     """ParityError for files that `convert` would refuse; no number of their weights is read."""
     family = importlib.import_module(f"parity.models.continuous.{model}")
-    words = None if tokenizer is None else encoder(tokenizer, family)
+    words = None if tokenizer is None else read_tokenizer(tokenizer, family)
     for file in (target, draft):
         if file is not None:
-            fitted(family, without_numbers(file), file, grid, words)
-    fitted_autoencoder(without_numbers(vae or target), vae or target)
-
-
-def without_numbers(file: Path) -> dict[str, Tensor]:
-    return {plain(name): tensor for name, tensor in weights.tensors(file, "meta", None)}
+            fit_network(family, read_shapes(file), file, grid, words)
+    fit_autoencoder(read_shapes(vae or target), vae or target)
 
 
 def convert(
@@ -160,21 +155,25 @@ def convert(
     family = importlib.import_module(f"parity.models.continuous.{model}")
     words = None
     if hasattr(family, "PROMPT"):
-        words = encoder(tokenizer or (target if target.is_dir() else target.parent), family)
+        words = read_tokenizer(tokenizer or (target if target.is_dir() else target.parent), family)
     elif tokenizer is not None:
         raise ParityError(f"--tokenizer {tokenizer}: {model} reads no captions; allowed: none")
     if grid and not hasattr(family, "resized"):
         raise ParityError(f"--grid {grid}: the pictures of {model} have one size; allowed: none")
-    file = vae or target
-    state, header = fitted_autoencoder(tensors(file)[0], file)
-    sums = {"kl.safetensors": write(state, out / "kl.safetensors", header)}
-    files = {model: target} | ({f"{model}-draft": draft} if draft else {})
-    for name, file in files.items():
-        state, what = tensors(file)
-        tell(f"{file}: {what}")
-        state, config = fitted(family, state, file, grid, words)
-        header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: KEPT[what]}
-        sums[f"{name}.safetensors"] = write(state, out / f"{name}.safetensors", header)
+    sums: dict[str, str] = {}
+
+    def write(name: str, state: dict[str, Tensor], header: dict[str, Any]) -> None:
+        save_weights(state, out / name, header)
+        sums[name] = sha256(out / name)
+
+    write("kl.safetensors", *fit_autoencoder(read_published(vae or target)[0], vae or target))
+    for name, file in {model: target, f"{model}-draft": draft}.items():
+        if file is not None:
+            state, (what, average) = read_published(file)
+            tell(f"{file}: {what}")
+            state, config = fit_network(family, state, file, grid, words)
+            header = asdict(config) | {kl.LATENTS: sums["kl.safetensors"][:16], kl.AVERAGE: average}
+            write(f"{name}.safetensors", state, header)
     if words is not None:
         publish(out / f"{model}-tokenizer.json", words.to_str().encode())
         sums[f"{model}-tokenizer.json"] = sha256(out / f"{model}-tokenizer.json")

@@ -14,6 +14,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from parity.base.errors import ParityError
+from parity.models.continuous.diffusion import walk
 from parity.models.continuous.protocol import LOG_2PI, Affine, PathNoise
 
 
@@ -148,15 +149,12 @@ class MixtureWalk:
 
 
 def walked(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
-    """What is drawn from at the end of a walk of `steps` under that noise: the mixture itself, if it is one step."""
+    """The law at the end of a walk of `steps` under that noise: of the mixture, or of the component that the walk has
+    chosen."""
     if steps == 1:
         return condition
-    chain, x = MixtureWalk(condition, steps), path(steps)
-    for i in range(steps, 1, -1):
-        step = chain.gaussian(i, chain.predict(x, i))
-        x = step.mean(x) + step.std * path(i - 1)
-    step = chain.gaussian(1, chain.predict(x, 1))  # of the component that the walk has chosen
-    return MixtureLaw(torch.zeros_like(x[:, :1]), step.mean(x)[:, None], step.std[:, None])
+    end = walk(MixtureWalk(condition, steps), path)
+    return MixtureLaw(torch.zeros_like(end.mean[:, :1]), end.mean[:, None], end.std[:, None])
 
 
 @dataclass

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadSampling, TimeEmbedding, Trajectory, of_step, walk
 from parity.models.continuous.kl import fold
-from parity.models.continuous.protocol import Affine, PathNoise, most, require_predecessors
-from parity.models.continuous.shapes import trunk
+from parity.models.continuous.mar import trunk
+from parity.models.continuous.protocol import Affine, PathNoise, tokens_before
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -203,13 +203,8 @@ class Flow:
     context: Context
     noisy = True
 
-    @property
-    def steps(self) -> int:
-        return self.sampling.steps
-
-    @property
-    def last(self) -> str:
-        return self.sampling.last
+    def __post_init__(self) -> None:
+        self.steps, self.last = self.sampling.steps, self.sampling.last
 
     @property
     def prior(self) -> Tensor:
@@ -224,30 +219,26 @@ class Flow:
         std = self.sampling.temperature * (2 * t * step).sqrt()
         return of_step(torch.stack([t, of_start, 1 - of_start - step, std], -1), i, like)
 
-    def velocity(self, x: Tensor, i: int | Tensor) -> Tensor:
-        """[..., k*k*D] with guidance, of one pass over all points."""
+    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
+        """One pass over all points, with guidance."""
         s, (before, labels, places) = self.sampling, self.context
         B, n = places.shape
         points, area = x.numel() // (B * n * x.shape[-1]), self.net.config.cell**2
         places = places.repeat_interleave(points, 1)
-        t = self.times(i, x)[0]
-        t = t[..., 0].reshape(B, n * points) if t.ndim else x.new_full((1, 1), float(t))
+        time = self.times(i, x)[0]
+        t = time[..., 0].reshape(B, n * points) if time.ndim else x.new_full((1, 1), float(time))
         clean = torch.arange(before[0][0].shape[2], device=x.device) // area
         number = torch.arange(n * points, device=x.device).repeat_interleave(area)
         own = (number == number[:, None]).expand(B, -1, -1)
         mask = torch.cat([clean < places[:, number][..., None], own], 2)[:, None]
         cells, guided = x.reshape(B, n * points, -1), len(labels) > B
         twice = (lambda v: torch.cat([v, v])) if guided else (lambda v: v)
-        t = twice(t) if isinstance(i, Tensor) else t
-        v, _ = self.net(twice(cells), t, labels, twice(places), twice(mask), before)
+        v, _ = self.net(twice(cells), twice(t) if time.ndim else t, labels, twice(places), twice(mask), before)
         if guided:
             linear = s.guidance_schedule == "linear"
             share = places / max(1, self.length - 1) if linear else torch.ones_like(places, dtype=torch.float32)
             v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
-        return v.reshape(x.shape)
-
-    def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        return x - self.times(i, x)[0] * self.velocity(x, i)
+        return x - time * v.reshape(x.shape)
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         _, of_start, of_x, std = self.times(i, prediction)
@@ -267,11 +258,11 @@ class Flow:
 
 @dataclass
 class XAR:
-    """Satisfies `ContinuousModel` with places that are cells; `order` is raster order of cells and is not read.
+    """Satisfies `ContinuousModel` with places that are cells, in raster order.
 
     A condition is one pass over the clean cells; a walk is T passes of the network over the B*n cells, each of which
     reads the clean cells before it and itself. Guidance grows with the place as released, 1 + (g - 1) i / (L - 1), or
-    is constant. ParityError for another sampler.
+    is constant.
     """
 
     net: XARNet
@@ -280,14 +271,11 @@ class XAR:
     raster = True
 
     def __post_init__(self) -> None:
-        if self.sampling.sampler != "ddpm":
-            raise ParityError(f"sampler {self.sampling.sampler!r}: allowed for a flow: 'ddpm', which has a density")
         c = self.net.config
         self.length, self.dim, self.steps = c.cells, c.cell**2 * c.dim, self.sampling.steps
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Context:
-        require_predecessors(places, known)
-        labels, clean = self.labels, tokens[:, : most(places, self.length)]
+        labels, clean = self.labels, tokens_before(tokens, places, known, self.length)
         if self.sampling.guidance != 1:
             labels, clean = torch.cat([labels, torch.full_like(labels, -1)]), torch.cat([clean, clean])
         _, before = self.net.read(clean, clean.new_zeros(1, 1), labels)

@@ -89,7 +89,7 @@ class OnePlace:
         n, at = places.numel(), torch.full((1, 1), self.place, device=order.device)
         one = self.model.conditions(self.tokens, self.order, at, at)
         if isinstance(one, diffusion.Steps):
-            return one.repeat(n)
+            return one.take(torch.zeros(n, dtype=torch.int64, device=order.device))
         if isinstance(one, Tensor):
             return one.expand(n, -1)
         model = self.model.take(torch.zeros(n, dtype=torch.int64, device=order.device))
