@@ -98,6 +98,26 @@ def finish(
     return Verified(tokens, first[:, 0] + 1)
 
 
+def blockwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Block verification (Sun et al. 2024, Alg. 2): whether each draft is accepted [B, W], and what corrects the first
+    that is not, as the surplus of this [B, W, V] over q.
+
+    Shapes as in `verify`; bonus [B, W] marks slots without a draft. Drafts are accepted up to the longest run that
+    stands, though a shorter one may not. It looks ahead, so drafts behind a rejection must be drawn anew.
+    """
+    W = draft.shape[1]
+    ratio, weight = probability(p, draft) / probability(q, draft), [torch.ones_like(u[:, 0])]
+    for i in range(W - 1):
+        weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
+    w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other
+    surplus = (w[..., None] * p - q).clamp(min=0).sum(-1)
+    stands = torch.where(bonus | (w == 1), w, surplus / (surplus + 1 - w).clamp(min=torch.finfo(w.dtype).tiny))
+    slot = torch.arange(1, W, device=u.device)
+    length = torch.where((u[:, :-1] < stands[:, 1:]) & ~bonus[:, :-1], slot, 0)
+    longest = torch.cat([torch.zeros_like(draft[:, :1]), length], 1).amax(1, keepdim=True)
+    return torch.arange(W, device=u.device) < longest, w[..., None] * p
+
+
 def transport(
     p: Tensor, q: Tensor, draft: Tensor, point: Tensor, u: Tensor, exponential: Tensor
 ) -> tuple[Tensor, Tensor]:

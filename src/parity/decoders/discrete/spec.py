@@ -11,7 +11,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
-from parity.decoders.verification import finish, probability, race
+from parity.decoders.verification import blockwise, finish, probability, race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
@@ -39,23 +39,6 @@ def tokenwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> 
     """Leviathan et al. 2023, Alg. 1: whether each draft is accepted [B, W], and what corrects the first that is not, as
     the surplus of this [B, W, V] over q."""
     return (u * probability(q, draft) < probability(p, draft)) & ~bonus, p
-
-
-def blockwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Block verification (Sun et al. 2024, Alg. 2), of shapes as in `tokenwise`: the drafts are accepted up to the
-    longest run that stands, though a shorter one may not. Optimal for a single path, and for drafts that are thrown
-    away after the pass alone: it looks ahead."""
-    W = draft.shape[1]
-    ratio, weight = probability(p, draft) / probability(q, draft), [torch.ones_like(u[:, 0])]
-    for i in range(W - 1):
-        weight.append((weight[-1] * ratio[:, i]).clamp(max=1))
-    w = torch.stack(weight, 1)  # [B, W] of the drafts before a slot: min(1, p / q), one after the other
-    surplus = (w[..., None] * p - q).clamp(min=0).sum(-1)
-    stands = torch.where(bonus | (w == 1), w, surplus / (surplus + 1 - w).clamp(min=torch.finfo(w.dtype).tiny))
-    slot = torch.arange(1, W, device=u.device)
-    length = torch.where((u[:, :-1] < stands[:, 1:]) & ~bonus[:, :-1], slot, 0)
-    longest = torch.cat([torch.zeros_like(draft[:, :1]), length], 1).amax(1, keepdim=True)
-    return torch.arange(W, device=u.device) < longest, w[..., None] * p
 
 
 VERIFY = {"token": tokenwise, "block": blockwise}

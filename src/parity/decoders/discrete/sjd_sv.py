@@ -1,0 +1,84 @@
+"""SJD-SV: speculative Jacobi decoding that verifies drafts jointly, in runs of rising probability."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Step
+from parity.decoders.verification import blockwise, finish, probability, race
+from parity.decoders.window import Window
+from parity.models.discrete.protocol import TokenModel
+
+CLAIM = "lossless"
+REFILLS = True
+EXACT_WITH = {"verify": "block"}
+SOURCE = "Zhang et al. 2026 (SJD-SV, ICML), as others describe it; verify: block is Sun et al. 2024, Alg. 2"
+
+
+def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
+    """Whether each draft [B, W] is accepted; p, q [B, W] are its probabilities, u [B, W] uniform.
+
+    A run is a stretch of drafts whose p does not fall. Its suffix is the shortest that holds the share alpha of the
+    run's probabilities; the drafts before the suffix are not tested. The run is accepted up to the longest part of the
+    suffix with u < prod(p / q), one u a run; none of it if no part of the suffix passes.
+    """
+    W = p.shape[1]
+    falls = torch.cat([torch.ones_like(p[:, :1], dtype=torch.bool), p[:, 1:] < p[:, :-1]], 1)
+    number = falls.cumsum(1)
+    same = number[:, :, None] == number[:, None, :]  # [B, W, W] slots of one run
+    up_to = same & torch.ones(W, W, dtype=torch.bool, device=p.device).tril()  # j <= i
+    rest = (same.transpose(1, 2) & up_to.transpose(1, 2)) * p[:, None, :]  # p of j >= i
+    share = rest.sum(-1) >= alpha * (same * p[:, None, :]).sum(-1)
+    share_of_next = torch.cat([share[:, 1:] & ~falls[:, 1:], torch.zeros_like(falls[:, :1])], 1)
+    tested = ~share_of_next
+    ratio = torch.where(tested, p.clamp(min=1e-38).log() - q.clamp(min=1e-38).log(), 0)
+    joint = (up_to * ratio[:, None, :]).sum(-1).exp()
+    first = falls.long().mul(torch.arange(W, device=p.device)).cummax(1).values
+    passes = tested & (p > 0) & (u.gather(1, first) < joint)
+    return (up_to.transpose(1, 2) & passes[:, None, :]).any(-1) & (p > 0)
+
+
+def verify_block(p: Tensor, q: Tensor, draft: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """`blockwise` for a window whose slots all hold drafts: a slot without one stands behind them."""
+    p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
+    bonus = torch.zeros_like(draft, dtype=torch.bool)
+    bonus[:, -1] = True
+    accepted, scaled = blockwise(p, q, draft, bonus, u)
+    return accepted[:, :-1], scaled[:, :-1]
+
+
+@torch.inference_mode()
+def sjd_sv(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.8,
+    verify: Literal["suffix", "block"] = "suffix",
+    init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
+) -> Iterator[Step]:
+    """SJD whose drafts are verified in runs.
+
+    window  W, tokens per pass
+    alpha   the share of a run's probabilities that its tested suffix holds; 1 tests every draft
+    verify  "suffix": as printed, which is biased, since drafts before the suffix are not tested and a joint test needs
+            a joint residual. "block": block verification of the whole window, which is exact
+    init    as in `sjd`
+    """
+    slots = Window(model, start, noise, window, init)
+    while slots.open():
+        draft, q, point = slots.drafts()
+        p, u, e = slots.law(draft), slots.uniform("accept"), slots.races()
+        q = torch.where(point[..., None], one_hot(draft, p.shape[-1]), q)
+        if verify == "suffix":
+            accepted, scaled = accept_runs(probability(p, draft), probability(q, draft), u, alpha), p
+        else:
+            accepted, scaled = verify_block(p, q, draft, u)
+        tokens, kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
+        yield slots.advance(tokens, kept, p)

@@ -1,0 +1,53 @@
+"""SJD-VP: speculative Jacobi decoding that draws drafts towards tokens whose probability rises from pass to pass."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Step
+from parity.decoders.verification import normal, race, slide, verify
+from parity.decoders.window import Window
+from parity.models.discrete.protocol import TokenModel
+
+CLAIM = "lossless"
+EXACT_WITH = {"law": "drawn"}
+SOURCE = "Shan et al. 2026 (arXiv 2603.27115), from its abstract: the exponent and both laws are this project's reading"
+
+
+@torch.inference_mode()
+def sjd_vp(
+    model: TokenModel,
+    start: Tensor,
+    *,
+    noise: Noise,
+    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    strength: Annotated[float, Field(ge=0, le=10)] = 1.0,
+    law: Literal["target", "drawn"] = "drawn",
+    init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
+) -> Iterator[Step]:
+    """SJD whose next drafts come from p (p / p')^strength, normalised, where p' is the slot's law in the pass before.
+
+    window    W, tokens per pass
+    strength  how far drafts follow the change of probability; 0 is `sjd`
+    law       the law that the next pass verifies a draft against: the one it was "drawn" from, which is exact, or p,
+              the "target" law of this pass, as if the drafts were SJD's, which is biased
+    init      as in `sjd`
+    """
+    slots, kept = Window(model, start, noise, window, init), start
+    before: Tensor | None = None  # [B, W, V] the laws of the pass before
+    while slots.open():
+        draft, q, point = slots.drafts()
+        p, u, e = slots.law(draft), slots.uniform("accept"), slots.races()
+        drawn = p
+        if before is not None:
+            (last,), new = slide(kept, p.shape[1], before)
+            rise = (p / last.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
+            drawn = torch.where(new[..., None], p, normal(p * rise))
+        tokens, kept = verify(p, q, draft, point, u, e)
+        behind = slots.slot[: draft.shape[1]] >= kept[:, None]
+        yield slots.advance(torch.where(behind, race(drawn, e), tokens), kept, p, p if law == "target" else drawn)
+        before = p
