@@ -10,6 +10,9 @@ from parity.decoders.discrete.lantern_pp import lantern_pp
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.sjd_coupled import sjd_coupled
 from parity.decoders.discrete.sjd_pac import sjd_pac
+from parity.decoders.discrete.sjd_pp import sjd_pp
+from parity.decoders.discrete.sjd_sv import sjd_sv
+from parity.decoders.discrete.sjd_vp import sjd_vp
 from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.decoders.discrete.zipar import zipar
@@ -35,6 +38,9 @@ CASES += [
     (sjd_coupled, {"window": 4, "init": "sample_left", "coupling": "maximal", "warm": True}),
     (gsd, {"window": 3, "group": 3, "resample": "group", "init": "sample_above"}),
     (sjd_pac, {"window": 5, "branches": 2, "depth": 3, "init": "sample_above", "warm": True}),
+    (sjd_pp, {"window": 5, "tau": 1.0, "law": "drawn", "init": "sample_left"}),
+    (sjd_sv, {"window": 5, "verify": "block", "init": "sample_above"}),
+    (sjd_vp, {"window": 5, "strength": 3.0, "init": "sample_above"}),
     (spec, {"gamma": 9, "verify": "block"}),
     (lantern_pp, {"relax": 0.0, "breadth": 1, "depth": 3}),
 ]
@@ -43,6 +49,11 @@ LOSSY = [
     (sjd, {"window": 3, "init": "sample_above", "tolerance": 0.05}),
     (gsd, {"window": 3, "group": 3, "delta": 1.0}),
     (sjd_coupled, {"window": 4, "coupling": "maximal", "store": "q"}),
+    (sjd_coupled, {"window": 4, "coupling": "maximal", "correct": "p"}),
+    (sjd_pp, {"window": 4}),
+    (sjd_sv, {"window": 4}),
+    (sjd_sv, {"window": 4, "alpha": 1.0}),
+    (sjd_vp, {"window": 4, "law": "target", "init": "sample_above"}),
     (lantern, SMALL),
     (lantern, {**SMALL, "reject": "all"}),
     (lantern_pp, {"relax": 1.0}),

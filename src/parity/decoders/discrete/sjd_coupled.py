@@ -9,13 +9,13 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import race, run, transport
+from parity.decoders.verification import probability, race, run, transport
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 REFILLS = True
-EXACT_WITH = {"store": "p"}
+EXACT_WITH = {"store": "p", "correct": "residual"}
 COUPLED_WITH = {"coupling": "gumbel"}
 SOURCE = "Speculative Coupled Decoding (MC-SJD and GS), with the stored law corrected; warm: this project"
 
@@ -31,6 +31,7 @@ def sjd_coupled(
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "sample_above",
     warm: bool = False,
     store: Literal["p", "q"] = "p",
+    correct: Literal["residual", "p"] = "residual",
 ) -> Iterator[Step]:
     """Each pass moves the window's drafts from their laws q to the new laws p, changing as few tokens as it can.
 
@@ -43,6 +44,8 @@ def sjd_coupled(
               noise
     store     the law remembered for a draft that was kept under maximal coupling: p, or the old q, as released, which
               is biased
+    correct   under maximal coupling, what replaces the first rejected draft: a draw from the residual or, as released
+              without maximal coupling, one from p, as for all drafts behind it, which is biased
     """
     shared = coupling == "gumbel"
     slots = Window(model, start, noise, window, init, warm=warm, shared=shared)
@@ -51,6 +54,10 @@ def sjd_coupled(
         p, e = slots.law(draft), slots.races()
         if shared:
             tokens, stored = race(p, e), p
+        elif correct == "p":
+            fresh, u = race(p, e), slots.uniform("accept")
+            stays = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
+            tokens, stored = torch.where(stays.cumprod(-1) > 0, draft, fresh), p
         else:
             tokens, stays = transport(p, q, draft, point, slots.uniform("accept"), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p
