@@ -23,15 +23,11 @@ from parity.base.machine import cores, placed
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
-
-
 MENDED = {  # what the system refuses, and what ends it
-    errno.ENOSPC: "make room",
-    errno.EDQUOT: "make room",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let it be read and written"),
     errno.EFBIG: "allow larger files",
     errno.EROFS: "let it be written",
-    errno.EACCES: "let it be read and written",
-    errno.EPERM: "let it be read and written",
 }
 SCARCE = re.compile("allocate memory|out of memory", re.IGNORECASE)  # torch's words for a CPU and for a GPU
 FLAGS: dict[str, dict[str, Any]] = {
@@ -42,7 +38,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 
 class Files(argparse.Action):
-    """Several files, by name or by one name with a star for their number (`files.apart`)."""
+    """Several files, by name or by one name with a star for their number (`numbered_files`)."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         setattr(namespace, self.dest, [file for name in values for file in numbered_files(name)])
@@ -64,34 +60,34 @@ def arguments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def one_line(main: Callable[[], None]) -> None:
-    """Run a command; what the user can mend (ParityError, a full disk, a folder that cannot be written, too little
-    memory) is one line and exit code 1, anything else a traceback.
-
-    A log ends with what the job cost.
-    """
+    """Run a command. A problem that the user can mend is one line and exit code 1, anything else a traceback; a log
+    ends with the cost of the job."""
     try:
         main()
-        if not sys.stderr.isatty():
-            print(cost(), file=sys.stderr)
-    except ParityError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one has nothing to add
         print("stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not SCARCE.search(str(error)):
+    except Exception as error:
+        if (problem := mendable(error)) is None:
             raise
-        problem = ParityError(f"too little memory ({str(error)[:200] or 'of the process'}); run again with more")
         print(f"error: {problem}", file=sys.stderr)
         raise SystemExit(1) from None
-    except OSError as error:
-        if error.errno not in MENDED:
-            raise
-        what = ParityError(f"{error.filename or 'a file'}: {error.strerror}; {MENDED[error.errno]} and run again")
-        print(f"error: {what}", file=sys.stderr)
-        raise SystemExit(1) from None
+    if not sys.stderr.isatty():
+        print(cost(), file=sys.stderr)
+
+
+def mendable(error: Exception) -> str | None:
+    """The line for an error that the user can mend (ParityError, a full disk, a folder that cannot be written, too
+    little memory); None for any other."""
+    if isinstance(error, ParityError):
+        return str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and SCARCE.search(str(error))):
+        cause = " ".join(str(error)[:200].split()) or "of the process"
+        return f"too little memory ({cause}); run again with more"
+    if isinstance(error, OSError) and error.errno in MENDED:
+        return f"{error.filename or 'a file'}: {error.strerror}; {MENDED[error.errno]} and run again"
+    return None
 
 
 def cost() -> str:
@@ -102,7 +98,7 @@ def cost() -> str:
 
 
 def pin_threads(threads: int) -> None:
-    """As many threads as the rule was given: jobs run side by side, and torch on too many is a hundred times slower."""
+    """Use as many threads as the rule was given: jobs run side by side, and too many slow torch a hundredfold."""
     import torch
 
     if threads > (most := cores()):
@@ -114,7 +110,7 @@ def pin_threads(threads: int) -> None:
 
 @cache
 def beside_log() -> Path | None:
-    """The file beside this process's log that says how far it is: read while it runs, gone when it ends."""
+    """The file beside this process's log that tells its progress: read while it runs, removed when it ends."""
     try:
         log = os.readlink("/proc/self/fd/2")
     except OSError:
@@ -127,27 +123,24 @@ def beside_log() -> Path | None:
 
 
 def note(text: str, every: float = 0.5) -> None:
-    """Say how far a job is, for whoever watches: at most once in `every` seconds, and only where its errors go to a
-    log."""
-    if (file := beside_log()) is None or time.monotonic() - _said["at"] < every:
+    """Write the progress of a job beside its log, at most once in `every` seconds; nothing where there is no log."""
+    if (file := beside_log()) is None or time.monotonic() - _noted["at"] < every:
         return
-    _said["at"] = time.monotonic()
+    _noted["at"] = time.monotonic()
     with contextlib.suppress(OSError):
         file.write_text(text, encoding="utf-8")
 
 
-_said = {"at": 0.0}
+_noted = {"at": 0.0}
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """A bar on a terminal; in a log a plain line at about every tenth of the work."""
     if sys.stderr.isatty():
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import track
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            yield from bar.track(items, total=total, description=what)
+        yield from track(items, description=what, total=total, console=Console(stderr=True))
         return
     for done, item in enumerate(items, 1):
         yield item
@@ -156,16 +149,15 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
 
 
 def provenance(device: str, dtype: str, threads: int) -> dict[str, Any]:
-    """How a number was obtained."""
+    """On what a number was computed: device, dtype, threads, versions."""
     import torch
 
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
-    versions = {p: importlib.metadata.version(p) for p in PACKAGES}
     return {
         "device": device,
         "device_name": name,
         "dtype": dtype,
         "threads": threads,
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
     }

@@ -1,4 +1,4 @@
-"""Where a job computes: is the device there, does it know the dtype, and which of several is this job's own."""
+"""The device of a job: whether it exists, whether it computes in the dtype, which of several this job has alone."""
 
 import fcntl
 import os
@@ -13,42 +13,36 @@ import torch
 from parity.base.errors import ParityError
 
 HELD: list[IO[str]] = []  # locks of this process, until it ends
-ALLOCATED = (
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "JOB_ID",
-)  # a cluster's job, which others' devices are hidden from
+ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")  # names the job of a cluster
 
 
 def check(device: str, dtype: str) -> None:
-    """ParityError, one line, for a device that is not there or does not know `dtype`."""
+    """ParityError for a device that is not there or does not compute in `dtype`."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return
     if kind != "cuda":
         raise ParityError(f"--device {device}: allowed: cpu, cuda, or cuda:<number>")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not there:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
         raise ParityError(f"--device {device}: torch {torch.__version__} finds no CUDA device here; allowed: cpu")
-    if number and not (number.isdigit() and int(number) < there):
-        raise ParityError(f"--device {device}: allowed: cpu, cuda, cuda:0 to cuda:{there - 1}")
+    if number and not (number.isdigit() and int(number) < count):
+        raise ParityError(f"--device {device}: allowed: cpu, cuda, cuda:0 to cuda:{count - 1}")
     if dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
         raise ParityError(f"dtype bfloat16: {device} does not compute in it; allowed there: float32, float64")
 
 
 def own(device: str, count: int | None = None, folder: Path | None = None, pause: float = 1.0) -> str:
     """The device of this job alone: "cuda" becomes the first of the `count` visible ones that no other job on this
-    machine holds, waited for if all are held; another device is itself. Held by a lock on a file in `folder` until the
-    process ends, however it ends. A cluster may number a job's devices from 0 whatever they are: within its job alone
-    do their names tell them apart."""
+    machine has, after waiting if none is free; another device stays as it is. A lock on a file in `folder` reserves it
+    until the process ends. A cluster may number the devices of every job from 0, so the lock's name has the job's."""
     if device != "cuda":
         return device
     job = next((f"-{os.environ[name]}" for name in ALLOCATED if os.environ.get(name)), "").replace("/", "-")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     count = torch.cuda.device_count() if count is None else count
     names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
-    folder, printed = folder or Path(tempfile.gettempdir()), False
+    folder, waiting = folder or Path(tempfile.gettempdir()), False
     while True:
         for i, name in enumerate(names):
             file = (folder / f"parity-{os.getuid()}{job}-cuda-{name.strip()}.lock").open("w")
@@ -59,14 +53,14 @@ def own(device: str, count: int | None = None, folder: Path | None = None, pause
                 continue
             HELD.append(file)
             return f"cuda:{i}"
-        if not printed:
+        if not waiting:
             print(f"all {len(names)} devices are held by other jobs; waiting", file=sys.stderr, flush=True)
-            printed = True
+        waiting = True
         time.sleep(pause)
 
 
 def take_device(device: str, dtype: str = "float32") -> str:
-    """The device of this job alone, that is there and knows `dtype`."""
+    """The device of this job alone, after `check`."""
     check(device, dtype)
     return own(device)
 

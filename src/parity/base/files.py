@@ -39,26 +39,22 @@ def header(file: Path) -> dict[str, Any]:
 
 
 def configured(kind: type[T], file: Path, ignored: tuple[str, ...] = ()) -> T:
-    """A network's sizes, the dataclass `kind`, from a file's header; what is `ignored` there is no part of them.
-
-    ParityError for a file that says nothing of its sizes, or something that `kind` does not have.
-    """
-    said = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
-    if not said:
+    """A network's sizes, the dataclass `kind`, from a file's header without its `ignored` keys; ParityError for a file
+    without sizes, or with one that `kind` does not have."""
+    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in header(file).items() if k not in ignored}
+    if not sizes:
         raise ParityError(f"{file}: says nothing of its sizes; allowed: a file that a recipe or `convert` wrote")
-    if unknown := sorted(set(said) - {f.name for f in fields(kind)}):  # type: ignore[arg-type]
+    if unknown := sorted(set(sizes) - {f.name for f in fields(kind)}):  # type: ignore[arg-type]
         raise ParityError(f"{file}: its configuration names {', '.join(unknown)}, which {kind.__name__} does not have")
     try:
-        return kind(**said)
+        return kind(**sizes)
     except TypeError as error:
         raise ParityError(f"{file}: its configuration is not whole: {error}") from None
 
 
 def numbered_files(name: Path) -> list[Path]:
-    """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself.
-
-    ParityError unless they are numbered from 0 without a gap, and are as many as they say.
-    """
+    """The files of a folder that "*-of-2.npz" stands for, by their number; a name without a star is itself. ParityError
+    unless they are numbered from 0 without a gap, and are as many as they say."""
     before, star, rest = name.name.partition("*")
     if not star:
         return [name]
@@ -72,8 +68,8 @@ def numbered_files(name: Path) -> list[Path]:
 
 
 def foreign_json(file: Path) -> Any:
-    """What somebody else's file of JSON says. FileNotFoundError where no regular file is; ParityError for one that is
-    larger than MOST, or holds no JSON."""
+    """The content of a published JSON file. FileNotFoundError where there is no regular file; ParityError for one that
+    is larger than MOST, or holds no JSON."""
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
     if (size := file.stat().st_size) > MOST:

@@ -1,4 +1,4 @@
-"""What the workflow asks of the machine it runs on; imports no torch, for the Snakefile reads it when parsed."""
+"""The machine, as the workflow needs it. Imports no torch, because the Snakefile imports it when parsed."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ def described() -> dict[str, str | int]:
 
 
 def processor() -> str:
-    """Its name, as the system tells it."""
+    """The processor's name."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
@@ -36,12 +36,12 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """That this process may use; macOS has no such bounds, so there all of them."""
+    """Cores that this process may use; all of them on macOS, which sets no such bounds."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def typed(words: Sequence[str]) -> str:
-    """A command as it was typed, for a page that others read: keys, tokens and passwords are left out."""
+    """A command as it was typed, without keys, tokens and passwords, because others read the page."""
     lines, hide = [], False
     for word in words:
         flag, equals, _ = word.partition("=")
@@ -61,7 +61,7 @@ def commit(folder: Path) -> str:
             return ""
         return done.stdout.strip() if done.returncode == 0 else ""
 
-    if not git("ls-files", "--", "."):  # a folder that some other repository happens to lie around
+    if not git("ls-files", "--", "."):  # a folder inside a repository that does not track it
         return "not known (no repository)"
     changed = " with changes" if git("status", "--porcelain", "-uno", "--", ".") else ""
     return git("rev-parse", "--short=12", "HEAD") + changed
@@ -73,8 +73,8 @@ def gpu() -> int:
 
 
 def placed(device: str) -> str:
-    """What `--device` says, where the job runs. A number is of devices that the job was given, for a plan made on one
-    machine may run on another: 0 is the CPU, more is CUDA where the machine has it."""
+    """The device that `--device` names. A number counts the devices that the job was given, because a plan made on one
+    machine may run on another: 0 is the CPU, more is CUDA where this machine has it."""
     if not device.isdecimal():
         return device
     if int(device) and not gpu():
@@ -83,10 +83,8 @@ def placed(device: str) -> str:
 
 
 def hold(folder: Path) -> IO[str]:
-    """Lock a folder until this process ends, however it ends. Returns the file that carries the lock.
-
-    ParityError while another process holds it, or where the folder cannot be written.
-    """
+    """Lock a folder until this process ends, by the file that is returned. ParityError while another process has the
+    lock, or where the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / "run.lock").open("a", encoding="utf-8")
@@ -99,14 +97,14 @@ def hold(folder: Path) -> IO[str]:
 
 
 def check_place(folder: Path) -> None:
-    """ParityError for a workflow in a folder whose name Snakemake takes for a pattern."""
+    """ParityError for a folder whose name Snakemake would read as a pattern."""
     if set(str(folder)) & set("{}"):
         raise ParityError(f"{folder}: Snakemake takes braces for wildcards; allowed: a folder without {{ and }}")
 
 
 def use_package(*sources: Path, alone: bool = True) -> None:
-    """Let the commands of rules find the packages in `sources`, by snakemake's interpreter, or a conda environment;
-    before what is already on the path where the workflow is not `alone`, but a module of another."""
-    before = "" if alone else os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *filter(None, [before])])
+    """Let the commands of rules find the packages in `sources`, and Snakemake's interpreter. A workflow that is not
+    `alone`, but a module of another, keeps what is on the path already."""
+    others = [] if alone else list(filter(None, [os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, dict.fromkeys(sources)), *others])
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

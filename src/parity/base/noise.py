@@ -1,13 +1,11 @@
 """Counter-based random numbers: a draw is a function of (seed, prompt, use, index), never of the order of calls.
 
-So the result for a prompt cannot depend on the batch it stands in, on the shard, or on where a run was interrupted, and
-two decoders that ask for the same (use, index) see the same number (which is how coupled decoders can equal plain
-sampling token for token).
+So the result for a prompt does not depend on its batch, its shard, or an interruption. Two decoders that ask for the
+same (use, index) get the same number, which is how coupled decoders equal plain sampling token for token.
 
 The generator is SplitMix64 (Steele, Lea & Flood 2014): each (row, use, index) names a stream, its elements are
-consecutive counters. Everything is arithmetic of 64-bit words, so the bits are the same on every device; torch has no
-stable keyed generator that takes a tensor of keys and of counters. On a CPU the words are numpy's, whose integer
-products and logical shifts are several times faster than torch's.
+consecutive counters. Arithmetic of 64-bit words gives the same bits on every device. torch has no stable keyed
+generator that takes tensors of keys and counters. On a CPU numpy's integers are several times faster than torch's.
 """
 
 from typing import Any

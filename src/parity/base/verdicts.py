@@ -1,4 +1,4 @@
-"""The verdicts of an experiment as a table for a terminal; imports no pandas, for Snakemake's own process prints it."""
+"""The verdicts of an experiment as a table for a terminal. Imports no pandas, because Snakemake's process prints it."""
 
 import csv
 from collections.abc import Mapping
@@ -28,15 +28,15 @@ def table(summary: Path, width: int = 100) -> str:
             rows = [row for row in csv.DictReader(stream) if row.get("role") == "method"]
     except OSError as error:
         raise ParityError(f"{summary}: cannot be read ({error.strerror})") from None
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    verdicts = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("model", "method", "claims", "verdict", "times fewer passes"):
-        shown.add_column(name, justify="right" if "times" in name else "left", no_wrap=True)
+        verdicts.add_column(name, justify="right" if "times" in name else "left", no_wrap=True)
     for row in rows:
         label = row.get("label") or row.get("method", "")
         model = " ".join(filter(None, (row.get("model"), row.get("task"))))
         short = label if len(label) <= WIDEST else f"{label[: WIDEST - 3]}..."
-        shown.add_row(model, short, row.get("claim", ""), row.get("verdict") or "not tested", passes(row))
+        verdicts.add_row(model, short, row.get("claim", ""), row.get("verdict") or "not tested", passes(row))
     console = Console(width=max(width, 60), color_system=None, markup=False, highlight=False)
     with console.capture() as captured:
-        console.print(shown)
+        console.print(verdicts)
     return captured.get().rstrip()

@@ -28,20 +28,8 @@ N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
-DRAWN = {
-    "normal_",
-    "uniform_",
-    "trunc_normal_",
-    "kaiming_uniform_",
-    "xavier_uniform_",
-    "erfinv_",
-    "mul_",
-    "add_",
-    "clamp_",
-}
-WRAPPED = re.compile(
-    r"(?:(?<=^)|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\."
-)  # of compiled and parallel runs
+WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # by compiled or parallel training
+PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # what is saved by mistake in place of weights
 
 
 def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
@@ -56,15 +44,17 @@ def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str)
     return {"files": files, "sha256": {part: known[name] for part, name in parts.items()}}
 
 
-def a_page(file: Path) -> str:
-    """What to do, for a web page that was saved in place of weights; "" for any other file."""
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(512).lstrip().lower()
-    except OSError:
-        return ""
-    page = start.startswith((b"<!doctype", b"<html", b"version https://git-lfs"))
-    return "; it is a web page or a pointer and not the weights: download the file itself" if page else ""
+def unreadable(file: Path, problem: str, error: Exception) -> ParityError:
+    """The error for a file that its reader refuses, without torch's advice to read it unsafely."""
+    cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+    if called := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        cause = f"it calls {called[1]}; allowed: tensors"
+    elif "weights_only" in str(error):
+        cause = type(error).__name__
+    with file.open("rb") as stream:
+        page = stream.read(512).lstrip().lower().startswith(PAGE)
+    advice = "; it is a web page or a pointer and not the weights: download the file itself" if page else ""
+    return ParityError(f"{file}: {problem}: {cause}{advice}")
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
@@ -73,40 +63,30 @@ def unpickle(file: Path) -> dict[str, Tensor]:
 
 
 def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
-    """The same, and the key that held them: one of HELD, or "".
+    """The key that holds the tensors of a published pickle, one of HELD or "", and the tensors, by plain names.
 
-    Nothing in the file is executed, and unused tensors stay on disk. Prefixes of compiled or parallel training are
-    removed from the names.
+    Nothing in the file is executed, and unused tensors stay on disk.
     """
+    if not file.is_file():
+        raise ParityError(f"{file}: no such file")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
             held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except FileNotFoundError:
-        raise ParityError(f"{file}: no such file") from None
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
-        raise ParityError(f"{file}: not a checkpoint that can be read safely: {refusal(error)}{a_page(file)}") from None
-    under = ""
-    if isinstance(held, dict):
-        under = next((key for key in HELD if isinstance(held.get(key), dict)), "")
-        held = held[under] if under else held
+        raise unreadable(file, "not a checkpoint that can be read safely", error) from None
+    key = next((key for key in HELD if isinstance(held.get(key), dict)), "") if isinstance(held, dict) else ""
+    held = held[key] if key else held
     found = {plain(k): v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, dict) else {}
-    for name, tensor in found.items():  # a view of one number may say that it is a billion
+    for name, tensor in found.items():  # a view of one number may claim a billion
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
     if not found:
         raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
-    return under, found
-
-
-def refusal(error: Exception) -> str:
-    """Why torch does not read a pickle, in a line, without its advice to read it unsafely."""
-    if wanted := re.search(r"GLOBAL ([\w.]+)", str(error)):
-        return f"it calls {wanted[1]}; allowed: tensors"
-    return type(error).__name__ if "weights_only" in str(error) else repr(error).splitlines()[0][:200]
+    return key, found
 
 
 def plain(name: str) -> str:
-    """A tensor's name without what a compiled or parallel training run puts before it."""
+    """A tensor's name without the prefixes of compiled or parallel training."""
     return WRAPPED.sub("", name)
 
 
@@ -124,27 +104,24 @@ def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> Non
         raise ParityError(f"{path}: does not fit {type(module).__name__}: {'; '.join(problems[:4])}{more}")
 
 
-def shapes(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of a folder of them, without their numbers: of safetensors the headers alone are read.
-    ParityError for what cannot be read."""
-    return {name: entry for part in parts(file) for name, entry in _shapes(part).items()}
-
-
-def _shapes(file: Path) -> dict[str, Tensor]:
-    if file.suffix in PICKLED:
-        return {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
-    try:
-        with safe_open(file, framework="pt") as held:
-            return {name: unread(held.get_slice(name)) for name in held.keys()}  # noqa: SIM118
-    except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
-        cause = str(error).splitlines()[0]
-        raise ParityError(f"{file}: not a safetensors file that can be read: {cause}{a_page(file)}") from None
-
-
-def unread(entry: Any) -> Tensor:
-    """Shape and dtype of a safetensors entry, on the device "meta"."""
-    shape = entry.get_shape()
-    return torch.empty(shape, device="meta", dtype=(entry[:0] if shape else entry[...]).dtype)
+def shapes(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors only
+    the headers are read. ParityError for what cannot be read."""
+    found: dict[str, Tensor] = {}
+    for file in parts(path):
+        if file.suffix in PICKLED:
+            found |= {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
+            continue
+        try:
+            with safe_open(file, framework="pt") as held:
+                for name in held.keys():  # noqa: SIM118
+                    entry = held.get_slice(name)
+                    shape = entry.get_shape()
+                    dtype = (entry[:0] if shape else entry[...]).dtype
+                    found[name] = torch.empty(shape, device="meta", dtype=dtype)
+        except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
+            raise unreadable(file, "not a safetensors file that can be read", error) from None
+    return found
 
 
 def tensors(
@@ -153,31 +130,25 @@ def tensors(
     dtype: torch.dtype | None = torch.float32,
     ignored: Collection[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a safetensors file, a pickle, or a folder of either, one at a time, on `device`.
-    Floating-point tensors are in `dtype`, or as stored for None.
+    """Names and tensors of a safetensors file, a pickle, or a folder of either, on `device`. Floating-point tensors are
+    in `dtype`, or as stored for None.
 
     At most one tensor is held at a time: a safetensors file is reopened for each, so that its mapped memory is
     released. On the device "meta" no number is read.
     """
-    if str(device) == "meta":
-        for name, entry in shapes(path).items():
-            if name not in ignored:
-                check_numbers(path, name, entry)
-                yield name, entry
-        return
     for file in parts(path):
-        pickled = unpickle(file) if file.suffix in PICKLED else {}
-        for name in _shapes(file) if not pickled else list(pickled):
-            if name in ignored:
-                continue
-            if pickled:
-                tensor = pickled.pop(name)
-            else:
+        meta = str(device) == "meta"
+        read = unpickle(file) if file.suffix in PICKLED and not meta else shapes(file)
+        for name in [name for name in read if name not in ignored]:
+            tensor = read.pop(name)
+            if tensor.is_meta and not meta:
                 with safe_open(file, framework="pt", device=str(device)) as held:
                     tensor = held.get_tensor(name)
             check_numbers(file, name, tensor)
-            to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-            yield name, tensor.to(device, to, copy=tensor.device.type == "cpu")  # memory of its own, aligned
+            if not meta:
+                to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype
+                tensor = tensor.to(device, to, copy=tensor.device.type == "cpu")  # memory of its own, aligned
+            yield name, tensor
             del tensor
 
 
@@ -198,26 +169,29 @@ def check_floating(path: Path, name: str, tensor: Tensor) -> None:
 
 
 def assign(net: nn.Module, name: str, tensor: Tensor, path: Path) -> None:
-    """Put a tensor in the place of a network's entry `name`; ParityError for integers in place of a parameter."""
-    owner, _, own = name.rpartition(".")  # which alone is asked: a load walks all that is below
-    module = net.get_submodule(owner)
-    if own in dict(module.named_parameters(recurse=False)):
+    """Put a tensor in the place of a network's entry `name`, or copy it where the entry has values; ParityError for
+    integers in place of floating-point numbers."""
+    owner, _, own = name.rpartition(".")
+    module = net.get_submodule(owner)  # alone: loading walks through all submodules
+    entry = getattr(module, own)
+    if entry.is_floating_point():
         check_floating(path, name, tensor)
-    module.load_state_dict({own: tensor}, strict=False, assign=True)
+    module.load_state_dict({own: tensor}, strict=False, assign=entry.is_meta)
 
 
 def read_weights(path: Path, device: Where = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a folder of them; what is floating-point in `dtype`."""
+    """The tensors of a safetensors file, or of a folder of them; floating-point ones in `dtype`."""
     return dict(tensors(path, device, dtype))
 
 
 class Unfilled(TorchFunctionMode):
-    """What would be drawn for parameters on the meta device is not: asking it costs seconds of imports."""
+    """Skips operations in place on the meta device, such as the drawing of parameters: torch's own take seconds of
+    imports."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("tensor")
-        if getattr(function, "__name__", "") in DRAWN and isinstance(first, Tensor) and first.is_meta:
+        first, name = args[0] if args else kwargs.get("tensor"), getattr(function, "__name__", "")
+        if name.endswith("_") and not name.endswith("__") and isinstance(first, Tensor) and first.is_meta:
             return first
         return function(*args, **kwargs)
 
@@ -247,22 +221,14 @@ def load_weights(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Load a file of weights whole; ParityError unless every entry fits, those `ignored` aside.
+    """Load a file of weights whole; ParityError unless every entry fits, except those `ignored`.
 
     A network built `unfilled` takes the tensors as they come, on `device` and in `dtype`; into any other they are
     copied.
     """
     check_fit(module, {plain(k): v for k, v in shapes(path).items() if k not in ignored}, path)
-    into = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    with torch.no_grad():
-        for stored, tensor in tensors(path, device, dtype, ignored):
-            name = plain(stored)
-            if into[name].is_meta:
-                assign(module, name, tensor, path)
-            else:
-                if into[name].is_floating_point():
-                    check_floating(path, name, tensor)
-                into[name].copy_(tensor)
+    for name, tensor in tensors(path, device, dtype, ignored):
+        assign(module, plain(name), tensor, path)
 
 
 def network(
@@ -273,7 +239,7 @@ def network(
     device: Where = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> N:
-    """A network of the sizes in its file's header, `ignored` ones aside, with its weights, or ParityError."""
+    """A network of the sizes in its file's header, except those `ignored`, with its weights, or ParityError."""
     return loaded(partial(build, configured(config, file, ignored)), file, (), device, dtype)
 
 
@@ -293,8 +259,8 @@ def loaded(
 
 
 def save_weights(state: Mapping[str, Tensor], file: Path, config: Mapping[str, Any] | None = None) -> None:
-    """A safetensors file in its place, whole or not at all, its sizes in the header; tensors are written from where
-    they are, mapped ones from their file."""
-    said = {} if config is None else {"metadata": {"config": json.dumps(config, sort_keys=True)}}
+    """A safetensors file in its place, whole or not at all, its sizes in the header; mapped tensors are written from
+    their file."""
+    header = None if config is None else {"config": json.dumps(config, sort_keys=True)}
     with whole(file) as part:
-        save_file({k: v.contiguous() for k, v in state.items()}, part, **said)
+        save_file({k: v.contiguous() for k, v in state.items()}, part, metadata=header)
