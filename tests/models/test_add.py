@@ -42,7 +42,8 @@ def lay(folder: Path, config: dict) -> Path:
 def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
     folder = lay(tmp_path / "m", SMALL)
     t5_encoder().save_pretrained(folder / "t5")
-    said = add.entry(str(folder), None, None)
+    found = add.find(str(folder))
+    said = found.entry
     assert (
         said["network"] == SMALL
         and said["family"] == "llamagen"
@@ -50,13 +51,13 @@ def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
     )
     for part in ("transformer", "vq"):
         assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
-    add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
+    add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     assert checks.load(raw).models["m"].network == SMALL
     manifest = fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
     assert models.side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
-        add.write("m", said, tmp_path / "m.yaml")
+        add.write("m", found, tmp_path / "m.yaml")
     Path(said["files"]["vq"]).write_bytes(b"other")
     with pytest.raises(ParityError, match=r"files\.vq.*SHA-256 is"):
         fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "again")
@@ -141,8 +142,7 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
         save_file(state, tmp_path / "c/c2i_B_256.safetensors")
         save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
     assert add.entry(str(tmp_path / "c"), None, None)["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
-    said = add.entry(str(tmp_path / "c"), 8, None)
-    add.write("c", said, tmp_path / "c.yaml", tell=lambda text: None)
+    add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)
     manifest = fetch.manifest("discrete", "c", raw["models"]["c"], tmp_path / "out")
@@ -167,10 +167,11 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
 @pytest.mark.parametrize("stand_in", [janus, chameleon])
 def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
     files = {part: tmp_path / path for part, path in stand_in(tmp_path).items()}
-    said = add.entry(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
+    found = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
+    said = found.entry
     assert said["family"] == stand_in.__name__ and set(said["files"]) == set(files)
     assert said["sha256"] == {part: sha256(path) for part, path in files.items()}
-    add.write("m", said, tmp_path / "m.yaml", tell=lambda text: None)
+    add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     checks.load(raw)
     loaded = models.load(fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))

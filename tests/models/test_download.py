@@ -10,9 +10,10 @@ from huggingface_hub import constants
 from parity.base.digests import of_several
 from parity.base.errors import ParityError
 from parity.base.weights import check, sha256
-from parity.models import add, download, fetch
+from parity.models import add, fetch, hub
 from parity.stand_ins.discrete import janus
-from tests.models.hub import COMMIT, REPO, Hub
+from parity.stand_ins.text import gpt2, xlnet
+from tests.models.local_hub import COMMIT, REPO, Hub
 
 BODY = bytes(range(256)) * 4000  # 1 MB
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -49,13 +50,13 @@ def server(tmp_path, monkeypatch):
 
 
 def from_the_hub(server, tmp_path):
-    file = download.download(REPO, COMMIT, "w.safetensors")
+    file = hub.download(REPO, COMMIT, "w.safetensors")
     check(file, DIGEST, "it")
     return file
 
 
 def from_an_address(server, tmp_path):
-    return download.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "got")
+    return hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "got")
 
 
 WAYS = (from_the_hub, from_an_address)
@@ -85,28 +86,28 @@ def test_a_fault_that_lasts_is_one_line_and_leaves_nothing_that_passes(server, t
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "https://", "http://me:secret@host/x"])
 def test_only_plain_addresses_are_taken(tmp_path, url):
     with pytest.raises(ParityError, match="allowed: https://host/file"):
-        download.download_address(url, DIGEST, tmp_path)
+        hub.download_address(url, DIGEST, tmp_path)
 
 
 def test_a_folder_comes_with_what_is_read_of_it(server):
-    folder = download.snapshot(REPO, COMMIT, "t5/")
+    folder = hub.snapshot(REPO, COMMIT, "t5/")
     assert sorted(f.name for f in folder.iterdir()) == sorted(
         name.removeprefix("t5/") for name in FILES if name.startswith("t5/") and "." + name[-2:] not in (".in", ".h5")
     )
     assert sha256(folder) == FOLDER
-    assert [f.name for f in download.snapshot(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
-    assert download.at_hand("t5/", "", folder, REPO, COMMIT) == folder
-    assert download.at_hand(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
+    assert [f.name for f in hub.snapshot(REPO, COMMIT, "old/").iterdir()] == ["pytorch_model-1-of-1.bin"]
+    assert fetch.locate("t5/", "", folder, REPO, COMMIT) == folder
+    assert fetch.locate(f"hub:{REPO}@{COMMIT}:t5/", "", folder) == folder
     server.close()  # and then without a network
-    assert download.snapshot(REPO, COMMIT, "t5/") == folder
+    assert hub.snapshot(REPO, COMMIT, "t5/") == folder
 
 
 def test_what_is_not_there_is_one_line(server):
     for part in ("none/", "../up/"):
         with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
-            download.snapshot(REPO, COMMIT, part)
+            hub.snapshot(REPO, COMMIT, part)
     with pytest.raises(ParityError, match="no such revision") as told:
-        download.snapshot(REPO, "f" * 40, "t5/")
+        hub.snapshot(REPO, "f" * 40, "t5/")
     assert "\n" not in str(told.value)
 
 
@@ -124,3 +125,17 @@ def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp
         fetch.manifest("discrete", "m", entry | {"sha256": {"model": "0" * 64}}, tmp_path / "out")
     with pytest.raises(ParityError, match="no such revision"):
         fetch.manifest("discrete", "m", entry | {"revision": "f" * 40}, tmp_path / "out")
+
+
+def test_text_models_of_repositories_are_fetched_at_their_commit(server, tmp_path):
+    """The model, the judge and the tokenizer: of the tokenizer's repository nothing but the tokenizer is fetched."""
+    here = {part: tmp_path / path for write in (xlnet, gpt2) for part, path in write(tmp_path).items()}
+    server.files = {f"{part}/{f.name}": f.read_bytes() for part, folder in here.items() for f in folder.iterdir()}
+    server.files["tokenizer/model.safetensors"] = BODY
+    digests = {part: sha256(here[part]) for part in ("xlnet", "judge")}
+    raw = {"family": "xlnet", "source": "hub", "files": {part: f"hub:{REPO}@{COMMIT}:{part}" for part in here}}
+    manifest = fetch.manifest("anysubset", "xlnet", raw | {"sha256": digests}, tmp_path / "out")
+    got = {part: {f.name: f.read_bytes() for f in Path(folder).iterdir()} for part, folder in manifest["files"].items()}
+    assert got == {part: {f.name: f.read_bytes() for f in folder.iterdir()} for part, folder in here.items()}
+    with pytest.raises(ParityError, match=r"files.judge = .*expected 0000"):
+        fetch.manifest("anysubset", "xlnet", raw | {"sha256": digests | {"judge": "0" * 64}}, tmp_path / "out")

@@ -61,7 +61,7 @@ def test_a_part_on_this_machine_is_pinned_by_its_digest(tmp_path, repository, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5/model.safetensors").write_bytes(b"first")
-    monkeypatch.setattr(pin.find_pin, "__defaults__", (lambda repo, branch: held(repository),))
+    monkeypatch.setattr(pin, "list_files", lambda repo, branch: held(repository))
     model = {"source": "hub", "repo": "o/n", "files": {"vq": "vq.ckpt", "text": "t5"}}
     experiment, out = tmp_path / "e.yaml", tmp_path / "pins.yaml"
     experiment.write_text(yaml.safe_dump({"models": {"xl": model}}))

@@ -18,7 +18,7 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.experiment import checks, weights
 from parity.experiment.cells import cells
-from parity.models import add_pair, fetch
+from parity.models import add, fetch
 from parity.models.__main__ import added, converted
 from parity.models.continuous.load import load
 from parity.models.continuous.mar import known_mask
@@ -262,7 +262,7 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
     state, name = unpickle(written["mar"][part]), "decoder.conv_out.bias" if part == "kl" else "encoder_norm.bias"
     named = {str(file): file for file in files.values()}
     save_file(state, files[part])
-    assert add_pair.entry(named, {"source": "files"}, None, None)["model"]["files"][part] == str(files[part])
+    assert add.from_tensors(named, {"source": "files"}).entry["files"][part] == str(files[part])
     lacking = {k: v for k, v in state.items() if k != name}
     for spoiled, message in (
         (lacking, f"missing {name}"),
@@ -270,22 +270,22 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
     ):
         save_file(spoiled, files[part])
         with pytest.raises(ParityError, match=message) as told:
-            add_pair.entry(named, {"source": "files"}, None, None)
+            add.from_tensors(named, {"source": "files"})
         assert "\n" not in str(told.value) and files[part].name in str(told.value)
 
 
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
     with pytest.raises(ParityError, match="no autoencoder among them"):
-        add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)
+        add.entry(str(tmp_path))
     shutil.copy(written["xar"]["target"], tmp_path / "xar.pth")
     with pytest.raises(ParityError, match="networks of mar and xar; allowed: one"):
-        add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)
+        add.entry(str(tmp_path))
     (tmp_path / "mar.pth").unlink()
     shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
-    assert add_pair.entry(*add_pair.find_weights(str(tmp_path)), None, None)["model"]["network"] == {
+    assert add.entry(str(tmp_path))["network"] == {
         "grid": 16,
         "cell": 8,
     }
     with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
-        add_pair.entry(*add_pair.find_weights(str(tmp_path)), 8, None)
+        add.entry(str(tmp_path), 8)

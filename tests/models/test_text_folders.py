@@ -3,13 +3,11 @@ judged; and what does not fit as one line."""
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from parity.base import digests
 from parity.base.errors import ConfigError, ParityError
 from parity.base.noise import batch_noise
 from parity.decode.anysubset import record
@@ -113,34 +111,6 @@ def test_a_published_pair_decodes_and_is_judged(loaded):
     tokens, end = reread(texts, words)
     perplexity = perplexities(loaded.gpt2, tokens, end, words.mask, words.separator)
     assert np.isfinite(perplexity).all() and (perplexity > 1).all()
-
-
-def test_repositories_are_fetched_at_their_commit(given, tmp_path, monkeypatch):
-    """hub:owner/name@commit for the model, the judge and the tokenizer: what is fetched is what is read, and nothing
-    else of the tokenizer's repository."""
-    asked, at = [], {"o/asarm": given["xlnet"], "o/gpt2": given["judge"], "o/words": given["tokenizer"]}
-
-    def download(repo, revision, file, attempts=5):
-        asked.append((repo, revision, file))
-        return Path(at[repo], file)
-
-    def at_hand(where, sha256, folder, repo="", revision=""):
-        named = where.removeprefix("hub:").partition("@")
-        asked.append((named[0], named[2], "."))
-        return Path(at[named[0]])
-
-    monkeypatch.setattr(fetch, "at_hand", at_hand)
-    monkeypatch.setattr(fetch, "download", download)
-    hub = {part: f"hub:{repo}@{COMMIT}" for part, repo in zip(("xlnet", "judge", "tokenizer"), at, strict=True)}
-    signed = {part: digests.sha256(Path(given[part])) for part in ("xlnet", "judge")}
-    manifest = fetch.manifest("anysubset", "xlnet", spec(hub, "hub", sha256=signed), tmp_path)
-    assert manifest["source"] == "hub" and manifest["files"]["xlnet"] == given["xlnet"]
-    assert {revision for _, revision, _ in asked} == {COMMIT}
-    assert {file for repo, _, file in asked if repo == "o/words"} <= {
-        "tokenizer.json", "config.json", "tokenizer_config.json"
-    }  # fmt: skip
-    with pytest.raises(ParityError, match=r"files.judge = .*expected 0000"):
-        fetch.manifest("anysubset", "xlnet", spec(hub, "hub", sha256=signed | {"judge": "0" * 64}), tmp_path)
 
 
 WRONG = {

@@ -35,7 +35,7 @@ def converted() -> None:
     """Published checkpoints of a continuous family as a folder of weights that an experiment reads."""
     from parity.models.continuous.published import RELEASED, convert
 
-    parser = argparse.ArgumentParser(prog="python -m parity.models convert", description=converted.__doc__)
+    parser = command("convert", converted.__doc__)
     parser.add_argument("--model", choices=RELEASED, required=True)
     arguments(parser, "target", "out")
     parser.add_argument("--draft", type=Path, help="of the same family; without it, methods that draft cannot run")
@@ -48,9 +48,9 @@ def converted() -> None:
 
 def added() -> None:
     """A published model as an experiment: files, digests and sizes are read from where it lies."""
-    from parity.models import add, add_pair
+    from parity.models import add
 
-    parser = argparse.ArgumentParser(prog="python -m parity.models add", description=added.__doc__)
+    parser = command("add", added.__doc__)
     parser.add_argument("name", help="of the model in the configuration")
     parser.add_argument("where", help="a folder, or hub:owner/name, with @revision for another than the newest commit")
     parser.add_argument("--grid", type=int, help="tokens a side, where the file's name does not tell the pixels")
@@ -62,11 +62,9 @@ def added() -> None:
     parser.add_argument("--captions", type=Path, help="for a continuous model that reads them, one a line")
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
-    if pair := add_pair.entry(*add_pair.find_weights(a.where), a.grid, a.tokenizer):
-        add_pair.write(a.name, pair, a.captions, a.out or Path(f"{a.name}.yaml"))
-        return
-    given = {part: path for part in ("text", "vq", "drafter") if (path := getattr(a, part)) is not None}
-    add.write(a.name, add.entry(a.where, a.grid, given, a.pixels), a.out or Path(f"{a.name}.yaml"))
+    elsewhere = {part: path for part in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, part))}
+    found = add.find(a.where, a.grid, elsewhere, a.pixels)
+    add.write(a.name, found, a.out or Path(f"{a.name}.yaml"), a.captions)
 
 
 def pinned() -> None:
@@ -74,7 +72,7 @@ def pinned() -> None:
     from parity.experiment import pins
     from parity.models import pin
 
-    parser = argparse.ArgumentParser(prog="python -m parity.models pin", description=pinned.__doc__)
+    parser = command("pin", pinned.__doc__)
     parser.add_argument("experiment", type=Path, help="its file")
     parser.add_argument("--out", type=Path, default=pins.FILE, help="where they are kept: %(default)s, which runs read")
     a = parser.parse_args(sys.argv[2:])
@@ -86,16 +84,21 @@ def planned() -> None:
     from parity.experiment import checks, weights
     from parity.models import pin, plan
 
-    parser = argparse.ArgumentParser(prog="python -m parity.models plan", description=planned.__doc__)
+    parser = command("plan", planned.__doc__)
     parser.add_argument("--config", type=json.loads, required=True, help="JSON: the experiment, checked")
-    a = parser.parse_args(sys.argv[2:])
-    config = checks.load(a.config)
-    models = weights.models(config, "discrete").items() if config.image else ()
-    sizes = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
-    found = plan.needs(config, plan.cells_of(config), {n: size for n, size in sizes.items() if size is not None})
-    free = plan.free_bytes()
-    print("\n".join(plan.lines(config, found, free) or ["no discrete model in this experiment"]))
-    plan.check(config, found, free)
+    config = checks.load(parser.parse_args(sys.argv[2:]).config)
+    if config.image is None:
+        print("no discrete model in this experiment")
+        return
+    models = weights.models(config, "discrete").items()
+    listed = {n: pin.weigh(m.repo, m.revision, m.files) for n, m in models if m.source == "hub"}
+    every, free = plan.needs(config, listed), plan.free_bytes()
+    print("\n".join(plan.lines(config.image.batch, every, free)))
+    plan.check(config.image.batch, every, free)
+
+
+def command(name: str, description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"python -m parity.models {name}", description=description)
 
 
 COMMANDS = {"add": added, "convert": converted, "pin": pinned, "plan": planned}

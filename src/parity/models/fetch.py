@@ -2,24 +2,23 @@
 
     {"kind", "family", "source", "files": {part: path}, "sha256": {part: digest}, "network": {sizes known beforehand}}
 
-A digest of a file is what verifies it; of a folder it is that of its weights' digests. Loading trusts what was verified
-here.
+The digest of a folder is that of its weights' digests. Loading trusts what was verified here.
 """
 
 import importlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from parity.base.errors import ParityError
 from parity.base.files import header, sums
 from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
-from parity.experiment import checks, weights
+from parity.experiment import checks, pins, weights
 from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec
 from parity.experiment.validation import validate
-from parity.models.download import at_hand, download
+from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
+FILES = (".safetensors", *PICKLED, ".json", ".model")  # ends of files' names in a repository; any other is a folder's
 Files = dict[str, dict[str, str]]  # {"files": {part: path}, "sha256": {part: digest}}
 
 
@@ -30,13 +29,14 @@ def manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[st
     "networks" an entry of `networks`.
     """
     if kind == "networks":
-        return {"kind": kind, **judging(name, raw, folder)}
+        return {"kind": kind, **judging_network(name, raw, folder)}
     captions = raw.get("captions")
     spec = validate(ModelSpec, {key: value for key, value in raw.items() if key != "captions"}, f"models.{name}")
-    if spec.source == "embedded":
+    if kind == "continuous":
+        converted_here = spec.source == "embedded" or spec.folder
+        files = pair(spec, weights.pair_folder(spec) if converted_here else convert_pair(name, spec, folder), name)
+    elif spec.source == "embedded":
         files = embedded(kind, spec, f"models.{name}")
-    elif kind == "continuous":
-        files = pair(spec, Path(spec.folder) if spec.folder else convert_pair(name, spec, folder), f"models.{name}")
     else:
         files = (discrete if kind == "discrete" else anysubset)(name, spec, folder)
     network = header(Path(files["files"]["target"])) if kind == "continuous" else dict(spec.network)
@@ -48,39 +48,52 @@ def manifest(kind: str, name: str, raw: dict[str, Any], folder: Path) -> dict[st
 
 
 def embedded(kind: str, spec: ModelSpec, where: str) -> Files:
-    """Files of an embedded model."""
-    if kind == "continuous":
-        return pair(spec, weights.pair_folder(spec), where)
-    folder = weights.ROOT / kind
+    """Files of an embedded model of images or text."""
     if kind == "anysubset":
         parts = {part: f"{part}.safetensors" for part in weights.declared(spec.family)["files"]}
+        return verified_files(weights.ROOT / kind, parts, where, MADE)
+    parts = weights.embedded_files(spec)
+    if spec.grid == 16:
+        known = sums(weights.EMBEDDED)
+        parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
+    return verified_files(weights.EMBEDDED, parts, where, MADE)
+
+
+def locate(
+    file: str, digest: str, folder: Path, repo: str = "", revision: str = "", part: str = "", what: str = ""
+) -> Path:
+    """A part of a model on this machine, fetched where it is elsewhere, and verified where there is a digest.
+
+    file: an address, `hub:owner/name@commit[:path]`, a path in `repo` (a folder unless its name ends as one of FILES),
+    or, without `repo`, a path on this machine.
+    """
+    if other := PINNED.fullmatch(file):
+        repo, revision, file = other["repo"], other["commit"], other["path"] or "."
+    if file.startswith(("https://", "http://")):
+        local = hub.download_address(file, digest, folder / "downloads")
+    elif not repo:
+        local = Path(file)
+    elif Path(file).suffix in FILES and not file.endswith("/"):
+        local = hub.download(repo, revision, file)
     else:
-        folder, parts = weights.EMBEDDED, weights.embedded_files(spec)
-        if spec.grid == 16:
-            known = sums(folder)
-            parts |= {part: f"{part}.safetensors" for part in weights.COMPANIONS if f"{part}.safetensors" in known}
-    return verified_files(folder, parts, where, MADE)
+        local = hub.snapshot(repo, revision, file, weights=part != "tokenizer")
+    if digest:
+        check(local / "tokenizer.json" if part == "tokenizer" and local.is_dir() else local, digest, what)
+    return local
 
 
 def fetch_parts(name: str, spec: ModelSpec, folder: Path) -> dict[str, Path]:
-    """A published model's files on this machine, fetched where they are elsewhere, each as its digest says."""
+    """A published model's files on this machine, each with the digest of the configuration."""
     local: dict[str, Path] = {}
     for part, file in spec.files.items():
-        here = Path(file).is_absolute() or (part == "text" and Path(file).exists())
-        repo = spec.repo if spec.source == "hub" and not here else ""
-        digest = spec.sha256.get(part, "")
-        if part == "tokenizer":
-            local[part] = tokenizer(file, repo, spec.revision)
-        else:
-            local[part] = at_hand(file, digest, folder, repo, spec.revision)
-        if digest:
-            weighed = local[part] / "tokenizer.json" if part == "tokenizer" and local[part].is_dir() else local[part]
-            check(weighed, digest, f"models.{name}.files.{part}")
+        repo = spec.repo if spec.source == "hub" and not pins.at_home(part, file) else ""
+        digest, what = spec.sha256.get(part, ""), f"models.{name}.files.{part}"
+        local[part] = locate(file, digest, folder, repo, spec.revision, part, what)
     return local
 
 
 def discrete(name: str, spec: ModelSpec, folder: Path) -> Files:
-    """Files of a published model of images, those that torch reads converted into `folder`."""
+    """Files of a published model of images, pickled ones converted into `folder`."""
     module, files = importlib.import_module(f"parity.models.discrete.{spec.family}"), {}
     for part, local in fetch_parts(name, spec, folder).items():
         own = getattr(module, "published", lambda *_: None)(part, local, spec)
@@ -106,13 +119,13 @@ def anysubset(name: str, spec: ModelSpec, folder: Path) -> Files:
     return {"files": files, "sha256": digests}
 
 
-def pair(spec: ModelSpec, where: Path, what: str) -> Files:
-    """Files of a continuous pair in a folder of ours."""
+def pair(spec: ModelSpec, where: Path, name: str) -> Files:
+    """Files of a continuous pair in a folder that `convert` or the training wrote."""
     family = spec.family
     names = {"target": family, "draft": f"{family}-draft", "kl": "kl", "classifier": "classifier"}
     parts = {part: f"{file}.safetensors" for part, file in names.items()} | {"tokenizer": f"{family}-tokenizer.json"}
     needed = {part: file for part, file in parts.items() if part in ("target", "kl") or file in sums(where)}
-    return verified_files(where, needed, what, f"{MADE}, or `parity.models convert`")
+    return verified_files(where, needed, f"models.{name}", f"{MADE}, or `parity.models convert`")
 
 
 def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
@@ -131,28 +144,11 @@ def convert_pair(name: str, spec: ModelSpec, folder: Path) -> Path:
     return folder
 
 
-def tokenizer(where: str, repo: str, revision: str) -> Path:
-    """A tokenizer's file or folder, here or of a repository, of which nothing else is fetched."""
-    if other := PINNED.fullmatch(where):
-        repo, revision, where = other["repo"], other["commit"], other["path"] or "."
-    if not repo:
-        return Path(where)
-    if where.endswith(".json"):
-        return download(repo, revision, where)
-    below = "" if where in ("", ".", "./") else f"{where.strip('/')}/"
-    folder = download(repo, revision, f"{below}tokenizer.json").parent
-    for name in ("config.json", "tokenizer_config.json"):
-        with suppress(ParityError):  # not every repository has both
-            download(repo, revision, f"{below}{name}")
-    return folder
-
-
-def judging(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """given: a network of the section `networks`, as its schema says; `family` of its manifest is its name there."""
+def judging_network(name: str, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The manifest of an entry of `networks`, in which `family` is the network's name there."""
     what = f"networks.{name}"
-    spec = validate(NetworkSpec, given, what)
-    local = at_hand(spec.file, spec.sha256, folder, spec.repo, spec.revision)
-    check(local, spec.sha256, f"{what}.file")
+    spec = validate(NetworkSpec, raw, what)
+    local = locate(spec.file, spec.sha256, folder, spec.repo, spec.revision, what=f"{what}.file")
     if name != "inception":  # whose library reads the pickle
         local = converted(local, folder / "weights.safetensors")
     record = {"family": name, "source": "hub" if spec.repo else "files", "network": {"architecture": spec.architecture}}

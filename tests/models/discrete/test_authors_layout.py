@@ -65,6 +65,5 @@ def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a
 def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
     files = manifest(layout, tmp_path / "model")["files"]
     elsewhere = {part: Path(file) for part, file in files.items() if part != "model"}
-    entry = add.entry(files["model"], None, elsewhere, pixels=96)
-    add.write("m", entry, tmp_path / "m.yaml", lambda text: None)
+    add.write("m", add.find(files["model"], None, elsewhere, pixels=96), tmp_path / "m.yaml", tell=lambda text: None)
     assert yaml.safe_load((tmp_path / "m.yaml").read_text())["image"]["sampling"] == law

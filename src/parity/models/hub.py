@@ -1,0 +1,121 @@
+"""Files from the network: of a pinned commit on the Hugging Face hub, or at a plain address.
+
+huggingface_hub resumes and caches; the caller checks digests. Errors are one line that says what to do.
+"""
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from parity.base.digests import INDICES, parts, weights_among
+from parity.base.errors import ParityError
+
+T = TypeVar("T")
+BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer
+    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
+    "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", *INDICES,
+)  # fmt: skip
+
+
+class Listed(NamedTuple):
+    """A repository at a commit: the SHA-256 of its files by path, "" where the hub does not tell it; their bytes."""
+
+    repo: str
+    commit: str
+    files: dict[str, str]
+    bytes: dict[str, int]
+
+
+@cache
+def list_files(repo: str, revision: str | None) -> Listed:
+    """The files of a repository at a revision, None for the newest commit."""
+    from huggingface_hub import HfApi
+
+    listing = explained(repo, revision, lambda: HfApi().model_info(repo, revision=revision, files_metadata=True))
+    files = listing.siblings or []
+    digests = {f.rfilename: f.lfs.sha256 if f.lfs else "" for f in files}
+    return Listed(repo, str(listing.sha), digests, {f.rfilename: f.size or 0 for f in files})
+
+
+def download(repo: str, revision: str, file: str) -> Path:
+    """One file of a pinned commit."""
+    from huggingface_hub import hf_hub_download
+
+    return explained(f"{repo}/{file}", revision, lambda: Path(hf_hub_download(repo, file, revision=revision)))
+
+
+def below(path: str) -> str:
+    """What the names of a folder's files begin with in a repository: "" for all of it, "." or ""."""
+    return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
+
+
+def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
+    """A folder of a pinned commit: configuration, tokenizer and weights, of one kind (`digests.KINDS`). ParityError for
+    one without weights. weights=False: the configuration and the tokenizer alone."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    what, start = f"{repo}/{below(path)}", below(path)
+    fetch = lambda **how: Path(snapshot_download(repo, revision=revision, **how), start)  # noqa: E731
+    try:
+        every = explained(what, revision, lambda: HfApi().list_repo_files(repo, revision=revision))
+    except ParityError as error:
+        try:  # without a network: what was fetched before
+            folder = fetch(local_files_only=True, allow_patterns=[])
+            if weights:
+                parts(folder)
+            return folder
+        except Exception:
+            raise error from None
+    names = [name.removeprefix(start) for name in every if name.startswith(start)]
+    flat = [name for name in names if "/" not in name]
+    found = weights_among(flat) if weights else []
+    if weights and not found:
+        raise ParityError(
+            f"models: {what} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"
+            " file, or a folder with weights"
+        )
+    found += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
+    return explained(what, revision, lambda: fetch(allow_patterns=[start + name for name in found]))
+
+
+def download_address(url: str, sha256: str, folder: Path) -> Path:
+    """A file at a plain address, of a known digest, into `folder`. ParityError for what is not http or https, and for
+    other content."""
+    from torch.hub import download_url_to_file
+
+    parsed = urlsplit(url)
+    if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.username:
+        raise ParityError(f"models: {url!r}: allowed: https://host/file, without a name or password")
+    file = folder / f"{sha256[:16]}-{(Path(parsed.path).name or 'file')[-120:]}"
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            download_url_to_file(url, str(file), hash_prefix=sha256)
+        except (OSError, RuntimeError, ValueError) as error:  # refused, broken off, or of another digest
+            cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ParityError(f"models: {url} cannot be had: {cause}") from None
+    return file
+
+
+def explained(what: str, revision: str | None, get: Callable[[], T]) -> T:
+    """The result of `get`; ParityError with the hub's reason, and what to do where that is known."""
+    try:
+        return get()
+    except Exception as error:  # the hub's client raises several families
+        from huggingface_hub import errors
+
+        hints = {
+            errors.GatedRepoError: "accept its terms on its page, then set HF_TOKEN to a token of that account",
+            errors.RepositoryNotFoundError: "no such repository, or a private one: set HF_TOKEN",
+            errors.RevisionNotFoundError: "no such revision: take a commit from its page",
+            errors.RemoteEntryNotFoundError: "no such file in it",
+            errors.HFValidationError: "a repository is owner/name",
+            errors.HfHubHTTPError: "set HF_TOKEN to a token that may read it, or wait",
+        }
+        hint = next((f"; {text}" for kind, text in hints.items() if isinstance(error, kind)), "")
+        cause = next(iter(str(error.__cause__ or error).strip().splitlines()), "")
+        at = (revision or "main")[:8]
+        raise ParityError(f"models: {what} at {at} cannot be had: {type(error).__name__}: {cause}{hint}") from None
