@@ -47,7 +47,7 @@ def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")
         command = [sys.executable, "-m", "parity.stand_ins", *missing, "--out", *missing.values()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
-            cause = (done.stderr.strip().splitlines() or ["it cause nothing"])[-1]
+            cause = (done.stderr.strip().splitlines() or ["it printed no cause"])[-1]
             raise ConfigError(f"stand_in: {', '.join(missing)} cannot be written: {cause}")
     return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
 

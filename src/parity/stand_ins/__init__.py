@@ -9,24 +9,37 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from parity.base.digests import sha256
 from parity.experiment.stand_in import stand_in_modules
 
 
-def write(name: str, folder: Path, **sizes: Any) -> dict[str, Any]:
-    """The parts of a stand-in, written to `folder`."""
+def write(name: str, folder: Path, **sizes: Any) -> dict[str, str]:
+    """The parts of a stand-in, written to `folder`: the same whatever was drawn before."""
     folder.mkdir(parents=True, exist_ok=True)
     module = importlib.import_module(f"parity.stand_ins.{stand_in_modules()[name]}")
-    return getattr(module, name)(folder, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return getattr(module, name)(folder, **sizes)
 
 
 def entry(name: str, folder: Path) -> dict[str, Any]:
-    """What a configuration says of a stand-in, written to `folder`: what its module reads from the files, or
-    {"files": {part: path}, "sha256": {part: digest}}."""
-    folder.mkdir(parents=True, exist_ok=True)
-    module = importlib.import_module(f"parity.stand_ins.{stand_in_modules()[name]}")
-    if hasattr(module, "entry"):
-        return module.entry(name, folder)
-    files = {part: folder / path for part, path in write(name, folder).items()}
-    digests = {part: sha256(path) for part, path in files.items() if part != "tokenizer"}  # whose folder has no weights
-    return {"files": {part: str(path) for part, path in files.items()}, "sha256": digests}
+    """The entry of a stand-in, written to `folder`, in a configuration: what `parity models add` reads from a model of
+    images, the folder that `convert` makes of a pair, and the files and digests of any other."""
+    from parity.models import add
+    from parity.models.continuous.published import convert
+    from parity.stand_ins.discrete import GRID, PIXELS
+
+    paths = {part: folder / path for part, path in write(name, folder).items()}
+    files = {part: str(path) for part, path in paths.items()}
+    if "target" in paths:
+        convert(name, paths["target"], paths["draft"], paths["kl"], folder / "weights", paths.get("tokenizer"))
+        return {"folder": str(folder / "weights")}
+    if "model" in paths:
+        others = {part: path for part, path in paths.items() if part != "model"}
+        return {**add.entry(files["model"], None, others, PIXELS.get(name)), "files": files}
+    if "transformer" in paths:
+        return {**add.entry(str(folder), GRID), "files": files}
+    digests = {part: sha256(path) for part, path in paths.items() if part != "tokenizer"}  # whose folder has no weights
+    return {"files": files, "sha256": digests}

@@ -8,7 +8,6 @@ python -m parity.stand_ins chameleon clip --out results/stand_ins/chameleon resu
 import argparse
 
 from parity.base.command import arguments, one_line
-from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.stand_in import stand_in_modules
 from parity.stand_ins import entry
@@ -16,14 +15,10 @@ from parity.stand_ins import entry
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+")
+    parser.add_argument("names", nargs="+", choices=sorted(stand_in_modules()), metavar="names")
     arguments(parser, "out+")
     a = parser.parse_args()
-    if len(a.out) != len(a.names):
-        raise ParityError(f"--out: {len(a.out)} folders; allowed: {len(a.names)}, one a name")
     for name, folder in zip(a.names, a.out, strict=True):
-        if name not in stand_in_modules():
-            raise ParityError(f"{name}: no such stand-in; allowed: {', '.join(sorted(stand_in_modules()))}")
         write_json(folder / "entry.json", entry(name, folder))
 
 

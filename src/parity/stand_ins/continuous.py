@@ -3,7 +3,6 @@ of five, so two pixels a token each way."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, KLConfig
 from parity.models.continuous.mar import MARConfig, MARNet
-from parity.models.continuous.published import convert
 from parity.models.continuous.xar import XARConfig, XARNet
 from parity.stand_ins.discrete import diffusion_name
 from parity.stand_ins.text import byte_pairs, drawn, save_tokenizer
@@ -19,13 +17,6 @@ from parity.stand_ins.text import byte_pairs, drawn, save_tokenizer
 WRITES = ("mar", "xar", "harmon")
 KL_SIZES = KLConfig(ch=32, ch_mult=(1, 1), res_blocks=1)
 QWEN_MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-
-
-def entry(name: str, folder: Path) -> dict[str, Any]:
-    """What a configuration says of a stand-in, written to `folder`: its files, converted as a user converts them."""
-    paths = {part: folder / file for part, file in globals()[name](folder).items()}
-    convert(name, paths["target"], paths["draft"], paths["kl"], folder / "weights", paths.get("tokenizer"))
-    return {"folder": str(folder / "weights")}
 
 
 def kl16_tensors() -> dict[str, Tensor]:
@@ -73,12 +64,7 @@ def xar(folder: Path) -> dict[str, str]:
 
 
 def harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
-    language: dict[str, Any] = {
-        "hidden": 64 * heads,
-        "intermediate": 64,
-        "attention_heads": heads,
-        "key_value_heads": 1,
-    }
+    language = {"hidden": 64 * heads, "intermediate": 64, "attention_heads": heads, "key_value_heads": 1}
     return HarmonConfig(**vars(mar_sizes(blocks, 2)), **language, layers=2, vocab=vocab)
 
 

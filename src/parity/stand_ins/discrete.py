@@ -1,7 +1,5 @@
 """Models of image tokens, and their drafters, as their authors or transformers publish them."""
 
-import importlib
-import json
 import random
 import re
 from collections.abc import Iterable
@@ -11,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parity.base.weights import sha256
-from parity.base.weights import shapes as stored_shapes
+from parity.base.files import write_json
 from parity.models.discrete.chameleon import VQGAN
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.vq import MIDDLE, VQ, VQConfig
+from parity.stand_ins.text import save_tokenizer
 
 WRITES = ("chameleon", "anole", "anole_drafter", "emu3", "janus", "llamagen", "llamagen_c2i", "eagle_drafter")
 CODES, SIDE, GRID, TEXT = 64, 6, 8, 32  # codes; of a picture's side, LlamaGen's; width of its text encoder
@@ -32,25 +30,8 @@ JANUS_WORDS = [
 ]  # fmt: skip
 
 
-def entry(name: str, folder: Path) -> dict[str, Any]:
-    """What a configuration says of a stand-in, written to `folder`: its sizes read as `parity models add` does."""
-    files = {part: folder / path for part, path in globals()[name](folder).items()}
-    digests = {part: sha256(path) for part, path in files.items()}
-    record: dict[str, Any] = {"files": {part: str(path) for part, path in files.items()}, "sha256": digests}
-    if "drafter" in files:
-        return record
-    family = {"anole": "chameleon", "llamagen_c2i": "llamagen"}.get(name, name)
-    read_sizes = importlib.import_module(f"parity.models.discrete.{family}").read_sizes
-    if family == "llamagen":
-        sizes = read_sizes({k: tuple(v.shape) for k, v in stored_shapes(files["transformer"]).items()}, GRID)
-    else:
-        sizes = read_sizes(files["model"], PIXELS.get(name))
-    return {"family": family, "source": "files", **record, "network": sizes}
-
-
 def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] = (), **config: str) -> dict[str, int]:
-    """tokenizer.json and tokenizer_config.json: names of the grammar, then codes, then a token for each byte. Returns
-    its vocabulary."""
+    """The vocabulary of a tokenizer that is written: names of the grammar, then codes, then a token for each byte."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     special, plain = list(special), list(plain)
@@ -59,18 +40,13 @@ def write_tokenizer(folder: Path, special: Iterable[str], plain: Iterable[str] =
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **config})
+    save_tokenizer(tokenizer, folder, {"tokenizer_class": "PreTrainedTokenizerFast", **config})
     return vocabulary
 
 
-def write_json(file: Path, record: dict[str, Any]) -> None:
-    file.write_text(json.dumps(record, indent=2), encoding="utf-8")
-
-
-def sharpen(net: nn.Module, seed: int) -> None:
-    """Random weights that make the network's laws differ from place to place: matrices by their width, norms near 1."""
+def sharpen(net: nn.Module, seed: int) -> nn.Module:
+    """The network with random weights that make its laws differ from place to place: matrices by their width, norms
+    near 1."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in net.named_parameters():
@@ -80,17 +56,12 @@ def sharpen(net: nn.Module, seed: int) -> None:
             else:
                 centre = float(name.endswith("weight"))
                 weight.copy_(centre + 0.1 * torch.randn(weight.shape, generator=generator))
+    return net
 
 
-def save(net: Any, folder: Path, state: dict[str, Tensor]) -> None:
+def save(net: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
     """A folder as transformers saves it: config.json, shards and their index, which all may read."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    net.save_pretrained(folder, state_dict=state, max_shard_size="300KB")
-    if shown:
-        logging.enable_progress_bar()
+    net.save_pretrained(folder, state_dict=state or net.state_dict(), max_shard_size="300KB")
     for file in folder.iterdir():
         file.chmod(0o644)
 
@@ -111,10 +82,7 @@ def chameleon_network(folder: Path, architecture: str, codes: int, side: int) ->
         vocab_size=len(words), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, max_position_embeddings=4096, vq_config=vq, vocabulary_map=words,
     )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        net = ChameleonForConditionalGeneration(config)
-    sharpen(net, seed=2)
+    net: Any = sharpen(ChameleonForConditionalGeneration(config), seed=2)
     net.__class__ = type(architecture, (type(net),), {})  # transformers writes the class's name
     return net
 
@@ -127,19 +95,16 @@ def diffusion_name(name: str, levels: int) -> str:
     return re.sub(r"(down|up)\.(\d)\.res\.", r"\1.\2.block.", name)
 
 
-def chameleon_decoder(net: Any) -> dict[str, torch.Tensor]:
+def chameleon_decoder(net: Any) -> dict[str, Tensor]:
     """Weights of an image decoder that fits a model's encoder, under Meta's names."""
-
     c = net.config.vq_config
-    made = VQGAN(
-        VQConfig(c.num_embeddings, c.embed_dim, c.base_channels, tuple(c.channel_multiplier), c.num_res_blocks,
-                 c.latent_channels, 32, False)
-    )  # fmt: skip
-    sharpen(made, seed=3)
-    return {diffusion_name(name, len(c.channel_multiplier)): value for name, value in made.state_dict().items()}
+    widths, blocks = tuple(c.channel_multiplier), c.num_res_blocks
+    sizes = (c.num_embeddings, c.embed_dim, c.base_channels, widths, blocks, c.latent_channels, 32, False)
+    state = sharpen(VQGAN(VQConfig(*sizes)), seed=3).state_dict()
+    return {diffusion_name(name, len(widths)): value for name, value in state.items()}
 
 
-def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:
+def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """Lumina-mGPT: `model` is a sharded folder without an image tokenizer, `vq` Meta's file."""
     net = chameleon_network(folder / "Lumina-mGPT-7B-768", "ChameleonXLLMXForConditionalGeneration", codes, side)
     state = net.state_dict()
@@ -147,62 +112,75 @@ def chameleon(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, P
     image = {k.removeprefix("model.vqmodel."): v for k, v in state.items() if ".vqmodel." in k} | chameleon_decoder(net)
     image["loss.discriminator.main.0.weight"] = torch.zeros(1, 3, 4, 4)  # of its training, as published
     torch.save({"state_dict": image}, folder / "vqgan.ckpt")
-    return {"model": Path("Lumina-mGPT-7B-768"), "vq": Path("vqgan.ckpt")}
+    return {"model": "Lumina-mGPT-7B-768", "vq": "vqgan.ckpt"}
 
 
-def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:
+def anole(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """`model` is a folder, the image tokenizer with its decoder in it; no line tokens."""
     net = chameleon_network(folder / "Anole-7b-v0.1-hf", "ChameleonForConditionalGeneration", codes, side)
     image = {f"model.vqmodel.{name}": tensor for name, tensor in chameleon_decoder(net).items()}
     save(net, folder / "Anole-7b-v0.1-hf", net.state_dict() | image)
-    return {"model": Path("Anole-7b-v0.1-hf")}
+    return {"model": "Anole-7b-v0.1-hf"}
 
 
-def released_drafter(folder: Path, config: dict[str, Any], shapes: dict[str, tuple[int, ...]], dtype: Any) -> Path:
-    """The name of a folder with config.json and pytorch_model.bin: the same numbers every time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", config)
-    generator = torch.Generator().manual_seed(0)
-    state = {}
+def write_drafter(folder: Path, config: dict[str, Any], heads: int, norms: Iterable[str], dtype: Any) -> dict[str, str]:
+    """A folder with config.json and pytorch_model.bin: one layer, `fc` with a bias, embeddings of its own, no norm and
+    no output matrix at the end, as LANTERN released its drafters. `heads`, 0 for none: with norms of queries and keys.
+    The same numbers every time."""
+    dim, hidden, words = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    layer: dict[str, tuple[int, ...]] = {f"self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
+    if heads:
+        kinds = ("weight", "bias")
+        layer |= {f"self_attn.{part}_norm.{kind}": (heads, dim // heads) for part in "qk" for kind in kinds}
+    layer |= {f"mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
+    layer |= {"mlp.down_proj.weight": (dim, hidden), **{f"{place}_layernorm.weight": (dim,) for place in norms}}
+    shapes = {"embed_tokens.weight": (words, dim), "fc.weight": (dim, 2 * dim), "fc.bias": (dim,)}
+    shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
+    generator, state = torch.Generator().manual_seed(0), {}
     for name, shape in shapes.items():
         spread = torch.randn(shape, generator=generator) / (4 if "norm" in name else shape[-1] ** 0.5)
         state[name] = (spread + float("norm.weight" in name)).to(dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", config)
     torch.save(state, folder / "pytorch_model.bin")
-    return Path(folder.name)
+    return {"drafter": folder.name}
 
 
-def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODES, hidden: int = 96) -> dict[str, Path]:
-    """A drafter of Anole as LANTERN released it, for a target of these sizes.
+def anole_drafter(folder: Path, dim: int = 64, heads: int = 4, codes: int = CODES, hidden: int = 96) -> dict[str, str]:
+    """A drafter of Anole for a target of these sizes, with norms of queries and keys as in Chameleon's layers.
 
     Source: the code that makes and reads it (jadohu/LANTERN, models/drafters/cnets_anole.py and data/configs/
-    anole_config.json): one of Chameleon's layers, norms of queries and keys included, `fc` with a bias, embeddings of
-    all words, no norm and no output matrix at the end.
+    anole_config.json).
     """
-    words = len(CHAMELEON_WORDS) + len(CHAMELEON_SIZES) + codes + 256
-    image = {
-        "attn_resolutions": [], "ch": 128, "ch_mult": [1, 1, 2, 2, 4], "double_z": False,
-        "model_type": "chameleon_vqgan", "n_embed": 8192, "out_ch": 3, "z_channels": 256,
-    }  # fmt: skip
     config = {
-        "architectures": ["ChameleonForConditionalGeneration"], "attention_bias": False, "attention_dropout": 0.0,
-        "boi_token_id": 5, "bos_token_id": 1, "eoi_token_id": 4, "eos_token_id": 2, "hidden_act": "silu",
-        "hidden_size": dim, "image_token_id": 7, "initializer_range": 0.02, "intermediate_size": hidden,
-        "max_position_embeddings": 4096, "mlp_bias": False, "model_parallel_size": 1, "model_type": "chameleon",
-        "num_attention_heads": heads, "num_hidden_layers": 1, "num_key_value_heads": heads, "rms_norm_eps": 1e-05,
-        "rope_scaling": None, "rope_theta": 10000.0, "swin_norm": False, "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": words, "vq_config": image,
+        "architectures": ["ChameleonForConditionalGeneration"], "model_type": "chameleon", "hidden_act": "silu",
+        "hidden_size": dim, "intermediate_size": hidden, "max_position_embeddings": 4096,
+        "num_attention_heads": heads, "num_key_value_heads": heads, "num_hidden_layers": 1, "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0, "swin_norm": False, "torch_dtype": "bfloat16",
+        "vocab_size": len(CHAMELEON_WORDS) + len(CHAMELEON_SIZES) + codes + 256,
     }  # fmt: skip
-    layer: dict[str, tuple[int, ...]] = {f"self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
-    layer |= {f"self_attn.{part}_norm.{kind}": (heads, dim // heads) for part in "qk" for kind in ("weight", "bias")}
-    layer |= {f"mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
-    layer |= {"mlp.down_proj.weight": (dim, hidden)}
-    layer |= {f"{place}_layernorm.weight": (dim,) for place in ("input", "post_attention")}
-    shapes = {"embed_tokens.weight": (words, dim), "fc.weight": (dim, 2 * dim), "fc.bias": (dim,)}
-    shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
-    return {"drafter": released_drafter(folder / "anole_drafter", config, shapes, torch.bfloat16)}
+    norms = ("input", "post_attention")
+    return write_drafter(folder / "anole_drafter", config, heads, norms, torch.bfloat16)
 
 
-def emu3(folder: Path, codes: int = CODES) -> dict[str, Path]:
+def eagle_drafter(
+    folder: Path, dim: int = 64, heads: int = 1, codes: int = CODES, grid: int = GRID, hidden: int = 256
+) -> dict[str, str]:
+    """A drafter of LlamaGen for a target of these sizes, without a norm before its attention.
+
+    Source: jadohu/llamagen_drafter and the code that reads it (jadohu/LANTERN, models/drafters/cnets_llamagen.py). The
+    released configuration has no `block_size`, which follows from `input_type`: it stands here for small pictures.
+    """
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": dim,
+        "caption_dim": 2048, "intermediate_size": hidden, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "num_hidden_layers": 1, "rms_norm_eps": 1e-06, "rope_scaling": None, "torch_dtype": "float16",
+        "vocab_size": codes, "input_type": "t2i", "block_size": grid**2,
+    }  # fmt: skip
+    return write_drafter(folder / "llamagen_drafter", config, 0, ("post_attention",), torch.float16)
+
+
+def emu3(folder: Path, codes: int = CODES) -> dict[str, str]:
     """Emu3-Gen: `model` is a folder with a nested configuration, the vision tokenizer in it."""
     from transformers import Emu3Config, Emu3ForConditionalGeneration
 
@@ -218,15 +196,12 @@ def emu3(folder: Path, codes: int = CODES) -> dict[str, Path]:
         "codebook_size": codes, "base_channels": 32, "channel_multiplier": [1, 1, 1, 1], "num_res_blocks": 1,
         "hidden_size": 32,
     }  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        net = Emu3ForConditionalGeneration(Emu3Config(text_config=text, vq_config=vision, vocabulary_map=words))
-    sharpen(net, seed=2)
-    save(net, own, net.state_dict())
-    return {"model": Path("Emu3-Gen-hf")}
+    config = Emu3Config(text_config=text, vq_config=vision, vocabulary_map=words)
+    save(sharpen(Emu3ForConditionalGeneration(config), seed=2), own)
+    return {"model": "Emu3-Gen-hf"}
 
 
-def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]:
+def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, str]:
     """Janus-Pro: `model` is a folder with the language model, what draws, the picture tokenizer, and the eyes, which
     drawing does not need."""
     from transformers import JanusConfig, JanusForConditionalGeneration
@@ -249,83 +224,39 @@ def janus(folder: Path, codes: int = CODES, side: int = SIDE) -> dict[str, Path]
     config = JanusConfig(
         text_config=text, vision_config=vision, vq_config=pictures, image_token_id=words["<image_placeholder>"]
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        net: Any = JanusForConditionalGeneration(config)
-    sharpen(net, seed=2)
+    net: Any = sharpen(JanusForConditionalGeneration(config), seed=2)
     net.generation_config._from_model_config = False
     net.generation_config.update(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     net.generation_config.generation_kwargs = {"boi_token_id": words["<begin_of_image>"]}
-    save(net, own, net.state_dict())
-    return {"model": Path("Janus-Pro-1B")}
+    save(net, own)
+    return {"model": "Janus-Pro-1B"}
 
 
-def pickled(folder: Path, transformer: str, vq: str, codes: int, grid: int, **sizes: Any) -> None:
+def write_llamagen(folder: Path, transformer: str, vq: str, codes: int, grid: int, **sizes: Any) -> dict[str, str]:
     """The two networks under the published names, each in a dict under "model"."""
-
+    net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
+    tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
     folder.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng():
-        net = Transformer(LlamaGenConfig(vocab=codes, dim=64, layers=2, heads=1, grid=grid, **sizes))
-        tokenizer = VQ(VQConfig(codes, 8, 32, (1, 1, 1, 1, 1), 1, 32))
-    for seed, part in enumerate((net, tokenizer)):
-        sharpen(part, seed)
-    torch.save({"model": net.state_dict()}, folder / transformer)
-    state = tokenizer.state_dict() | {"quantize.codebook_used": torch.zeros(65536)}
+    torch.save({"model": sharpen(net, 0).state_dict()}, folder / transformer)
+    state = sharpen(tokenizer, 1).state_dict() | {"quantize.codebook_used": torch.zeros(65536)}
     torch.save({"model": state}, folder / vq)
+    return {"transformer": transformer, "vq": vq}
 
 
-def text_encoder(folder: Path) -> None:
-    """A T5 encoder as transformers saves it."""
+def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, str]:
+    """Stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens, with a T5 encoder as transformers saves it;
+    `sizes`, of the transformer, if not XL's."""
     from transformers import T5Config, T5EncoderModel
 
-    words = write_tokenizer(folder, ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
-    small: Any = {"d_model": TEXT, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        net = T5EncoderModel(T5Config(vocab_size=len(words), **small, feed_forward_proj="gated-gelu", dropout_rate=0.0))
-    save(net, folder, net.state_dict())
+    files = write_llamagen(folder, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt", codes, side, caption_dim=TEXT, **sizes)
+    words = write_tokenizer(folder / "flan-t5-xl", ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
+    small: Any = {"d_model": TEXT, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    encoder = T5EncoderModel(T5Config(vocab_size=len(words), **small, feed_forward_proj="gated-gelu"))
+    save(sharpen(encoder, 2), folder / "flan-t5-xl")
+    return {**files, "text": "flan-t5-xl"}
 
 
-def llamagen(folder: Path, codes: int = CODES, side: int = GRID, **sizes: Any) -> dict[str, Path]:
-    """Stage 1 of LlamaGen-XL, whose pictures here have 8 x 8 tokens; `sizes`, of the transformer, if not XL's."""
-    files = {"transformer": Path("t2i_XL_stage1_256.pt"), "vq": Path("vq_ds16_t2i.pt"), "text": Path("flan-t5-xl")}
-    pickled(folder, str(files["transformer"]), str(files["vq"]), codes, side, caption_dim=TEXT, **sizes)
-    text_encoder(folder / files["text"])
-    return files
-
-
-def llamagen_c2i(folder: Path) -> dict[str, Path]:
+def llamagen_c2i(folder: Path) -> dict[str, str]:
     """LlamaGen-B for classes of ImageNet, whose pictures here have 8 x 8 tokens."""
-    files = {"transformer": Path("c2i_B_256.pt"), "vq": Path("vq_ds16_c2i.pt")}
-    pickled(folder, str(files["transformer"]), str(files["vq"]), CODES, GRID, prefix=1, caption_dim=0, classes=1000)
-    return files
-
-
-def eagle_drafter(
-    folder: Path, dim: int = 64, heads: int = 1, codes: int = 64, grid: int = 8, hidden: int = 256
-) -> dict[str, Path]:
-    """A drafter of LlamaGen as LANTERN released them, for a target of these sizes.
-
-    Source: jadohu/llamagen_drafter and the code that reads it (jadohu/LANTERN, models/drafters/cnets_llamagen.py): one
-    Llama layer without a norm before its attention, `fc` with a bias, its own frozen embeddings, no norm and no output
-    matrix at the end. The released configuration has no `block_size`, which follows from `input_type`: it stands here
-    for small pictures.
-    """
-    config = {
-        "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
-        "hidden_size": dim, "caption_dim": 2048, "class_dropout_p": 0.0, "initializer_range": 0.02,
-        "intermediate_size": hidden, "max_position_embeddings": 2048, "model_type": "llama",
-        "num_attention_heads": heads, "num_hidden_layers": 1, "num_key_value_heads": heads, "pretraining_tp": 1,
-        "rms_norm_eps": 1e-06, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "float16",
-        "use_cache": True, "vocab_size": codes, "input_type": "t2i", "block_size": grid**2,
-    }  # fmt: skip
-    shapes: dict[str, tuple[int, ...]] = {
-        "embed_tokens.weight": (codes, dim),
-        "fc.weight": (dim, 2 * dim),
-        "fc.bias": (dim,),
-    }
-    shapes |= {f"layers.0.self_attn.{part}_proj.weight": (dim, dim) for part in "qkvo"}
-    shapes |= {f"layers.0.mlp.{part}_proj.weight": (hidden, dim) for part in ("gate", "up")}
-    shapes |= {"layers.0.mlp.down_proj.weight": (dim, hidden)}
-    shapes["layers.0.post_attention_layernorm.weight"] = (dim,)
-    return {"drafter": released_drafter(folder / "llamagen_drafter", config, shapes, torch.float16)}
+    sizes = {"prefix": 1, "caption_dim": 0, "classes": 1000}
+    return write_llamagen(folder, "c2i_B_256.pt", "vq_ds16_c2i.pt", CODES, GRID, **sizes)
