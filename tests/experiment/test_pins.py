@@ -26,19 +26,17 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
 
     def pin(name):
         asked.append(name)
-        return {"commit": COMMIT, "sha256": SUM, "network": {"grid": 8}}
+        return {"commit": COMMIT, "sha256": SUM}
 
     raw = pins.filled(copy.deepcopy(RAW), pin)
     assert asked == ["o/n:.", "x/y:t/vq.ckpt", "o/c:t.pth", "o/x@nlp:.", "o/w:.", "o/clip:c.safetensors"]
     model = raw["models"]["open"]
-    assert (
-        model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM} and model["network"]["grid"] == 8
-    )
+    assert model["revision"] == COMMIT and model["sha256"] == {"model": SUM, "vq": SUM}
     assert model["files"] == {"model": ".", "vq": f"hub:x/y@{COMMIT}:t/vq.ckpt"}
     assert raw["models"]["fixed"] == RAW["models"]["fixed"]
     assert raw["models"]["mar"]["sha256"] == {"target": SUM}
     assert raw["models"]["text"] == {
-        "source": "hub", "sha256": {"xlnet": SUM}, "network": {"grid": 8},
+        "source": "hub", "sha256": {"xlnet": SUM},
         "files": {"xlnet": f"hub:o/x@{COMMIT}:.", "judge": "folder", "tokenizer": f"hub:o/w@{COMMIT}:."},
     }  # fmt: skip
     assert raw["networks"]["clip"]["revision"] == COMMIT and raw["networks"]["hps"] == RAW["networks"]["hps"]

@@ -141,8 +141,8 @@ def test_options_are_cut_to_what_the_small_networks_have_and_no_variant_is_twice
 def test_prompts_that_are_at_hand_stay_and_classes_are_numbers(tmp_path):
     (tmp_path / "p.txt").write_text("a cat\n")
     given = {"file": str(tmp_path / "p.txt"), "limit": 9, "shards": 4}
-    assert stand_in.prompts(given, False) == {"file": given["file"], "limit": 2, "repeats": 1, "shards": 1}
-    assert stand_in.prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
+    assert stand_in.few_prompts(given, False) == {"file": given["file"], "limit": 2, "repeats": 1, "shards": 1}
+    assert stand_in.few_prompts({"file": "none"}, True)["file"] == "prompts/classes.txt"
 
 
 def test_the_tests_are_as_small_as_the_schema_lets_them_be():

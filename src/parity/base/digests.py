@@ -14,7 +14,7 @@ from parity.base.files import foreign_json, publish
 
 KINDS = ("*.safetensors", "pytorch_model*.bin")  # of a folder's weights: the first kind that is there
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-LARGE = 1 << 26  # bytes from which on a digest is remembered
+LARGE = 1 << 22  # bytes from which on a digest is remembered
 SETTLED = 2 * 10**9  # nanoseconds since the last write, before which a file's time may not show its next change
 
 

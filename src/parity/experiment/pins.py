@@ -1,12 +1,12 @@
-"""pins.yaml: which commit of each repository an experiment's networks were taken from, with digests and sizes.
+"""pins.yaml: which commit of each repository an experiment's networks were taken from, with digests.
 
-A paper's table says no commit, so an experiment may name a repository alone. `parity models pin` asks the hub once what
-it holds now, and writes it to pins.yaml in the current folder, to be kept with the results:
+A paper's table names no commit, so an experiment may name a repository alone. `parity models pin` asks the hub for the
+newest commit, once, and writes it to pins.yaml in the current folder, to be kept with the results:
 
     owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder}
     here:path: {commit: noughts, sha256: of a file or folder of this machine, such as a text encoder}
 
-What an experiment says itself stands. A dry run needs no pins: it plans with a commit of noughts.
+A commit or digest in the experiment itself comes first. A dry run needs no pins: it plans with a commit of noughts.
 """
 
 import os
@@ -25,47 +25,39 @@ HERE = "here:"  # before a path of this machine
 NONE = {"commit": "0" * 40, "sha256": "0" * 64}  # of a plan
 # a repository without a commit: hub:owner/name[@branch][:path]
 OPEN = re.compile(rf"{HUB}{OWNER}(?P<branch>@(?![0-9a-f]{{40}}(:|$))[^:\s]+)?(:(?P<path>.+))?")
-MAPPINGS = ("files", "sha256", "network")  # keys of a model that hold more keys
 Pin = Callable[[str], Mapping[str, Any]]  # "owner/name[@branch]:path" to its commit and digest
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """The pins that are kept; ConfigError for a file that is not what `pin` wrote."""
+    """The pins in a file; ConfigError for a file that `pin` did not write."""
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        pins = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (yaml.YAMLError, UnicodeDecodeError, OSError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(v, dict) and {*NONE} <= {*v} for v in found.values()):
+        pins = None
+    if not isinstance(pins, dict) or not all(isinstance(v, dict) and {*NONE} <= {*v} for v in pins.values()):
         raise ConfigError(f"{file}: not what `parity models pin` wrote; allowed: to delete it and pin again")
-    return found
-
-
-def parse_repository(where: str) -> tuple[str, str, str] | None:
-    """What is asked for, the repository and the path of "hub:owner/name[@branch][:path]"; None for anything else."""
-    found = OPEN.fullmatch(where)
-    if found is None:
-        return None
-    path = found["path"] or "."
-    return f"{found['repo']}{found['branch'] or ''}:{path}", found["repo"], path
+    return pins
 
 
 def at_home(part: str, path: str) -> bool:
-    """Whether a part of a model in a repository lies on this machine, as `models.fetch` looks for it."""
+    """Whether a part of a model in a repository lies on this machine."""
     return os.path.isabs(path) or (part == "text" and os.path.exists(path))
 
 
 def fill_model(spec: dict[str, Any], pin: Pin) -> None:
-    """Commits, digests and sizes of a model's parts: {part: path in `repo`, or "hub:owner/name[@branch][:path]"}."""
+    """Commits and digests of a model's parts: {part: path in `repo`, or "hub:owner/name[@branch][:path]"}."""
     digests = dict(spec.get("sha256") or {})
-    network: dict[str, Any] = {}
     for part, path in (spec.get("files") or {}).items():
-        if part in digests or not isinstance(path, str) or (path.startswith(HUB) and not parse_repository(path)):
+        if part in digests or not isinstance(path, str):
             continue
-        if not spec.get("repo") and not path.startswith(HUB):
+        if path.startswith(HUB):
+            if (other := OPEN.fullmatch(path)) is None:
+                continue  # pinned already, or refused later
+            below = other["path"] or "."
+            found = pin(f"{other['repo']}{other['branch'] or ''}:{below}")
+            spec["files"] = {**spec["files"], part: f"{HUB}{other['repo']}@{found['commit']}:{below}"}
+        elif not spec.get("repo"):
             continue  # a folder here, whose digest is taken when it is read
-        if other := parse_repository(path):
-            found = pin(other[0])
-            spec["files"] = {**spec["files"], part: f"hub:{other[1]}@{found['commit']}:{other[2]}"}
         elif at_home(part, path):
             found = pin(f"{HERE}{path}")
         else:
@@ -73,17 +65,14 @@ def fill_model(spec: dict[str, Any], pin: Pin) -> None:
             spec["revision"] = found["commit"]
         if part != "tokenizer" or path.endswith(".json"):  # a tokenizer's folder has no weights; its commit says it
             digests[part] = found["sha256"]
-        network |= found.get("network", {})
     spec["sha256"] = digests
-    if network:
-        spec["network"] = {**network, **(spec.get("network") or {})}
 
 
 def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
-    """The configuration with what `pin` knows of every repository that it names without a commit, in place."""
+    """The configuration with the pin of every repository that it names without a commit, in place."""
     models, judges = (raw.get(key) for key in ("models", "networks"))
     for spec in models.values() if isinstance(models, dict) else ():
-        if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in MAPPINGS):
+        if not isinstance(spec, dict) or not all(isinstance(spec.get(key) or {}, dict) for key in ("files", "sha256")):
             continue  # the schema refuses it
         if spec.get("source") == "hub" and not spec.get("revision"):
             fill_model(spec, pin)
@@ -95,7 +84,7 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
 
 
 def pin_reader(planned: bool, file: Path = FILE) -> Pin:
-    """The pins of a file. ConfigError for what has none, unless a run is `planned` alone."""
+    """The pins of a file. ConfigError for a name without one, unless the run is only `planned`."""
     known = read(file)
 
     def pin(name: str) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""`stand_in: true`: the same experiment with tiny random networks, in the published formats, in place of every
-published one. It shows that everything runs; no figure of it says anything of a model.
+"""`stand_in: true`: the same experiment with tiny random networks, in the published formats, in place of published
+ones. It shows that everything runs; its figures say nothing of a model.
 
-What names no published network stays. Prompts and data that are missing are replaced by a few of the workflow's own.
-Length options such as `window` are capped at what the small networks have, and tests are as small as possible.
+Embedded networks stay. Prompts and data that are missing are replaced by a few of the workflow's own. Length options
+such as `window` are capped at the length of the small networks, and tests are as small as possible.
 """
 
 import copy
@@ -20,7 +20,7 @@ from parity.experiment.options import KINDS, options
 from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.validation import validate
 
-Entries = Mapping[str, dict[str, Any]]  # what the configuration says of stand-ins that are there, by name
+Entries = Mapping[str, dict[str, Any]]  # of stand-ins in a configuration, by name
 Make = Callable[[Sequence[str]], Entries]
 PROMPTS, CLASSES = "prompts/plain.txt", "prompts/classes.txt"
 FEW = 2  # prompts, texts or images
@@ -32,7 +32,7 @@ BANNER = "Stand-ins: tiny random networks in the published formats. No figure he
 
 
 def stand_in_modules() -> dict[str, str]:
-    """Names of stand-ins, to the modules that write them."""
+    """The module that writes each stand-in, by the stand-in's name."""
     return {name: module for module in modules("stand_ins") for name in constant("stand_ins", module, "WRITES", ())}
 
 
@@ -52,13 +52,8 @@ def make_stand_ins(names: Sequence[str], where: Path = Path("results/stand_ins")
     return {name: read_json(folder / "entry.json") for name, folder in folders.items()}
 
 
-def published(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Models of a configuration that are not embedded."""
-    return {n: spec for n, spec in (raw.get("models") or {}).items() if spec.get("source", "embedded") != "embedded"}
-
-
-def modules_for(spec: Mapping[str, Any]) -> list[str]:
-    """Modules that write the stand-ins of a published model: its own, and those of its drafter or judge."""
+def entries_for(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the stand-ins of a published model: its own, and those of its drafter or judge."""
     family = spec["family"]
     if weights.kind_of(family) == "anysubset":
         return [family, "gpt2"]
@@ -68,8 +63,8 @@ def modules_for(spec: Mapping[str, Any]) -> list[str]:
 
 
 def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
-    """What a configuration says of a published model's stand-in."""
-    first, *others = modules_for(spec)
+    """The entry of a published model's stand-in in a configuration."""
+    first, *others = entries_for(spec)
     entry = {"family": spec["family"], "source": "files", **copy.deepcopy(entries[first])}
     for other in others:
         for key in ("files", "sha256"):
@@ -78,48 +73,44 @@ def entry_for(spec: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
 
 
 def replaced(raw: dict[str, Any], make: Make) -> dict[str, Any]:
-    """A configuration with `stand_in: true` on stand-ins; any other configuration unchanged."""
+    """A configuration with `stand_in: true`, with stand-ins; any other configuration unchanged."""
     if raw.get("stand_in") is not True:
         return raw
     raw = copy.deepcopy(raw)
     validate(Config, pins.filled(copy.deepcopy(raw), lambda name: pins.NONE), "")
-    names = [*(raw.get("networks") or {}), *(n for spec in published(raw).values() for n in modules_for(spec))]
-    entries = make(list(dict.fromkeys(names)))
+    judges, models = raw.get("networks") or {}, raw.get("models") or {}
+    published = {n: spec for n, spec in models.items() if spec.get("source", "embedded") != "embedded"}
+    entries = make(list(dict.fromkeys([*judges, *(n for spec in published.values() for n in entries_for(spec))])))
     raw["experiment"] = f"{str(raw.get('experiment', 'default'))[:50]}-stand_in"
     raw["equality"] = {**(raw.get("equality") or {}), **EQUALITY}
-    raw["networks"] = {name: judge(entries[name], name) for name in raw.get("networks") or {}}
-    own = {name: entry_for(spec, entries) for name, spec in published(raw).items()}
-    raw["models"] = {**(raw.get("models") or {}), **own}
+    raw["networks"] = {n: {"file": entries[n]["files"][n], "sha256": entries[n]["sha256"][n]} for n in judges}
+    own = {name: entry_for(spec, entries) for name, spec in published.items()}
+    raw["models"] = {**models, **own}
     specs = [ModelSpec(**entry) for entry in own.values()]
-    for section, shrink in (("image", image), ("text", text), ("continuous", continuous)):
+    for section, shrink in (("image", shrink_image), ("text", shrink_text), ("continuous", shrink_continuous)):
         if isinstance(raw.get(section), dict):
             shrink(raw[section], [spec for spec in specs if KINDS[weights.kind_of(spec.family)] == section])
     return raw
 
 
-def judge(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What the section networks says of a stand-in."""
-    return {"file": entry["files"][name], "sha256": entry["sha256"][name]}
-
-
-def image(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    section["prompts"] = prompts(section.get("prompts") or {}, any(spec.network.get("classes") for spec in models))
+def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
+    section["prompts"] = few_prompts(section.get("prompts") or {}, any(spec.network.get("classes") for spec in models))
     section.pop("reference", None)
     section["batch"] = FEW
     if models:
         limits = [weights.largest(spec) for spec in models]
-        cut("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
+        cap_options("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
 
 
-def prompts(given: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
+def few_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
     """A few prompts, of the workflow's own where those of the experiment are not at hand."""
-    few = {"limit": min(FEW, given.get("limit", FEW))}
-    if Path(given.get("file", "")).is_file():
-        return {**given, **few, "repeats": 1, "shards": 1}
+    few = {"limit": min(FEW, section.get("limit", FEW))}
+    if Path(section.get("file", "")).is_file():
+        return {**section, **few, "repeats": 1, "shards": 1}
     return {"file": CLASSES if numbers else PROMPTS, **few}
 
 
-def text(section: dict[str, Any], models: list[ModelSpec]) -> None:
+def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
     for tasks in (section.get("tasks") or {}).values():
         for task in tasks:
             task["rows"] = FEW
@@ -128,15 +119,15 @@ def text(section: dict[str, Any], models: list[ModelSpec]) -> None:
     section["batch"] = FEW
 
 
-def continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
+def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
     if models:
         if section.get("captions"):
-            section["captions"] = prompts(section["captions"], False)
-        cut("continuous", section, dict.fromkeys(("iterations", "gamma"), min(map(weights.places, models))))
+            section["captions"] = few_prompts(section["captions"], False)
+        cap_options("continuous", section, dict.fromkeys(("iterations", "gamma"), min(map(weights.places, models))))
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 
 
-def cut(kind: str, section: dict[str, Any], most: Mapping[str, int]) -> None:
+def cap_options(kind: str, section: dict[str, Any], most: Mapping[str, int]) -> None:
     """Options of methods, in a figure's conditions too, no larger than the model has places or tokens; variants that
     have become the same are one."""
 

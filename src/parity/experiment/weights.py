@@ -1,5 +1,7 @@
-"""The models that an experiment names: families, files, digests, and the sizes in their headers. Imports no torch."""
+"""The models that an experiment names: their families, files, digests and sizes, and what is checked before any job.
+Imports no torch."""
 
+import fnmatch
 import hashlib
 import re
 from functools import cache
@@ -22,7 +24,7 @@ DECLARED = {  # keys of a family's declaration; their meanings stand in models/<
     "continuous": ("condition", "causal", "single_path", "samplers", "schedules", "reads"),
 }
 DEFAULT = {"discrete": ("scenes", "llamagen"), "anysubset": ("xlnet", "xlnet"), "continuous": ("mar", "mar")}
-# of config.json, a drafter's and its target's
+# keys of config.json that a drafter has in common with its target
 WORDS = ("model_type", "vocab_size", "hidden_size", "num_attention_heads")
 TOKENS = {"t2i": 256, "t2i2": 1024, "c2i": 576}  # of a picture, by a released drafter's input_type
 
@@ -43,7 +45,7 @@ def kind_of(family: str, where: str = "family") -> str:
 
 
 def declared(family: str) -> dict[str, Any]:
-    """What a family declares of itself; ConfigError for one that is not there, or lacks a key."""
+    """A family's FAMILY; ConfigError for one that is not there, or lacks a key."""
     kind = kind_of(family)
     values = constant(f"models/{kind}", family, "FAMILY")
     if lacks := [key for key in DECLARED[kind] if key not in values]:
@@ -70,22 +72,22 @@ def embedded_files(spec: ModelSpec) -> dict[str, str]:
 
 
 def network(spec: ModelSpec) -> dict[str, Any]:
-    """A transformer's configuration, as far as it is known before the file is to hand."""
+    """A transformer's sizes, as far as they are known without its file."""
     if spec.source != "embedded":
         return {**declared(spec.family)["network"], **spec.network}
     return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["transformer"])
 
 
 class Places(NamedTuple):
-    """Where the tokens of a model's pictures stand: its grammar's, too."""
+    """The tokens of a model's pictures, those of its grammar included."""
 
     rows: int
-    width: int  # in a row, the separators' included
+    width: int  # of a row
     length: int
 
 
 def places_of(spec: ModelSpec) -> Places:
-    """Of square pictures of `grid` tokens a side; or of rows and columns of codes, `line` tokens behind each row and
+    """The tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens behind each row and
     `end` behind the last."""
     sizes = network(spec)
     rows, columns = (int(sizes.get(key, sizes.get("grid", 1))) for key in ("rows", "columns"))
@@ -95,34 +97,39 @@ def places_of(spec: ModelSpec) -> Places:
 
 def check_network(model: str, spec: ModelSpec) -> None:
     """ConfigError for sizes of a published model that its family does not have, or that no network has."""
-    family, where = declared(spec.family), f"models.{model}.network"
+    family = declared(spec.family)
     known = family.get("sizes", {})
     if spec.source == "embedded" or not known:
         return
+    sizes = {**known, **spec.network}
+
+    def refuse(key: str, allowed: str) -> None:
+        problem = "unknown size; allowed" if key not in known else "allowed"
+        raise ConfigError(f"models.{model}.network.{key} = {sizes[key]}: {problem}: {allowed}")
+
     for key, value in spec.network.items():
         if key not in known:
-            raise ConfigError(f"{where}.{key} = {value}: unknown size; allowed: {', '.join(known)}")
+            refuse(key, ", ".join(known))
         whole = isinstance(known[key], int)
         if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
-            raise ConfigError(f"{where}.{key} = {value}: allowed: {'a whole' if whole else 'a'} number, 0 to 1e9")
-    sizes = {**known, **spec.network}
+            refuse(key, f"{'a whole' if whole else 'a'} number, 0 to 1e9")
     for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
         if sizes.get(key, least) < least:
-            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: {least} or more")
+            refuse(key, f"{least} or more")
     for key, most in family.get("at_most", {}).items():
         if sizes[key] > most:
-            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: at most {most}")
+            refuse(key, f"at most {most}")
     for key, step in family.get("multiples", {}).items():
         if sizes[key] % step and sizes.get("line"):
-            raise ConfigError(f"{where}.{key} = {sizes[key]}: allowed: a multiple of {step}")
-    for part, of in family.get("divides", {}).items():
-        if not sizes[part] or sizes[of] % sizes[part]:
-            raise ConfigError(f"{where}.{part} = {sizes[part]}: allowed: a divisor of {of}, {sizes[of]}")
+            refuse(key, f"a multiple of {step}")
+    for key, of in family.get("divides", {}).items():
+        if not sizes[key] or sizes[of] % sizes[key]:
+            refuse(key, f"a divisor of {of}, {sizes[of]}")
 
 
 def check_files(model: str, spec: ModelSpec) -> None:
-    """ConfigError for parts that a published model's family needs and are not named, and for files that are not
-    there."""
+    """ConfigError for parts that a published model's family needs and are not named, for files that are not there, and
+    for an address or a repository that cannot be one."""
     if spec.source == "embedded" or spec.folder:
         return
     family, where = declared(spec.family), f"models.{model}.files"
@@ -140,21 +147,14 @@ def check_files(model: str, spec: ModelSpec) -> None:
         unsigned = part == "tokenizer" or (kind_of(spec.family) == "anysubset" and not remote)
         if part not in spec.sha256 and not unsigned:
             raise ConfigError(f"models.{model}.sha256: needs {part}; `python -m parity.models pin` finds it")
-        if remote:
-            check_place(file, f"{where}.{part}")
-            continue
+        if remote and not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
+            raise ConfigError(
+                f"{where}.{part} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex"
+                " commit; a branch would move"
+            )
         here = spec.source == "files" or Path(file).is_absolute() or (part == "text" and not file.endswith("/"))
-        if here and not Path(file).exists():
+        if here and not remote and not Path(file).exists():
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
-
-
-def check_place(file: str, where: str) -> None:
-    """ConfigError for a part elsewhere that no address or pinned repository could be."""
-    if not PINNED.fullmatch(file) and not re.fullmatch(r"https?://[^/@\s]+/[^\s]+", file):
-        raise ConfigError(
-            f"{where} = {file!r}: allowed: https://host/file, or hub:owner/name@commit:path with the 40-hex commit;"
-            " a branch would move"
-        )
 
 
 def largest(spec: ModelSpec) -> dict[str, int]:
@@ -166,41 +166,27 @@ def largest(spec: ModelSpec) -> dict[str, int]:
 
 def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
     """What identifies a model: the digest of its files' digests, and of the captions that it reads."""
-    return {"discrete": discrete_revision, "anysubset": text_revision, "continuous": continuous_revision}[
-        kind_of(spec.family)
-    ](spec, captions)
-
-
-def discrete_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
-    if spec.source != "embedded":
+    kind, embedded, name = kind_of(spec.family), spec.source == "embedded", spec.family
+    if kind == "continuous":
+        read = captions and [
+            captions.model_dump(exclude={"shards", "jobs", "repeats"}),
+            digests.of_file(Path(captions.file)),
+        ]
+        if not embedded and not spec.folder:
+            return digest([name, spec.sha256, spec.network, read])
+        known = sums(pair_folder(spec))
+        files = [known.get(f"{part}.safetensors") for part in ("kl", name, f"{name}-draft")]
+        words = known.get(f"{name}-tokenizer.json")
+        return digest([*files, *([words] if words else []), *([read] if read else [])])
+    if kind == "anysubset" and not embedded:
+        totals = [spec.sha256.get(part) or digests.sha256(Path(spec.files[part])) for part in declared(name)["files"]]
+        return digest([totals, [f if f.startswith(HUB) else words_of(f) for f in spec.files.values()]])
+    if not embedded:
         return digest([spec.revision, spec.network, spec.sha256])
-    known = sums(EMBEDDED)
-    if not known:
-        return "untrained"
-    wanted = embedded_files(spec).values()
-    lines = [f"{total}  {name}\n" for name, total in known.items() if name in wanted]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:8]
-
-
-def text_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
-    if spec.source != "embedded":
-        read = [spec.sha256.get(part) or total(spec.files[part]) for part in declared(spec.family)["files"]]
-        return digest([read, [f if f.startswith(HUB) else words_of(f) for f in spec.files.values()]])
-    lock = ROOT / "anysubset/SHA256SUMS"
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:8] if lock.exists() else "untrained"
-
-
-def continuous_revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:
-    read = captions and [
-        captions.model_dump(exclude={"shards", "jobs", "repeats"}),
-        digests.of_file(Path(captions.file)),
-    ]
-    if spec.source != "embedded" and not spec.folder:
-        return digest([spec.family, spec.sha256, spec.network, read])
-    known, name = sums(pair_folder(spec)), spec.family
-    files = [known.get(f"{part}.safetensors") for part in ("kl", name, f"{name}-draft")]
-    words = known.get(f"{name}-tokenizer.json")
-    return digest([*files, *([words] if words else []), *([read] if read else [])])
+    known = sums(EMBEDDED if kind == "discrete" else ROOT / kind)
+    wanted = embedded_files(spec).values() if kind == "discrete" else known
+    lines = "".join(f"{total}  {file}\n" for file, total in known.items() if file in wanted)
+    return hashlib.sha256(lines.encode()).hexdigest()[:8] if known else "untrained"
 
 
 def check_trained(model: str, spec: ModelSpec) -> None:
@@ -216,8 +202,8 @@ def check_trained(model: str, spec: ModelSpec) -> None:
 
 
 def released(path: Path) -> dict[str, Any]:
-    """What config.json of a released drafter tells of its target, in the words here, or, where both are folders of
-    transformers' layout, in WORDS: a folder, or a file beside it."""
+    """Sizes of its target in the config.json of a released drafter, a folder or the file's: WORDS, where both are
+    folders in transformers' layout; {} where there are none."""
     try:
         config = foreign_json((path if path.is_dir() else path.parent) / "config.json")
         if "input_type" not in config:
@@ -229,8 +215,8 @@ def released(path: Path) -> dict[str, Any]:
 
 
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
-    """ConfigError for a drafter or draft model that was trained for another target. A draft model fits every target of
-    its size."""
+    """ConfigError for a drafter, or a draft model, that was trained for another target. A draft model fits every target
+    of its size."""
     trained_for, at = header(file) or released(file), network(spec)
     wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
     if part == "drafter" and "grid" in wanted and "input_type" not in trained_for:
@@ -278,35 +264,24 @@ def protocols() -> dict[str, Any]:
 
 
 def words_of(where: str) -> dict[str, str]:
-    """Digests of the files of a folder that make its tokenizer, by name; none of a repository, whose commit says it."""
+    """Digests of the files of a folder that make its tokenizer, by name."""
     found = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
     return {file.name: digests.of_file(file) for file in found}
 
 
-def total(folder: str) -> str:
-    """The digest of a folder's weights, taken once for as long as they stay as they are."""
-    stats = [file.stat() for file in digests.parts(Path(folder))]
-    return _total(folder, tuple((s.st_size, s.st_mtime_ns) for s in stats))
-
-
-@cache
-def _total(folder: str, stamps: tuple[tuple[int, int], ...]) -> str:
-    return digests.sha256(Path(folder))
-
-
 def check_text_folders(model: str, files: dict[str, str]) -> None:
-    """ConfigError for folders of a text model that do not hold what transformers saves. files: by part."""
+    """ConfigError for folders of a text model, by part, without what transformers saves."""
     for part, where in files.items():
         if where.startswith(HUB):
             continue
-        folder = Path(where)
-        holds = (
-            any(any(folder.glob(p)) for p in ("tokenizer.json", "*.model", "vocab.json"))
-            if part == "tokenizer"
-            else (folder / "config.json").is_file() and any(any(folder.glob(p)) for p in digests.KINDS)
-        )
+        names = [file.name for file in Path(where).glob("*")]
+        if part == "tokenizer":
+            wanted = "a tokenizer"
+            holds = any(fnmatch.filter(names, p) for p in ("tokenizer.json", "*.model", "vocab.json"))
+        else:
+            wanted = f"config.json and {' or '.join(digests.KINDS)}"
+            holds = "config.json" in names and digests.weights_among(names)
         if not holds:
-            wanted = "a tokenizer" if part == "tokenizer" else f"config.json and {' or '.join(digests.KINDS)}"
             raise ConfigError(
                 f"models.{model}.files.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
                 " or hub:owner/name@commit"
@@ -319,7 +294,7 @@ def pair_folder(spec: ModelSpec) -> Path:
 
 
 def sizes(spec: ModelSpec) -> dict[str, Any]:
-    """A continuous model's sizes, as far as they are known before its files are to hand."""
+    """A continuous model's sizes, as far as they are known without its files."""
     if spec.source == "embedded" or spec.folder:
         return header(pair_folder(spec) / f"{spec.family}.safetensors")
     return {**declared(spec.family).get("released", {}), **spec.network}
@@ -342,48 +317,43 @@ def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> 
         raise ConfigError(f"continuous.captions.file = {captions.file!r}: {model} {problem}; allowed: no captions")
 
 
-def check_published_pair(model: str, draft: bool, spec: ModelSpec) -> None:
-    """ConfigError for published files that lack what the methods need, or sizes that no network has."""
-    where = f"models.{model}"
-    if "released" not in declared(spec.family):
-        raise ConfigError(f"{where}.source = {spec.source!r}: {spec.family} has no published files; allowed: embedded")
-    if draft and "draft" not in spec.files:
-        raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs draft, for a method that drafts")
-    for key, value in spec.network.items():
-        if key not in ("grid", "cell") or not isinstance(value, int) or not 1 <= value <= 256:
-            raise ConfigError(f"{where}.network.{key} = {value}: allowed: grid and cell, 1 to 256")
-    known = sizes(spec)
-    if known["grid"] % known.get("cell", 1):
-        raise ConfigError(f"{where}.network = {known}: grid; allowed: a multiple of cell")
-
-
 def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
-    """ConfigError for weights that are missing, or for a draft of other tokens, latents or classes."""
+    """ConfigError for files that are missing or say nothing of their sizes, for sizes that no network has, and for a
+    draft of other tokens, latents or classes."""
+    where, family, known = f"models.{model}", declared(spec.family), sizes(spec)
     if spec.source != "embedded" and not spec.folder:
-        return check_published_pair(model, draft, spec)
-    folder, where = pair_folder(spec), f"models.{model}"
+        if "released" not in family:
+            raise ConfigError(
+                f"{where}.source = {spec.source!r}: {spec.family} has no published files; allowed: embedded"
+            )
+        if draft and "draft" not in spec.files:
+            raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs draft, for a method that drafts")
+        for key, value in spec.network.items():
+            if key not in ("grid", "cell") or not isinstance(value, int) or not 1 <= value <= 256:
+                raise ConfigError(f"{where}.network.{key} = {value}: allowed: grid and cell, 1 to 256")
+        if known["grid"] % known.get("cell", 1):
+            raise ConfigError(f"{where}.network = {known}: grid; allowed: a multiple of cell")
+        return
+    folder = pair_folder(spec)
     if spec.folder and not (folder / "SHA256SUMS").exists():
         raise ConfigError(
             f"{where}.folder = {spec.folder!r}: no SHA256SUMS in it; allowed: a folder that `convert` wrote"
         )
-    files = [folder / f"{spec.family}.safetensors", *([folder / f"{spec.family}-draft.safetensors"] if draft else [])]
-    for file in files:
+    headers = []
+    for name in (spec.family, *([f"{spec.family}-draft"] if draft else [])):
+        file = folder / f"{name}.safetensors"
         if not file.exists():
             made = f"allowed: what {folder} holds" if spec.folder else "make it with `snakemake train_continuous`"
             raise ConfigError(f"{where}: {file.name} is missing; {made}")
-        if "grid" not in header(file):
+        headers.append(header(file))
+        if "grid" not in headers[-1]:
             raise ConfigError(
                 f"{where}: {file} says nothing of its sizes; allowed: a file that `convert` or a recipe wrote"
             )
-    headers = [header(f) for f in files]
-    for key, noun in (
-        ("grid", "tokens a side"),
-        ("dim", "numbers a token"),
-        ("classes", "classes"),
-        ("latents", "latents"),
-    ):
-        values = [h.get(key) for h in headers]
-        if len(set(map(str, values))) > 1:
+    nouns = {"grid": "tokens a side", "dim": "numbers a token", "classes": "classes", "latents": "latents"}
+    for key, noun in nouns.items():
+        target, *others = (str(h.get(key)) for h in headers)
+        if others and others[0] != target:
             raise ConfigError(
-                f"{where}: draft and target differ in {noun}: {values[1]} and {values[0]}; allowed: the same"
+                f"{where}: draft and target differ in {noun}: {others[0]} and {target}; allowed: the same"
             )
