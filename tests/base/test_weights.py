@@ -22,9 +22,9 @@ from parity.base.weights import (
     load_weights,
     loaded,
     network,
-    read_weights,
     sha256,
     shapes,
+    tensors,
     unpickle,
     verified_files,
 )
@@ -60,7 +60,7 @@ def test_a_network_is_read_by_what_its_file_says(file):
     net = network(Net, Sizes, file, ignored=("made_of",))
     assert net.config == Sizes(3, (1, 2)) and not net.training
     assert all(v.dtype == torch.float32 and torch.equal(v, v.half().float()) for v in net.state_dict().values())
-    assert read_weights(file, dtype=torch.float64)["norm.bias"].dtype == torch.float64
+    assert dict(tensors(file, dtype=torch.float64))["norm.bias"].dtype == torch.float64
 
 
 @pytest.mark.parametrize("change", ["missing", "unexpected", "shape"])

@@ -95,7 +95,7 @@ def words(tmp_path_factory):
     """A model that reads words, its drafter, and captions of 1 to 60 of them."""
     folder, apart = tmp_path_factory.mktemp("anole"), tmp_path_factory.mktemp("drafter")
     files, drafter = anole(folder), anole_drafter(apart)["drafter"]
-    said = add.entry(str(folder / files["model"]), None, {"drafter": apart / drafter})
+    said = add.find(str(folder / files["model"]), None, {"drafter": apart / drafter}).entry
     manifest = fetch.manifest("discrete", "m", said, folder / "out")
     texts = [" ".join(["a", "red", "fox"] * (1 + 20 * (i % 4 == 3))) for i in range(9)]
     inputs = {k: v.numpy() for k, v in encoder(manifest)(texts).items()}

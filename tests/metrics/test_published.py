@@ -23,6 +23,7 @@ from parity.metrics.estimates import columns_of
 from parity.metrics.networks import published
 from parity.models import fetch
 from parity.stand_ins import metrics as stand_ins
+from parity.stand_ins import write
 
 CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on the mat " * 30, "blue", "a small ring"]
 
@@ -30,8 +31,8 @@ CAPTIONS = ["a red circle", "A photo of TWO cats & a dog", "blue", "a cat sat on
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
     folder = tmp_path_factory.mktemp("networks")
-    stand_ins.clip(folder)
-    stand_ins.pickscore(folder)
+    write("clip", folder)
+    write("pickscore", folder)
     return folder
 
 
@@ -117,7 +118,7 @@ def test_inception_is_torch_fidelitys_and_clean_fids(tmp_path, monkeypatch):
     from cleanfid import inception_pytorch
     from cleanfid.features import build_feature_extractor
 
-    file = tmp_path / stand_ins.inception(tmp_path)["inception"]
+    file = tmp_path / write("inception", tmp_path)["inception"]
     rng, sides = np.random.default_rng(0), {"a": [], "b": []}
     for side, kept in sides.items():
         (tmp_path / side).mkdir()
@@ -197,7 +198,7 @@ def test_lanterns_precision_and_recall_are_torch_fidelitys_of_vgg16(tmp_path, mo
     others."""
     from torch_fidelity.metric_prc import prc_features_to_metric
 
-    file = tmp_path / stand_ins.vgg16(tmp_path)["vgg16"]
+    file = tmp_path / write("vgg16", tmp_path)["vgg16"]
     rng = np.random.default_rng(2)
     coarse = [rng.integers(*ends, (16, 7, 7, 3), dtype=np.uint8) for ends in ((0, 156), (100, 256))]
     sides = [pictures_.repeat(32, 1).repeat(32, 2) for pictures_ in coarse]

@@ -82,11 +82,11 @@ def test_classes_condition_as_the_network_reads_them(tmp_path):
 
 def test_a_folder_that_holds_no_model_is_one_line(tmp_path):
     with pytest.raises(ParityError, match="no transformer among no files"):
-        add.entry(str(tmp_path), 16, None)
+        add.find(str(tmp_path), 16, None)
     half = {"quantize.embedding.weight": torch.zeros(2, 2), "post_quant_conv.weight": torch.zeros(1)}
     save_file(half, tmp_path / "vq.safetensors")
     with pytest.raises(ParityError, match="no transformer among") as told:
-        add.entry(str(tmp_path), 16, None)
+        add.find(str(tmp_path), 16, None)
     assert "\n" not in str(told.value)
 
 
@@ -94,13 +94,13 @@ def test_what_no_file_tells_is_asked_for(tmp_path):
     folder = lay(tmp_path / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
-        add.entry(str(folder), None, None)
-    assert add.entry(str(folder), 32, None)["network"] == SMALL | {"grid": 32}
+        add.find(str(folder), None, None)
+    assert add.find(str(folder), 32, None).entry["network"] == SMALL | {"grid": 32}
     torch.save({"model": Transformer(LlamaGenConfig(**SMALL)).state_dict()}, folder / "other.pt")
     with pytest.raises(ParityError, match="transformer: both"):
-        add.entry(str(folder), 16, None)
+        add.find(str(folder), 16, None)
     with pytest.raises(ParityError, match="no such folder"):
-        add.entry(str(tmp_path / "nowhere"), 16, None)
+        add.find(str(tmp_path / "nowhere"), 16, None)
 
 
 PARTS = ("transformer", "vq", "text")
@@ -141,7 +141,7 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     else:
         save_file(state, tmp_path / "c/c2i_B_256.safetensors")
         save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
-    assert add.entry(str(tmp_path / "c"), None, None)["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
+    assert add.find(str(tmp_path / "c"), None, None).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)
@@ -179,7 +179,7 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     config = files["model"] / "config.json"
     config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))
     with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*chameleon, emu3, janus"):
-        add.entry(str(files["model"]))
+        add.find(str(files["model"]))
 
 
 @pytest.mark.parametrize("fault", ["no tokenizer", "an entry gone", torch.int32, torch.float8_e4m3fn], ids=str)
@@ -195,4 +195,4 @@ def test_a_model_that_would_not_load_is_not_added(tmp_path, fault):
         spoiled = {} if fault == "an entry gone" else {name: state[name].to(fault)}
         save_file({k: t for k, t in state.items() if k != name} | spoiled, shard)
     with pytest.raises(ParityError, match=message):
-        add.entry(str(files["model"]), None, None, pixels=96)
+        add.find(str(files["model"]), None, None, pixels=96)

@@ -115,7 +115,7 @@ def test_a_repository_in_transformers_layout_is_added_pinned_and_had(server, tmp
     """Its folder by the commit, every file's digest; another commit, other bytes, half of it: one line each."""
     folder = tmp_path / "here" / janus(tmp_path / "here")["model"]
     server.files = {f.name: f.read_bytes() for f in folder.iterdir()} | {"README.md": b"x"}
-    entry = add.entry(f"hub:{REPO}")
+    entry = add.find(f"hub:{REPO}").entry
     assert (entry["source"], entry["revision"], entry["files"]) == ("hub", COMMIT, {"model": "."})
     assert entry["family"] == "janus" and entry["sha256"] == {"model": sha256(folder)}
     manifest = fetch.manifest("discrete", "m", entry, tmp_path / "out")

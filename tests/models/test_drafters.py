@@ -81,7 +81,7 @@ def lay(folder: Path, c: LlamaGenConfig, drafted: bool = True) -> Path:
 
 def test_a_drafter_of_another_target_is_one_line(tmp_path):
     folder = lay(tmp_path / "m", c := LlamaGenConfig(**asdict(C) | {"dim": 128, "heads": 2, "multiple_of": 256}))
-    said = add.entry(str(folder), c.grid, None)
+    said = add.find(str(folder), c.grid, None).entry
     config = Path(said["files"]["drafter"]) / "config.json"
     right = json.loads(config.read_text())
     raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}

@@ -277,15 +277,15 @@ def test_a_pair_that_would_not_load_is_not_added(written, tmp_path, part):
 def test_a_folder_that_lacks_a_part_is_one_line(written, tmp_path):
     shutil.copy(written["mar"]["target"], tmp_path / "mar.pth")
     with pytest.raises(ParityError, match="no autoencoder among them"):
-        add.entry(str(tmp_path))
+        add.find(str(tmp_path))
     shutil.copy(written["xar"]["target"], tmp_path / "xar.pth")
     with pytest.raises(ParityError, match="networks of mar and xar; allowed: one"):
-        add.entry(str(tmp_path))
+        add.find(str(tmp_path))
     (tmp_path / "mar.pth").unlink()
     shutil.copy(written["xar"]["kl"], tmp_path / "kl16.ckpt")
-    assert add.entry(str(tmp_path))["network"] == {
+    assert add.find(str(tmp_path)).entry["network"] == {
         "grid": 16,
         "cell": 8,
     }
     with pytest.raises(ParityError, match=r"--grid 8: the pictures of xar have one size; allowed: 16"):
-        add.entry(str(tmp_path), 8)
+        add.find(str(tmp_path), 8)

@@ -179,11 +179,6 @@ def assign(net: nn.Module, name: str, tensor: Tensor, path: Path) -> None:
     module.load_state_dict({own: tensor}, strict=False, assign=entry.is_meta)
 
 
-def read_weights(path: Path, device: Where = "cpu", dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a folder of them; floating-point ones in `dtype`."""
-    return dict(tensors(path, device, dtype))
-
-
 class Unfilled(TorchFunctionMode):
     """Skips operations in place on the meta device, such as the drawing of parameters: torch's own take seconds of
     imports."""

@@ -159,7 +159,7 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
         family = weights.declared(spec.family)
         weights.check_captions(model, spec, section.captions)
         weights.check_pair(model, drafted, spec)
-        most = dict.fromkeys(("iterations", "gamma"), weights.places(spec))
+        most = weights.largest(spec)
         check_at_most("continuous", section.methods, most, f"the {most['gamma']} tokens of an image ({model})")
         check_head(model, family, section)
         if family["causal"]:

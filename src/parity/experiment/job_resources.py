@@ -39,7 +39,7 @@ def weights_mb(config: Config, kind: str, model: str) -> float:
 def tokens(config: Config, cell: Cell) -> int:
     """Tokens of one of a cell's samples."""
     if cell.kind == "discrete":
-        return int(weights.network(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
+        return int(weights.sizes(weights.models(config, "discrete")[cell.spec["model"]]).get("grid", 32)) ** 2
     return TOKENS[cell.kind]
 
 

@@ -97,9 +97,7 @@ def shrink_image(section: dict[str, Any], models: list[ModelSpec]) -> None:
     section["prompts"] = few_prompts(section.get("prompts") or {}, any(spec.network.get("classes") for spec in models))
     section.pop("reference", None)
     section["batch"] = FEW
-    if models:
-        limits = [weights.largest(spec) for spec in models]
-        cap_options("discrete", section, {key: min(limit[key] for limit in limits) for key in limits[0]})
+    cap_options("discrete", section, models)
 
 
 def few_prompts(section: Mapping[str, Any], numbers: bool) -> dict[str, Any]:
@@ -120,16 +118,19 @@ def shrink_text(section: dict[str, Any], models: list[ModelSpec]) -> None:
 
 
 def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
-    if models:
-        if section.get("captions"):
-            section["captions"] = few_prompts(section["captions"], False)
-        cap_options("continuous", section, dict.fromkeys(("iterations", "gamma"), min(map(weights.places, models))))
+    if models and section.get("captions"):
+        section["captions"] = few_prompts(section["captions"], False)
+    cap_options("continuous", section, models)
     section |= {"images": FEW, "forced": 0, "batch": [FEW]}
 
 
-def cap_options(kind: str, section: dict[str, Any], most: Mapping[str, int]) -> None:
-    """Options of methods, in a figure's conditions too, no larger than the model has places or tokens; variants that
-    have become the same are one."""
+def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
+    """Options of methods, in a figure's conditions too, no larger than every model admits; variants that have become
+    the same are one."""
+    limits = [weights.largest(spec) for spec in models]
+    if not limits:
+        return
+    most = {key: min(limit[key] for limit in limits) for key in limits[0]}
 
     def least(key: str, value: Any) -> Any:
         if isinstance(value, list):

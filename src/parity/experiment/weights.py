@@ -71,10 +71,13 @@ def embedded_files(spec: ModelSpec) -> dict[str, str]:
     return {part: f"{sized if part == 'transformer' else file}.safetensors" for part, file in named.items()}
 
 
-def network(spec: ModelSpec) -> dict[str, Any]:
-    """A transformer's sizes, as far as they are known without its file."""
-    if spec.source != "embedded":
-        return {**declared(spec.family)["network"], **spec.network}
+def sizes(spec: ModelSpec) -> dict[str, Any]:
+    """A model's sizes, as far as they are known without published files; of text models none."""
+    if spec.source != "embedded" and not spec.folder:
+        family = declared(spec.family)
+        return {**family.get("network", family.get("released", {})), **spec.network}
+    if kind_of(spec.family) == "continuous":
+        return header(pair_folder(spec) / f"{spec.family}.safetensors")
     return {"grid": spec.grid, "vocab": 1024} | header(EMBEDDED / embedded_files(spec)["transformer"])
 
 
@@ -89,10 +92,10 @@ class Places(NamedTuple):
 def places_of(spec: ModelSpec) -> Places:
     """The tokens of square pictures, `grid` a side; or of rows and columns of codes, `line` tokens behind each row and
     `end` behind the last."""
-    sizes = network(spec)
-    rows, columns = (int(sizes.get(key, sizes.get("grid", 1))) for key in ("rows", "columns"))
-    width = columns + int(sizes.get("line", 0))
-    return Places(rows, width, rows * width + int(sizes.get("end", 0)))
+    known = sizes(spec)
+    rows, columns = (int(known.get(key, known.get("grid", 1))) for key in ("rows", "columns"))
+    width = columns + int(known.get("line", 0))
+    return Places(rows, width, rows * width + int(known.get("end", 0)))
 
 
 def check_network(model: str, spec: ModelSpec) -> None:
@@ -101,11 +104,11 @@ def check_network(model: str, spec: ModelSpec) -> None:
     known = family.get("sizes", {})
     if spec.source == "embedded" or not known:
         return
-    sizes = {**known, **spec.network}
+    values = {**known, **spec.network}
 
     def refuse(key: str, allowed: str) -> None:
         problem = "unknown size; allowed" if key not in known else "allowed"
-        raise ConfigError(f"models.{model}.network.{key} = {sizes[key]}: {problem}: {allowed}")
+        raise ConfigError(f"models.{model}.network.{key} = {values[key]}: {problem}: {allowed}")
 
     for key, value in spec.network.items():
         if key not in known:
@@ -114,17 +117,17 @@ def check_network(model: str, spec: ModelSpec) -> None:
         if (whole and not isinstance(value, int)) or not 0 <= value <= 10**9:
             refuse(key, f"{'a whole' if whole else 'a'} number, 0 to 1e9")
     for key, least in (("vocab", 2), ("grid", 1), ("rows", 1), ("columns", 1)):
-        if sizes.get(key, least) < least:
+        if values.get(key, least) < least:
             refuse(key, f"{least} or more")
     for key, most in family.get("at_most", {}).items():
-        if sizes[key] > most:
+        if values[key] > most:
             refuse(key, f"at most {most}")
     for key, step in family.get("multiples", {}).items():
-        if sizes[key] % step and sizes.get("line"):
+        if values[key] % step and values.get("line"):
             refuse(key, f"a multiple of {step}")
     for key, of in family.get("divides", {}).items():
-        if not sizes[key] or sizes[of] % sizes[key]:
-            refuse(key, f"a divisor of {of}, {sizes[of]}")
+        if not values[key] or values[of] % values[key]:
+            refuse(key, f"a divisor of {of}, {values[of]}")
 
 
 def check_files(model: str, spec: ModelSpec) -> None:
@@ -159,8 +162,11 @@ def check_files(model: str, spec: ModelSpec) -> None:
 
 def largest(spec: ModelSpec) -> dict[str, int]:
     """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
-    group larger than the codebook."""
-    at, vocab = places_of(spec), int(network(spec)["vocab"])
+    group larger than the codebook; no more iterations or drafts than tokens, or groups that are drawn at once."""
+    known = sizes(spec)
+    if kind_of(spec.family) == "continuous":
+        return dict.fromkeys(("iterations", "gamma"), (known["grid"] // known.get("cell", 1)) ** 2)
+    at, vocab = places_of(spec), int(known["vocab"])
     return {"window": at.length, "ahead": at.width, "group": vocab, "k": vocab - 1, "top_k": vocab}
 
 
@@ -217,7 +223,7 @@ def released(path: Path) -> dict[str, Any]:
 def check_companion(model: str, spec: ModelSpec, file: Path, part: str) -> None:
     """ConfigError for a drafter, or a draft model, that was trained for another target. A draft model fits every target
     of its size."""
-    trained_for, at = header(file) or released(file), network(spec)
+    trained_for, at = header(file) or released(file), sizes(spec)
     wanted = released(Path(spec.files["model"])) if "model" in spec.files else {k: at[k] for k in ("vocab", "grid")}
     if part == "drafter" and "grid" in wanted and "input_type" not in trained_for:
         embedded = spec.source == "embedded"
@@ -291,19 +297,6 @@ def check_text_folders(model: str, files: dict[str, str]) -> None:
 def pair_folder(spec: ModelSpec) -> Path:
     """The folder of a continuous pair's weights: the embedded ones', or what `convert` wrote."""
     return Path(spec.folder or ROOT / "continuous")
-
-
-def sizes(spec: ModelSpec) -> dict[str, Any]:
-    """A continuous model's sizes, as far as they are known without its files."""
-    if spec.source == "embedded" or spec.folder:
-        return header(pair_folder(spec) / f"{spec.family}.safetensors")
-    return {**declared(spec.family).get("released", {}), **spec.network}
-
-
-def places(spec: ModelSpec) -> int:
-    """Places of an image of a continuous model: its tokens, or groups of them that are drawn at once."""
-    known = sizes(spec)
-    return (known["grid"] // known.get("cell", 1)) ** 2
 
 
 def check_captions(model: str, spec: ModelSpec, captions: PromptSpec | None) -> None:

@@ -41,13 +41,6 @@ class Found(NamedTuple):
     sampling: dict[str, Any]
 
 
-def entry(
-    where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
-) -> dict[str, Any]:
-    """The entry of a model in a configuration (`find`)."""
-    return find(where, grid, elsewhere, pixels).entry
-
-
 def find(where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None) -> Found:
     """The model in a folder, or in a repository (`hub:owner/name`, `@revision`), with a digest of every part.
 

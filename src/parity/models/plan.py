@@ -58,7 +58,7 @@ def size_here(files: list[Path]) -> int | None:
 
 def cached_numbers(spec: ModelSpec) -> int | None:
     """Numbers that a place of a picture has in the cache, over all layers; of a folder, as its config.json says."""
-    sizes, file = weights.network(spec), Path(spec.files.get("model", "")) / "config.json"
+    sizes, file = weights.sizes(spec), Path(spec.files.get("model", "")) / "config.json"
     if "layers" in sizes:
         return 2 * int(sizes["layers"]) * int(sizes["dim"])
     if spec.source != "files" or not file.is_file():
@@ -73,7 +73,7 @@ def cached_numbers(spec: ModelSpec) -> int | None:
 
 def row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
     """Bytes of an image of a batch, with the unconditional half where there is guidance."""
-    sizes, guided = weights.network(spec), any(s.guidance != 1 for s in C.as_list(section.sampling))
+    sizes, guided = weights.sizes(spec), any(s.guidance != 1 for s in C.as_list(section.sampling))
     places = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
     variants = [{"window": 1}, *(variant for variants in section.methods.values() for variant in variants)]
     widest = 1 + max(int(v[key]) for v in variants for key in (*PLACES["discrete"], "total") if key in v)

@@ -38,8 +38,8 @@ def entry(name: str, folder: Path) -> dict[str, Any]:
         return {"folder": str(folder / "weights")}
     if "model" in paths:
         others = {part: path for part, path in paths.items() if part != "model"}
-        return {**add.entry(files["model"], None, others, PIXELS.get(name)), "files": files}
+        return {**add.find(files["model"], None, others, PIXELS.get(name)).entry, "files": files}
     if "transformer" in paths:
-        return {**add.entry(str(folder), GRID), "files": files}
+        return {**add.find(str(folder), GRID).entry, "files": files}
     digests = {part: sha256(path) for part, path in paths.items() if part != "tokenizer"}  # whose folder has no weights
     return {"files": files, "sha256": digests}

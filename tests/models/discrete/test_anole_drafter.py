@@ -68,7 +68,7 @@ def test_a_released_drafter_computes_what_its_code_does(family, released):
 
 def said_of(folder: Path, released: Path) -> dict:
     files = anole(folder)
-    return add.entry(str(folder / files["model"]), None, {"drafter": released})
+    return add.find(str(folder / files["model"]), None, {"drafter": released}).entry
 
 
 def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, released):

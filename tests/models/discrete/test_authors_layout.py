@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from parity.base.weights import read_weights, save_weights
+from parity.base.weights import save_weights, tensors
 from parity.models import add
 from parity.models.discrete import chameleon
 from parity.models.discrete.load import encoder, load
@@ -19,7 +19,7 @@ def is_norm(name):
 
 def as_released(file, parts):
     """Replace norms of queries and keys, a row for each head, by `parts` rows, one for each device of the training."""
-    state = torch.load(file, weights_only=True) if file.suffix == ".bin" else read_weights(file)
+    state = torch.load(file, weights_only=True) if file.suffix == ".bin" else dict(tensors(file))
     for name, tensor in state.items():
         if is_norm(name):
             state[name] = tensor[:: len(tensor) // parts].clone()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, header
-from parity.base.weights import check, check_floating, read_weights
+from parity.base.weights import check, check_floating, tensors
 from parity.models.anysubset import causal
 from parity.models.anysubset.protocol import AnySubsetModel
 from parity.models.anysubset.vocabulary import Pieces, Words, read_pieces
@@ -67,7 +67,7 @@ class Loaded:
         file = self.file(part)
         saved = file / "config.json"
         config = foreign_json(saved) if file.is_dir() else header(file)["network"]
-        weights = read_weights(file, str(self.device), self.dtype)
+        weights = dict(tensors(file, str(self.device), self.dtype))
         for name, tensor in weights.items():
             if not name.endswith(TIED):
                 check_floating(file, name, tensor)
