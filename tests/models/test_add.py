@@ -44,11 +44,8 @@ def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
     t5_encoder().save_pretrained(folder / "t5")
     found = add.find(str(folder))
     said = found.entry
-    assert (
-        said["network"] == SMALL
-        and said["family"] == "llamagen"
-        and set(said["files"]) == {"transformer", "vq", "text"}
-    )
+    assert said["network"] == SMALL and said["family"] == "llamagen"
+    assert set(said["files"]) == {"transformer", "vq", "text"}
     for part in ("transformer", "vq"):
         assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
     add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
@@ -82,11 +79,11 @@ def test_classes_condition_as_the_network_reads_them(tmp_path):
 
 def test_a_folder_that_holds_no_model_is_one_line(tmp_path):
     with pytest.raises(ParityError, match="no transformer among no files"):
-        add.find(str(tmp_path), 16, None)
+        add.find(str(tmp_path), 16)
     half = {"quantize.embedding.weight": torch.zeros(2, 2), "post_quant_conv.weight": torch.zeros(1)}
     save_file(half, tmp_path / "vq.safetensors")
     with pytest.raises(ParityError, match="no transformer among") as told:
-        add.find(str(tmp_path), 16, None)
+        add.find(str(tmp_path), 16)
     assert "\n" not in str(told.value)
 
 
@@ -94,13 +91,13 @@ def test_what_no_file_tells_is_asked_for(tmp_path):
     folder = lay(tmp_path / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
-        add.find(str(folder), None, None)
-    assert add.find(str(folder), 32, None).entry["network"] == SMALL | {"grid": 32}
+        add.find(str(folder))
+    assert add.find(str(folder), 32).entry["network"] == SMALL | {"grid": 32}
     torch.save({"model": Transformer(LlamaGenConfig(**SMALL)).state_dict()}, folder / "other.pt")
     with pytest.raises(ParityError, match="transformer: both"):
-        add.find(str(folder), 16, None)
+        add.find(str(folder), 16)
     with pytest.raises(ParityError, match="no such folder"):
-        add.find(str(tmp_path / "nowhere"), 16, None)
+        add.find(str(tmp_path / "nowhere"), 16)
 
 
 PARTS = ("transformer", "vq", "text")
@@ -141,7 +138,7 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
     else:
         save_file(state, tmp_path / "c/c2i_B_256.safetensors")
         save_file(pixels, tmp_path / "c/vq_ds8_c2i.safetensors")
-    assert add.find(str(tmp_path / "c"), None, None).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
+    assert add.find(str(tmp_path / "c")).entry["network"] == CLASSES | {"vocab": 64, "grid": 32}  # 256 / 8
     add.write("c", add.find(str(tmp_path / "c"), 8), tmp_path / "c.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "c.yaml").read_text())
     prompts = read_prompts(checks.load(raw).image.prompts)

@@ -36,9 +36,8 @@ FILES = {
 def server(tmp_path, monkeypatch):
     there = Hub(dict(FILES))
     monkeypatch.setattr(constants, "ENDPOINT", there.address)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", there.address + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    address = there.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.setattr(constants, name, str(tmp_path / "cache"), raising=False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
@@ -73,12 +72,12 @@ def test_a_file_comes_whole_and_once(server, tmp_path, way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fault", ["corrupts", "401", "404", "a page"])
 def test_a_fault_that_lasts_is_one_line_and_leaves_nothing_that_passes(server, tmp_path, way, fault):
-    server.break_it(fault)
+    server.fault = fault
     with pytest.raises(ParityError) as told:
         way(server, tmp_path)
     assert "\n" not in str(told.value) and ("HF_TOKEN" in str(told.value) or fault != "401" or way is from_an_address)
     assert not [f for f in (tmp_path / "got").rglob("*") if f.is_file()]
-    server.break_it("")
+    server.fault = ""
     if (way, fault) != (from_the_hub, "corrupts"):  # its cache keeps what it never hashed: the line says to delete it
         assert way(server, tmp_path).read_bytes() == BODY
 
