@@ -41,23 +41,28 @@ def test_a_control_may_be_rejected_by_chance_once_and_a_fault_must_be_found_each
     assert required(trial("stale", (0.01, 0.4), enough=False)) == [None] * 2
 
 
-QUICK = [
-    (anysubset, "sequential: twins", "rows"),
-    (anysubset, "sequential: backwards", "order"),
-    (continuous, "mar: late reuse", "noise"),
-    (discrete, "ar: twins of 9 to 64", "batches"),
-    (discrete, "sjd: accept reuse", "noise"),
-    (discrete, "sjd: late residual", "likelihood"),
-    (anysubset, "sequential: twins of 9 to 64", "batches"),
-    (continuous, "mar: twins of 9 to 64", "batches"),
+LATE = [  # faults of long sequences: tokens, a seed, and the test that is for them, if one alone is
+    (anysubset, "sequential: twins", 32_768, 0, "rows"),
+    (anysubset, "sequential: backwards", 32_768, 0, "order"),
+    (continuous, "mar: late reuse", 32_768, 0, "noise"),
+    (discrete, "ar: twins of 9 to 64", 32_768, 0, "batches"),
+    (discrete, "sjd: accept reuse", 32_768, 0, "noise"),
+    (discrete, "sjd: late residual", 32_768, 0, "likelihood"),
+    (anysubset, "sequential: twins of 9 to 64", 32_768, 0, "batches"),
+    (continuous, "mar: twins of 9 to 64", 32_768, 0, "batches"),
+    (discrete, "sjd: last", 65_536, 1, "positions"),
+    (discrete, "ar: twins", 65_536, 1, "rows"),
+    (discrete, "sjd: border", 65_536, 1, "slots"),
+    (discrete, "sjd: late reuse", 65_536, 1, "distances"),
+    *((discrete, f"sjd: {fault}", 65_536, 0, "") for fault in ("beyond 5", "tolerance", "one in 1000", "top-k")),
 ]
 
 
-@pytest.mark.parametrize(("module", "method", "test"), QUICK, ids=[q[1] for q in QUICK])
-def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, test):
-    rows = planted((t for t in module.long_trials(32_768) if t.method == method), [0])
+@pytest.mark.parametrize(("module", "method", "n", "seed", "test"), LATE, ids=[q[1] for q in LATE])
+def test_a_fault_is_found_by_the_test_that_is_for_it(module, method, n, seed, test):
+    rows = planted((t for t in module.long_trials(n) if t.method == method), [seed])
     assert {r["as_required"] for r in rows} == {True}
-    assert [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
+    assert not test or [r["verdict"] for r in rows if r["test"] == test] == ["rejected"]
 
 
 @pytest.mark.parametrize("kind", ["discrete", "anysubset", "continuous"])

@@ -1,17 +1,30 @@
-"""Layers that look at a cell: each is one file, and on small cells of the embedded models says what it must."""
+"""Layers that look at a cell: each is one file, and on small cells of the embedded models says what it must; and their
+statistics."""
 
 import numpy as np
 import pytest
+import torch
+from parity_certify.verdict import verdicts
 
 from parity.base.errors import ParityError
 from parity.base.files import read_arrays, read_json, write_arrays, write_json
 from parity.decode import loop
 from parity.decode.shard_io import write_shard
+from parity.decoders.continuous.cspd import cspd
+from parity.decoders.continuous.mar import mar
+from parity.decoders.discrete.jacobi import jacobi
 from parity.equality.layers import CellFiles, run_layer
+from parity.equality.layers.continuous import one_token
+from parity.equality.layers.continuous.pathwise import distance_row
+from parity.equality.layers.discrete import paired
+from parity.equality.pathwise import pathwise, token_row
+from parity.equality.targets.discrete import targets
 from parity.experiment.module_metadata import require
-from parity.experiment.options import options
+from parity.experiment.options import claim, options
 from parity.inputs import tasks
 from parity.models import fetch
+from parity.models.continuous.protocol import Pair
+from parity.models.continuous.tabular import TabularMixture, random_mixture
 from tests.elsewhere import DEVICE, loading
 
 MODELS = {
@@ -100,9 +113,6 @@ def spoiled(folder, name, change):
 
 def smallest(found):
     return min(r["p_holm"] for r in found["rows"] if r["p_holm"] is not None)
-
-
-# --- declarations
 
 
 # --- discrete
@@ -227,3 +237,135 @@ def test_on_another_device_the_rows_are_the_same(workplace, kind, layer, method,
     assert len(there["rows"]) == len(here["rows"]) > 0
     for row, other in zip(here["rows"], there["rows"], strict=True):  # the same but for rounding
         assert other == {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in row.items()}
+
+
+# --- pathwise
+
+
+@pytest.mark.parametrize(("coupling", "verdict"), [("shared", "identical"), ("fresh", "rejected")])
+def test_only_a_coupled_decoder_returns_the_very_tokens(coupling, verdict):
+    found = pathwise(jacobi, targets("small"), {"window": 3, "coupling": coupling}, n=2000)
+    exact = [r for r in found if r["test"].endswith("float64")]
+    assert {r["verdict"] for r in exact} == {verdict} and all(r["decides"] for r in exact)
+    assert all((r["effect"] > 0.1) == (verdict == "rejected") for r in exact)
+
+
+def test_differences_by_rounding_are_stated_and_reject_nothing():
+    a = np.zeros((1000, 4), int)
+    b = a.copy()
+    b[7, 2] = 1
+    row = token_row(a, b, exact=False)
+    assert row["effect"] == 0.001 and not row["decides"] and "first: row 7, position 2" in row["note"]
+    assert row["verdict"] == "differs by rounding" and token_row(a, b, exact=True)["verdict"] == "rejected"
+
+
+@pytest.mark.parametrize(("error", "said"), [(5e-4, "equal within eps"), (2e-3, "differs by more than eps")])
+def test_a_path_within_its_tolerance_has_a_verdict_of_its_own(error, said):
+    """The claim is neither lossless nor lossy; one number too far apart contradicts it."""
+    tokens, pictures = np.zeros((2, 1, 4, 2)), np.zeros((2, 1, 3, 8, 8))
+    tokens[1, 0, 2, 1], pictures[1, 0, 0, 0, 0] = error, error
+    promise = claim("continuous", "coupled", options("continuous", "coupled", {"law": "path"}))
+    row = distance_row(tokens, pictures, eps=1e-3, method="coupled", key="k")
+    verdict = verdicts([row], {"k": promise}, 0.01)[0]
+    assert promise == "equal within eps" and verdict["verdict"] == said
+    assert verdict["mismatch"] == (said != promise) and f"{row['psnr']:.0f} dB" in verdict["note"]
+    assert abs(row["psnr"] - 10 * np.log10(4 * 192 / error**2)) < 1e-6
+
+
+# --- one token, on a law that is known
+
+
+ONE = {"gamma": 1, "prefill": 0.0}
+
+
+@pytest.fixture
+def conditions():
+    """An image of three tokens of two numbers, cut at its first place and at its last."""
+    pair = Pair(*(TabularMixture(random_mixture(np.random.default_rng(s), 3, 3, 2), 1) for s in (0, 1)))
+    image = torch.from_numpy(np.random.default_rng(5).standard_normal((3, 2))), torch.tensor([2, 0, 1])
+    return [(pair, (*image, place)) for place in (0, 2)]
+
+
+def as_drafted(models, start, *, noise):
+    return mar(Pair(models.draft), start, noise=noise)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "options", "wrong"), [(mar, {}, False), (cspd, ONE, False), (as_drafted, {}, True)]
+)
+def test_a_draft_is_told_from_its_target(conditions, decoder, options, wrong):
+    found = one_token.compare_conditions(
+        conditions, decoder, options, 256, (11, 13), model="tabular", method="m", key="k", seed=0
+    )
+    tests = [r for r in found if r["decides"]]
+    assert any(r["verdict"] == "rejected" for r in tests) == wrong
+    assert {r["repeat"] for r in tests} == ({0, 1} if wrong else {0}) and len(tests) == 4 * (1 + wrong)
+    family = [r for r in tests if r["repeat"] == 0]  # of both places: two tests of one give a factor of 2 at most
+    assert all(r["p_holm"] >= r["p_value"] for r in family) and max(r["p_holm"] / r["p_value"] for r in family) > 2
+    assert {r["model"] for r in found} == {f"tabular, condition {c}, place {p}" for c, p in ((0, 0), (1, 2))}
+    assert {r["test"] for r in found if not r["decides"]} == {"mean shift", "spread ratio"}
+
+
+# --- paired by prompt
+
+
+def pairs(n=300, d=4, shift=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    prompt = 2 * rng.standard_normal((n, d))
+    ids = [f"p{i}/0" for i in range(n)]
+    return prompt + rng.standard_normal((n, d)) + shift, prompt + rng.standard_normal((n, d)), ids
+
+
+def both_features(x, y, ids):
+    return paired.matched("features", x, y, ids, ids)
+
+
+def scores(x, y, ids, others=None):
+    return paired.matched("s", x[:, 0], y[:, 0], ids, others or ids)
+
+
+def test_paired_rows_find_a_shift_and_no_shift():
+    for shift, found in ((0.0, False), (0.4, True)):
+        x, y, ids = pairs(shift=shift)
+        t, boot, tost = paired.scalar_rows(scores(x, y, ids), margin=0.3, resamples=499)
+        assert (t["p_value"] <= 0.05) == found and t["low"] < t["effect"] < t["high"]
+        assert boot["verdict"] == f"interval {'excludes' if found else 'holds'} 0"
+        assert tost["verdict"].startswith("equivalent") == (not found)
+        assert (paired.mmd_row(both_features(x, y, ids), swaps=199)["p_value"] <= 0.05) == found
+
+
+def test_fid_swap_finds_loss_of_diversity():
+    x, y, ids = pairs()
+    real = 2 * np.random.default_rng(1).standard_normal((500, 4))
+    assert paired.fid_row(real, both_features(x, y, ids))["p_value"] > 0.05
+    assert paired.fid_row(real, both_features(0.8 * x, y, ids))["p_value"] <= 0.05
+
+
+def test_the_order_of_images_does_not_matter_and_repeats_are_averaged():
+    x, y, ids = pairs(100)
+    turn = np.random.default_rng(0).permutation(100)
+    turned = paired.matched("s", x[turn, 0], y[:, 0], [ids[i] for i in turn], ids)
+    both = [paired.scalar_rows(sides, margin=0.1, resamples=99) for sides in (scores(x, y, ids), turned)]
+    assert both[0] == both[1]
+    twice = [f"p{i // 2}/{i % 2}" for i in range(100)]
+    assert paired.scalar_rows(scores(x, y, twice), margin=0.1, resamples=99)[0]["n"] == 50
+
+
+def test_sides_that_cannot_be_compared_are_told():
+    x, y, ids = pairs(20)
+    with pytest.raises(ParityError, match="only on the first side: p19/0; only on the second side: other/0"):
+        scores(x, y, ids, [*ids[:-1], "other/0"])
+    x[3, 0] = np.nan
+    with pytest.raises(ParityError, match="s: not finite for image p3/0"):
+        scores(x, y, ids)
+
+
+def test_few_prompts_and_equal_sides_are_not_run():
+    x, y, ids = pairs(5)
+    few = paired.scalar_rows(scores(x, y, ids), margin=0.1)
+    assert {r["note"] for r in few} == {"not run: needs n >= 10 prompts"}
+    x, y, ids = pairs(20)
+    equal = paired.scalar_rows(scores(x, x, ids), margin=0.1)
+    assert {r["verdict"] for r in equal} == {"not run"} and equal[0]["effect"] == 0
+    wide = np.zeros((20, 30))
+    assert paired.fid_row(np.eye(30), both_features(wide, wide, ids))["note"] == "not run: needs n >= 31 images"

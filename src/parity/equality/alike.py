@@ -40,10 +40,10 @@ BETS = {"agreement": SHARES, "ranks": np.concatenate([SHARES, -SHARES])}
 def by_pass(step: np.ndarray) -> dict[str, np.ndarray]:
     """Numbers [n, L] of tokens by the slot and number of the pass `step` in which they became final; or by the place
     where that pass began; or, for a draft that was drawn in the window of the pass before, by that."""
-    slot, kept = slots(step), np.zeros((len(step), int(step.max()) + 1), dtype=int)
-    np.add.at(kept, (np.arange(len(step))[:, None], step), 1)
-    kept[:, 0] = 0
-    before = np.take_along_axis(kept, np.maximum(step - 1, 0), 1)
+    slot, final = slots(step), np.zeros((len(step), int(step.max()) + 1), dtype=int)
+    np.add.at(final, (np.arange(len(step))[:, None], step), 1)
+    final[:, 0] = 0
+    before = np.take_along_axis(final, np.maximum(step - 1, 0), 1)
     wide = int((slot + before).max()) + 1
     begin = np.arange(step.shape[1]) - slot
     return {"pass": step * wide + slot, "pass before": step * wide + slot + before, "begin": begin * wide + slot}
@@ -94,8 +94,7 @@ class Alike:
                     self.shared[:, j - some] += growth(chance, most, scale)
 
     def row(self, **place: Any) -> Row:
-        """The effect is the share of draws that are shared, as agreement by place tells it, at the distance
-        where that tells most."""
+        """The effect is the share of draws that are shared, by agreement at the distance with most evidence."""
         own = np.flatnonzero(self.drawn)
         if not len(own):
             needs = "two rows in a batch, and tokens that are drawn"
@@ -117,5 +116,5 @@ def growth(chance: np.ndarray, most: np.ndarray, scale: np.ndarray) -> np.ndarra
     """What bets on agreement win by row [S, m], on average, if a share of draws are shared; the rest [m, L]."""
     s = SHARES[:, None, None]
     agree = chance + s * (most - chance)
-    won, lost = (np.log1p(s * (seen - chance) * scale) for seen in (1, 0))
+    won, lost = (np.log1p(s * (equal - chance) * scale) for equal in (1, 0))
     return (agree * won + (1 - agree) * lost).sum(2)

@@ -1,12 +1,5 @@
 """Tests of long sequences: projections whose law is known where the joint cannot be enumerated.
 
-    score_rows(layer, tokens, p, two=None, slot=None, known=None, **place) -> rows
-
-tokens [n, L]        what was drawn
-p      [n, L, V]     the model's law of each token given those before it; forced ones are certain
-two    [L, V, L, V]  its law of any two tokens, whatever stands between them, where that is known
-known  [n, L]        tokens that were given, drawn from the law: they stand as contexts alone. p is given them all
-
 Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p', so its sum over the tokens of a context
 (what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
 1980, thm. 3.2), in which every token counts. Contexts share no token, so their chi-squares add.
@@ -75,8 +68,8 @@ def together(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.n
     result = np.zeros((L, V, L, every.shape[2]))
     for begin in range(0, L, 16):
         own = one[:, begin : begin + 16].reshape(n, -1)
-        found = own.T @ every[:, begin:].reshape(n, -1)
-        result[begin : begin + 16, :, begin:] = found.reshape(-1, V, L - begin, every.shape[2])
+        sums = own.T @ every[:, begin:].reshape(n, -1)
+        result[begin : begin + 16, :, begin:] = sums.reshape(-1, V, L - begin, every.shape[2])
     return result[..., :V], result[..., V : 2 * V], result[..., 2 * V :]
 
 
@@ -86,7 +79,7 @@ def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
     In a context, tokens of too small a variance, and the rarest of the others, are one cell together, whose count the
     others' give. Contexts without degrees of freedom do not count.
     """
-    (C, V), (seen, mean, square) = each[0].shape, each
+    (C, V), (counts, mean, square) = each[0].shape, each
     i, j = np.triu_indices(V)
     covariance = np.zeros((C, V, V))
     covariance[:, i, j] = -square
@@ -96,12 +89,12 @@ def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
     single = variance >= LEAST
     single[np.arange(C), np.where(single, variance, np.inf).argmin(1)] = False
     matrix = np.where(single[:, :, None] & single[:, None, :], covariance, np.eye(V))
-    excess = np.where(single, seen - mean, 0)
+    excess = np.where(single, counts - mean, 0)
     chi2, df = (excess * np.linalg.solve(matrix, excess[..., None])[..., 0]).sum(1), single.sum(1)
-    tokens = seen.sum(1)
+    tokens = counts.sum(1)
     likely = np.sort(mean / np.maximum(tokens, 1)[:, None], 1)[:, -2:]
     weight = np.where(df > 0, tokens * (1 / np.maximum(likely, 1e-9)).sum(1), 0)
-    moved = np.where(df > 0, 0.5 * np.abs(seen - mean).sum(1), 0)
+    moved = np.where(df > 0, 0.5 * np.abs(counts - mean).sum(1), 0)
     add = [np.bincount(table, w) for w in (chi2, df, moved, weight, np.where(df > 0, tokens, 0))]
     return Tables(add[0], add[1], add[2] / np.maximum(add[4], 1), add[3])
 
@@ -132,8 +125,8 @@ def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], st
     p = np.where(real, special.chdtrc(np.maximum(t.df, 1), t.chi2), 1.0)
     best, T = int(p.argmin()), int(real.sum())
     note = f"least of {T}: {names(best)}" if T > 1 else ""
-    found = {"statistic": t.chi2[best], "effect": t.moved[best], "minimum_detectable_effect": detectable(t)}
-    return R.row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **found, **place)
+    values = {"statistic": t.chi2[best], "effect": t.moved[best], "minimum_detectable_effect": detectable(t)}
+    return R.row(layer, test, n, p_value=min(1.0, T * float(p[best])), note=note, **values, **place)
 
 
 def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], str], **values: Any) -> Row:
@@ -193,9 +186,11 @@ def by_context(
     ]
     add("transitions", in_parts, np.repeat(np.arange(PARTS), V), lambda i: f"part {i + 1} of {PARTS}")
     if not far:
-        pair, i = together(tokens, p, asked), np.arange(L)
-        apart = [np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in pair]  # [(L - 1) V, ...]
-        add("distances", apart, np.repeat(np.arange(L - 1), V), lambda i: f"distance {i + 1}")
+        i = np.arange(L)
+        by_distance = [  # [(L - 1) V, ...]
+            np.concatenate([x[i[:-d], :, i[d:]].sum(0) for d in range(1, L)]) for x in together(tokens, p, asked)
+        ]
+        add("distances", by_distance, np.repeat(np.arange(L - 1), V), lambda i: f"distance {i + 1}")
     return rows
 
 
@@ -209,15 +204,15 @@ def log_scores(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np
 
 
 def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: int, **place: Any) -> list[Row]:
-    """log p less its mean (score [n, L], of variance [n, L]): of all `count` tokens, its spread over sequences, and
-    with itself at every distance."""
+    """log p less its mean (score [n, L], of variance [n, L]): of all `count` tokens, its spread over sequences, and its
+    correlation with itself at every distance."""
     L = score.shape[1]
     whole, expected = score.sum(1), variance.sum(1)
     error = math.sqrt(expected.sum()) / count
     z = np.array([whole.sum() / count / error])
     values = {"effect": abs(whole.sum()) / count, "minimum_detectable_effect": detectable_z(error), **place}
-    found = [normal(layer, "likelihood", count, z, str, **values)]
-    found.append(spread(layer, whole, expected, **place))
+    rows = [normal(layer, "likelihood", count, z, str, **values)]
+    rows.append(spread(layer, whole, expected, **place))
     both, squares, lags = score.T @ score, (score**2).T @ variance, range(1, L)
     products = np.array([np.trace(both, d) for d in lags])
     errors = np.sqrt([np.trace(squares, d) for d in lags])
@@ -227,26 +222,20 @@ def by_likelihood(layer: str, score: np.ndarray, variance: np.ndarray, count: in
     best = int(np.abs(z).argmax())
     limit = detectable_z(float((errors / np.maximum(scale, 1e-9))[some].min()), int(some.sum())) if some.any() else None
     values = {"effect": abs(products[best]) / max(scale[best], 1e-9), "minimum_detectable_effect": limit, **place}
-    return [*found, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
+    return [*rows, normal(layer, "correlations", count, z, lambda i: f"distance {i + 1}", **values)]
 
 
 def spread(layer: str, whole: np.ndarray, expected: np.ndarray, **place: Any) -> Row:
-    """Whether sums [n] with mean zero have the variances `expected` [n], which depend on what was drawn.
-
-    The square less its variance has mean zero in any case, and its spread is estimated from the sample. Squares are
+    """Whether sums [n] with mean zero have the variances `expected` [n], which depend on what was drawn. Squares are
     skewed, so the t of a hundred sequences is far from normal; Hall's transformation (1992, J. R. Stat. Soc. B 54)
-    corrects it.
-    """
+    corrects it."""
     off = whole**2 - expected
     n, scale = len(off), float(off.std())
     t, skew = off.mean() / scale, float(stats.skew(off))
     z = math.sqrt(n) * (t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / (6 * n))
-    values = {
-        "statistic": z,
-        "effect": abs(off.sum() / expected.sum()),
-        "minimum_detectable_effect": detectable_z(scale * math.sqrt(n) / expected.sum()),
-    }
-    return R.row(layer, "likelihood spread", n, p_value=2 * float(stats.t.sf(abs(z), n - 1)), **values, **place)
+    values = {"statistic": z, "effect": abs(off.sum() / expected.sum()), **place}
+    values["minimum_detectable_effect"] = detectable_z(scale * math.sqrt(n) / expected.sum())
+    return R.row(layer, "likelihood spread", n, p_value=2 * float(stats.t.sf(abs(z), n - 1)), **values)
 
 
 def by_rows(layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, **place: Any) -> Row:
@@ -302,13 +291,13 @@ def by_pairs(layer: str, tokens: np.ndarray, two: np.ndarray, free: np.ndarray, 
     i, j = np.triu_indices(L, 1)
     own = free[i] & free[j]
     i, j = i[own], j[own]
-    seen, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * two))
+    drawn, mean = (x[i, :, j].reshape(len(i), V * V) for x in (counts, n * two))
     few = mean < CELL
     alone = np.where(few, mean, 0).sum(1) < CELL  # too few even together: with the smallest of the others
     least = np.where(few, np.inf, mean).argmin(1)
     few[np.arange(len(few))[alone], least[alone]] = True
-    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (seen, mean)]
-    cells = [np.concatenate([np.where(few, 0, x), r], 1) for x, r in zip((seen, mean), rest, strict=True)]
+    rest = [np.where(few, x, 0).sum(1, keepdims=True) for x in (drawn, mean)]
+    cells = [np.concatenate([np.where(few, 0, x), r], 1) for x, r in zip((drawn, mean), rest, strict=True)]
     chi2 = ((cells[0] - cells[1]) ** 2 / np.where(cells[1] > 0, cells[1], np.inf)).sum(1)
     df = (cells[1] > 0).sum(1) - 1
     top = np.sort(np.where(few, 0, mean), 1)[:, -2:]
@@ -322,33 +311,35 @@ def score_rows(
     layer: str,
     tokens: np.ndarray,
     p: np.ndarray,
-    two: np.ndarray | None = None,
-    slot: np.ndarray | None = None,
-    known: np.ndarray | None = None,
-    scores: tuple[np.ndarray, np.ndarray] | None = None,
+    two: np.ndarray | None,
+    slot: np.ndarray | None,
+    known: np.ndarray,
+    scores: tuple[np.ndarray, np.ndarray] | None,
     far: bool = False,
     **place: Any,
 ) -> list[Row]:
     """One row a test. Forced positions (a law that is certain in every row) are left out.
 
+    tokens  [n, L]
+    p       [n, L, V] the model's law of each token given those before it
+    two     [L, V, L, V] its law of any two tokens, whatever stands between them, where that is known
     slot    [n, L] slot of each token in its pass, for decoders where it is known before the token is drawn
-    far     leaves out the tests of every pair of positions, whose number grows with the square of the length
+    known   [n, L] tokens of the prompt, drawn from the law: they stand as contexts alone. p is given them all
     scores  log p less its mean and its variance [n, L], where they are not those of p: p is then the law of parts of a
             density's range
+    far     leaves out the tests of every pair of positions, whose number grows with the square of the length
     """
-    given = np.zeros(tokens.shape, bool) if known is None else known
-    impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~given
-    forced = ((p.max(2) == 1) | given).all(0)
-    asked = ~given & ~forced
+    impossible = (np.take_along_axis(p, tokens[..., None], 2)[..., 0] == 0) & ~known
+    asked = ~known & ~((p.max(2) == 1) | known).all(0)
     p = np.where(asked[..., None], p, 0)
-    found = [
+    rows = [
         *by_context(layer, tokens, p, asked, slot, far, **place),
         *by_likelihood(layer, *(scores or log_scores(tokens, p, asked)), int(asked.sum()), **place),
         by_rows(layer, tokens, p, asked, **place),
     ]
     if two is not None:
-        found.append(by_pairs(layer, tokens, two, asked.any(0), **place))
-    return found + ([support_row(layer, impossible, **place)] if impossible.any() else [])
+        rows.append(by_pairs(layer, tokens, two, asked.any(0), **place))
+    return rows + ([support_row(layer, impossible, **place)] if impossible.any() else [])
 
 
 def support_row(layer: str, impossible: np.ndarray, **place: Any) -> Row:

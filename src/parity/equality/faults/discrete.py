@@ -50,6 +50,7 @@ CLASSICAL = (
     "bonus from q", "bonus wrong index", "unverified kept", "lockstep", "seed reused",
 )  # fmt: skip
 JACOBI = ("none", "stored q", "residual p", "shared uniform", "seed reused")
+BLOCK = 3  # drafts of `classical`
 TEAM = 4  # rows of the lockstep fault that advance together
 # Sequences in which a fault must show; an acceptance .01 too large is a TV of about .01.
 NEEDED = {"accept +0.01": 100_000}
@@ -71,20 +72,20 @@ def laws_of(model: TokenModel, tokens: Tensor, places: Tensor) -> Tensor:
 
 
 def drafted(
-    drafter: TokenModel, last: Tensor, where: Tensor, index: Tensor, noise: Noise, held: tuple[Tensor, ...], fault: str
+    drafter: TokenModel, last: Tensor, where: Tensor, index: Tensor, noise: Noise, old: tuple[Tensor, ...], fault: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Drafts [B, block] at where[:, :block], their laws, and the law behind the last of them [B, V].
+    """Drafts [B, BLOCK] at where[:, :BLOCK], their laws, and the law behind the last of them [B, V].
 
-    held  counts [B], drafts and laws: the first so many drafts of a row stand from the pass before
+    old  counts [B], drafts and laws: the first so many drafts of a row stand from the pass before
     """
     drafts, laws, token = [], [], last
     for k in range(where.shape[1] - 1):
         q = laws_of(drafter, token[:, None], where[:, k : k + 1])[:, 0]
         law = (q.log() / 0.8).softmax(-1) if fault == "draft temperature" else q
-        stands = held[0] > k
-        token = torch.where(stands, held[1][:, k], race(law, noise.exponential("draft", index[:, k], drafter.vocab)))
+        stands = old[0] > k
+        token = torch.where(stands, old[1][:, k], race(law, noise.exponential("draft", index[:, k], drafter.vocab)))
         drafts.append(token)
-        laws.append(torch.where(stands[:, None], held[2][:, k], q))
+        laws.append(torch.where(stands[:, None], old[2][:, k], q))
     return torch.stack(drafts, 1), torch.stack(laws, 1), laws_of(drafter, token[:, None], where[:, -1:])[:, 0]
 
 
@@ -99,47 +100,38 @@ def last_final(last: Tensor, tokens: Tensor, kept: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def classical(
-    model: TokenModel,
-    start: Tensor,
-    *,
-    noise: Noise,
-    draft_seed: int = 1,
-    block: int = 3,
-    fault: str = "none",
-) -> Iterator[Step]:
-    """Draft `block` tokens from a random draft model, verify them in one pass, draw one more from p if all stand."""
+def classical(model: TokenModel, start: Tensor, *, noise: Noise, fault: str = "none") -> Iterator[Step]:
+    """Draft BLOCK tokens from a random draft model, verify them in one pass, draw one more from p if all stand."""
     B, L, V = len(start), model.length, model.vocab
-    drafter = TabularModel(random_table(V, L, torch.Generator().manual_seed(draft_seed)), L, B)
-    slot = torch.arange(block + 1)[None]
-    at, last = torch.zeros_like(start), start
-    held: tuple[Tensor, ...] = (
-        torch.zeros_like(start), torch.zeros(B, block, dtype=torch.int64), torch.zeros(B, block, V, dtype=noise.dtype)
-    )  # fmt: skip  # lockstep alone holds any
+    drafter = TabularModel(random_table(V, L, torch.Generator().manual_seed(1)), L, B)
+    slot, at, last = torch.arange(BLOCK + 1)[None], torch.zeros_like(start), start
+    old: tuple[Tensor, ...] = (  # the fault "lockstep" alone has any
+        torch.zeros_like(start), torch.zeros(B, BLOCK, dtype=torch.int64), torch.zeros(B, BLOCK, V, dtype=noise.dtype)
+    )  # fmt: skip
     for step in count():
         if int(at.min()) >= L:
             return
-        index = slot if fault == "seed reused" else step * (block + 1) + slot
+        index = slot if fault == "seed reused" else step * (BLOCK + 1) + slot
         where = at[:, None] + slot
-        draft, q, bonus_q = drafted(drafter, last, where, index, noise, held, fault)
+        draft, q, bonus_q = drafted(drafter, last, where, index, noise, old, fault)
         p = laws_of(model, torch.cat([last[:, None], draft], 1), where)
-        ratio = p[:, :block].gather(-1, draft[..., None])[..., 0] / q.gather(-1, draft[..., None])[..., 0]
+        ratio = p[:, :BLOCK].gather(-1, draft[..., None])[..., 0] / q.gather(-1, draft[..., None])[..., 0]
         surplus = {"accept +0.01": 0.01, "accept +0.05": 0.05}.get(fault, 0.0)
-        accepted = uniforms(noise, index, fault)[:, :block] < ratio + surplus
-        n = accepted.long().cumprod(-1).sum(-1)  # [B] 0..block
-        bonus = {"bonus from q": bonus_q, "bonus wrong index": p[:, block - 1]}.get(fault, p[:, block])
-        last_law = torch.cat([correction(p[:, :block], q, fault), bonus[:, None]], 1)
+        accepted = uniforms(noise, index, fault)[:, :BLOCK] < ratio + surplus
+        n = accepted.long().cumprod(-1).sum(-1)  # [B] 0..BLOCK
+        bonus = {"bonus from q": bonus_q, "bonus wrong index": p[:, BLOCK - 1]}.get(fault, p[:, BLOCK])
+        last_law = torch.cat([correction(p[:, :BLOCK], q, fault), bonus[:, None]], 1)
         drawn, wide = race(last_law, noise.exponential("sample", index, V)), torch.cat([draft, draft[:, :1]], 1)
         tokens, kept = torch.where(slot < n[:, None], wide, drawn), n + 1
         if fault == "unverified kept":  # the draft behind the rejected one
-            tokens = torch.where((slot == n[:, None] + 1) & (slot < block), wide, tokens)
-            kept = torch.where(n < block - 1, n + 2, n + 1)
+            tokens = torch.where((slot == n[:, None] + 1) & (slot < BLOCK), wide, tokens)
+            kept = torch.where(n < BLOCK - 1, n + 2, n + 1)
         if fault == "lockstep":  # a row ahead of its team waits, and its accepted drafts are put to the test again
-            slowest = torch.cat([kept, kept.new_full((-B % TEAM,), block + 1)]).view(-1, TEAM).amin(1)
+            slowest = torch.cat([kept, kept.new_full((-B % TEAM,), BLOCK + 1)]).view(-1, TEAM).amin(1)
             kept = slowest.repeat_interleave(TEAM)[:B]
-            source = (kept[:, None] + slot[:, :block]).clamp(max=block - 1)
+            source = (kept[:, None] + slot[:, :BLOCK]).clamp(max=BLOCK - 1)
             laws = q.gather(1, source[..., None].expand(-1, -1, V))
-            held = (n - kept).clamp(min=0), draft.gather(1, source), laws
+            old = (n - kept).clamp(min=0), draft.gather(1, source), laws
         kept = kept.minimum(L - at)
         yield Step(tokens, kept, at)
         last, at = last_final(last, tokens, kept), at + kept

@@ -28,7 +28,7 @@ from parity.decode.shard_io import Shard, join, read_rows, read_shards, rows_of
 
 @dataclass
 class CellFiles:
-    """The files of a cell that layers read, each when it is first asked for, and where to write."""
+    """The files of a cell that layers read, each when it is first used, and where to write."""
 
     kind: str
     folder: Path  # results/cells/<kind>/<model>/<method>-<key>
@@ -37,8 +37,8 @@ class CellFiles:
     input_files: list[Path] = field(default_factory=list)
     checkpoint: Path | None = None
     baseline_folder: Path | None = None  # of the reference cell
-    reference_file: Path | None = None
-    laws_file: Path | None = None
+    reference_file: Path | None = None  # features of the pictures that quality is compared with
+    laws_file: Path | None = None  # what the target gave the cell's tokens
     device: str = "cpu"
     beside: dict[str, Any] = field(default_factory=dict)  # further entries of the layer's JSON file
 
@@ -54,12 +54,11 @@ class CellFiles:
 
     @cached_property
     def shards(self) -> Shard:
-        """The cell's shards, joined."""
         return read_shards(self.shard_files)
 
     @cached_property
     def inputs(self) -> dict[str, np.ndarray]:
-        """What the cell was decoded from, joined; ParityError unless its rows are the shards', if given."""
+        """What the cell was decoded from; ParityError unless its rows are the shards', if there are shards."""
         if self.shard_files:
             return rows_of(self.input_files, self.shards)
         return join([read_rows(file) for file in self.input_files])
@@ -81,17 +80,14 @@ class CellFiles:
 
     @cached_property
     def reference(self) -> dict[str, np.ndarray]:
-        """Features of the pictures that quality is compared with."""
         assert self.reference_file is not None, "--reference"
         return read_arrays(self.reference_file)
 
     def write_laws(self, **arrays: np.ndarray) -> None:
-        """What the target gave the cell's tokens."""
         assert self.laws_file is not None, "--laws"
         write_arrays(self.laws_file, **arrays)
 
 
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
     """The rows of a layer, and what it has beside them."""
-    rows = leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell)
-    return {"rows": rows, **cell.beside}
+    return {"rows": leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.anysubset import Filled, record
-from parity.equality.martingale_tests import detectable_z, normal, score_rows
+from parity.equality.martingale_tests import detectable_z, normal
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
 from parity.experiment.options import longest_place
@@ -150,9 +150,7 @@ class LongTarget(Long):
         return Drawn(tokens.numpy(), laws.numpy(), known.numpy(), slot, ordered)
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
-        slot, two = drawn.slot if drawn.ordered else None, self.law if whole else None
-        far = self.far and whole
-        rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, drawn.known, far=far, **place)
+        rows = super().scored(drawn, layer, whole, **place)
         if whole and self.ends is not None:
             rows.append(order_row(layer, self.rule, drawn, self.ends, **place))
         return rows
@@ -199,35 +197,22 @@ def order_row(layer: str, rule: Rule, drawn: Drawn, ends: Tensor, **place: Any) 
     return normal(layer, "order", count, np.array([score / count / error]), str, **values)
 
 
-def near_chain(length: int, far: int, generator: torch.Generator) -> Rule:
-    table = 0.6 * softmax((1, 8), 0.7, generator) + 0.4 * softmax((8, 8), 2.0, generator)
-    out = (torch.arange(8)[:, None] % 3 == 0) & (torch.arange(8) == (torch.arange(8)[:, None] + 3) % 8)
-    table = torch.where(out, 0.0, table)
-    return Strided(table / table.sum(1, keepdim=True), length)
+def long_rules(length: int, period: int, seed: int) -> dict[str, Rule]:
+    def laws(name: str) -> Callable[..., Tensor]:
+        return partial(softmax, generator=generator_of(f"text {name}", seed))
 
-
-def copies(length: int, far: int, generator: torch.Generator) -> Rule:
-    return Strided(0.6 * torch.eye(4, dtype=torch.float64) + 0.4 * softmax((1, 4), 0.7, generator), length, far)
-
-
-def sums(length: int, far: int, generator: torch.Generator) -> Rule:
+    chain, copy, parity, states, sharpened = map(laws, ("chain", "copy", "parity", "hidden", "sharpened"))
+    table, word = 0.6 * chain((1, 8), 0.7) + 0.4 * chain((8, 8), 2.0), torch.arange(8)
+    table = torch.where((word[:, None] % 3 == 0) & (word == (word[:, None] + 3) % 8), 0.0, table)
+    stay = 0.85 * torch.eye(3, dtype=torch.float64) + 0.15 * states((3, 3), 1.0)
     total = torch.tensor([0.8, 0.15, 0.05], dtype=torch.float64)
-    return hidden.Parity(softmax((3,), 0.5, generator), total, far, length)
-
-
-def states(length: int, far: int, generator: torch.Generator) -> Rule:
-    step = 0.85 * torch.eye(3, dtype=torch.float64) + 0.15 * softmax((3, 3), 1.0, generator)
-    return hidden.Hidden(torch.linalg.matrix_power(step, 2**20)[0], step, softmax((3, 6), 1.3, generator))
-
-
-def sharpened(length: int, far: int, generator: torch.Generator) -> Rule:
-    return Sharpened(Strided(softmax((4, 4), 0.8, generator), length), 1.3)
-
-
-LONG_MAKES: dict[str, tuple[Callable[[int, int, torch.Generator], Rule], bool]] = {  # and whether a rule has one joint
-    "chain": (near_chain, True), "copy": (copies, True), "parity": (sums, True), "hidden": (states, True),
-    "sharpened": (sharpened, False),
-}  # fmt: skip
+    return {
+        "chain": Strided(table / table.sum(1, keepdim=True), length),
+        "copy": Strided(0.6 * torch.eye(4, dtype=torch.float64) + 0.4 * copy((1, 4), 0.7), length, period),
+        "parity": hidden.Parity(parity((3,), 0.5), total, period, length),
+        "hidden": hidden.Hidden(torch.linalg.matrix_power(stay, 2**20)[0], stay, states((3, 6), 1.3)),
+        "sharpened": Sharpened(Strided(sharpened((4, 4), 0.8), length), 1.3),
+    }
 
 
 def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
@@ -248,9 +233,8 @@ def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str =
         name, rows = f"{name} {rule.words}x{length}", max(100, size // length)
         result.append(LongTarget(name=name, rule=rule, length=length, n=rows, **more))
 
-    for name, (rule_of, joint) in LONG_MAKES.items():
-        rule = rule_of(length, min(max(9, 2 * k - 1), length // 4), generator_of(f"text {name}", seed))
-        add(name, rule, joint=joint, alone=name == "chain")
+    for name, rule in long_rules(length, min(max(9, 2 * k - 1), length // 4), seed).items():
+        add(name, rule, joint=name != "sharpened", alone=name == "chain")
     if length < LONGEST:
         add("far", Strided(softmax((4, 4), 0.8, generator_of("text far", seed)), LONGEST), LONGEST, far=True)
     return result

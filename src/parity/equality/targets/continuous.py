@@ -10,7 +10,6 @@ In long sequences each u_j (the PIT of a number) is cut into eight parts, a toke
 all before it (Rosenblatt 1952), so all tests of tokens apply. log p has its mean and variance by quadrature.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -27,7 +26,6 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.noise import counted_noise
 from parity.decode import continuous as decode
-from parity.equality.martingale_tests import score_rows
 from parity.equality.targets import Decoder, named
 from parity.equality.targets.long import LONGEST, Drawn, Long
 from parity.experiment.options import longest_place
@@ -182,8 +180,10 @@ class LongTarget(Long):
     columns: ClassVar[bool] = False
 
     @cached_property
-    def law(self) -> np.ndarray:
+    def law(self) -> np.ndarray | None:
         """[L D, PARTS, L D, PARTS] of the parts of any two numbers' PITs."""
+        if self.far:
+            return None
         M = self.length * self.rule.dim
         two = np.full((M, PARTS, M, PARTS), 1 / PARTS**2)
         two[np.arange(M), :, np.arange(M)] = np.eye(PARTS) / PARTS
@@ -215,12 +215,10 @@ class LongTarget(Long):
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
         assert drawn.pit is not None
-        two, slot = self.law if whole and not self.far else None, drawn.slot if drawn.ordered else None
-        rows = score_rows(layer, drawn.tokens, drawn.laws, two, slot, None, drawn.scores, self.far, **place)
-        return [*rows, ks_row(layer, "PIT", drawn.pit.reshape(-1, 1), **place)]
+        return [*super().scored(drawn, layer, whole, **place), ks_row(layer, "PIT", drawn.pit.reshape(-1, 1), **place)]
 
 
-def regimes(far: int) -> tuple[Rule, Rule]:
+def regimes() -> tuple[Rule, Rule]:
     step = 0.8 * torch.eye(3, dtype=torch.float64) + 0.2 / 3
     means = torch.tensor([[-1.5], [0.0], [1.2]], dtype=torch.float64)
     scales = torch.tensor([[0.6], [0.9], [0.5]], dtype=torch.float64)
@@ -228,21 +226,8 @@ def regimes(far: int) -> tuple[Rule, Rule]:
     return Regimes(begin, step, means, scales), Regimes(begin, step, means + 0.15, 1.2 * scales)
 
 
-def rotation(angle: float) -> Tensor:
-    c, s = np.cos(angle), np.sin(angle)
-    return torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
-
-
-def turning(far: int) -> tuple[Rule, Rule]:
-    return Turning(0.8, rotation(0.7), 1), Turning(0.65, rotation(0.7), 1)
-
-
-def copies(far: int) -> tuple[Rule, Rule]:
-    one = torch.eye(1, dtype=torch.float64)
-    return Turning(0.8, one, far), Turning(0.65, one, far)
-
-
-LONG_MAKES: dict[str, Callable[[int], tuple[Rule, Rule]]] = {"regimes": regimes, "turning": turning, "copy": copies}
+def turning(turn: Tensor, stride: int) -> tuple[Rule, Rule]:
+    return Turning(0.8, turn, stride), Turning(0.65, turn, stride)
 
 
 def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
@@ -264,8 +249,10 @@ def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str =
         rows = max(100, size // (length * rule.dim * (4 if steps > 1 else 1)))
         result.append(LongTarget(name=name, rule=rule, draft=draft, length=length, n=rows, steps=steps, **more))
 
-    for name, rules_of in LONG_MAKES.items():
-        add(name, rules_of(min(max(9, far + 1), length // 4)), alone=name == "regimes")
+    cosine, sine = np.cos(0.7), np.sin(0.7)
+    add("regimes", regimes(), alone=True)
+    add("turning", turning(torch.tensor([[cosine, -sine], [sine, cosine]], dtype=torch.float64), 1))
+    add("copy", turning(torch.eye(1, dtype=torch.float64), min(max(9, far + 1), length // 4)))
     if length < LONGEST:
-        add("far", regimes(9), LONGEST, far=True)
+        add("far", regimes(), LONGEST, far=True)
     return result

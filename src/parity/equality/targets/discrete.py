@@ -200,7 +200,7 @@ class LongTarget(Long):
         """Tokens of a large vocabulary are told apart by the eighth of their law alone."""
         tokens, p, slot = drawn.tokens, drawn.laws, drawn.slot if drawn.ordered else None
         if p.shape[2] <= MANY:
-            return score_rows(layer, tokens, p, self.law if whole else None, slot, far=self.far and whole, **place)
+            return super().scored(drawn, layer, whole, **place)
         forced = (p.max(2) == 1).all(0) & np.ones(tokens.shape, bool)
         scores = log_scores(tokens, np.where(forced[..., None], 0, p), ~forced)
         part = np.minimum(((p.cumsum(2) - p / 2) * PARTS).astype(np.int8), PARTS - 1)
@@ -216,28 +216,20 @@ def mixed(law: Tensor) -> Tensor:
     return 0.7 * law + 0.3 * law.roll(1, 0)
 
 
-def chain_laws(generator: torch.Generator) -> tuple[Law, Law]:
-    table = 0.8 * softmax((1, 8), 1.0, generator) + 0.2 * softmax((8, 8), 3.0, generator)
-    return chain(table), chain(mixed(table))
+def chain_table(generator: torch.Generator) -> Tensor:
+    return 0.8 * softmax((1, 8), 1.0, generator) + 0.2 * softmax((8, 8), 3.0, generator)
 
 
-def order_two_laws(generator: torch.Generator) -> tuple[Law, Law]:
+def order_two_table(generator: torch.Generator) -> Tensor:
     table = softmax((4, 4, 4), 1.5, generator)
     out = torch.arange(16).view(4, 4, 1) % 3 == 0
     table = torch.where(out & (table == table.amin(-1, keepdim=True)), 0.0, table)
-    table = table / table.sum(-1, keepdim=True)
-    return chain(table), chain(mixed(table))
+    return table / table.sum(-1, keepdim=True)
 
 
-def hidden_laws(generator: torch.Generator) -> tuple[Law, Law]:
+def hidden_law(generator: torch.Generator) -> tuple[Callable[[Tensor], Law], Tensor]:
     step = 0.9 * torch.eye(5, dtype=torch.float64) + 0.1 * softmax((5, 5), 1.0, generator)
-    emit, begin = softmax((5, 8), 1.5, generator), torch.full((5,), 0.2, dtype=torch.float64)
-    return Law(begin, step, emit), Law(begin, step, mixed(emit))
-
-
-def counter_laws(generator: torch.Generator) -> tuple[Law, Law]:
-    table = softmax((3, 4), 1.0, generator)
-    return counter(table), counter(mixed(table))
+    return partial(Law, torch.full((5,), 0.2, dtype=torch.float64), step), softmax((5, 8), 1.5, generator)
 
 
 def mixture(of: Law, drafts: Law) -> Make:
@@ -256,19 +248,13 @@ def hashed(generator: torch.Generator) -> Make:
 
 
 def guided(generator: torch.Generator) -> Make:
-    pairs = [chain_laws(generator) for _ in range(2)]
+    tables = [chain_table(generator) for _ in range(2)]
     sampling = TokenSampling(guidance=2.0, top_k=5)
     return lambda length, rows, width, forced: Sampled(
-        Guided(*(HiddenMarkov(of, length, rows, width, forced, drafts) for of, drafts in pairs)), sampling
+        Guided(*(HiddenMarkov(chain(t), length, rows, width, forced, chain(mixed(t))) for t in tables)), sampling
     )
 
 
-LONG_MAKES: dict[str, Callable[[torch.Generator], tuple[Law, Law]]] = {
-    "chain": chain_laws, "order 2": order_two_laws, "hidden": hidden_laws, "counter": counter_laws,
-}  # fmt: skip
-WITHOUT_PAIRS: dict[str, tuple[Callable[[torch.Generator], Make], int, int]] = {  # V, and the share of tokens drawn
-    "hash": (hashed, 1024, 16), "guided": (guided, 8, 2),
-}  # fmt: skip
 FORCED = ("hidden", "hash")
 MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of more
 MOST, TABLES = 1024, 256
@@ -304,11 +290,20 @@ def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str =
         name = f"{name} {V}x{length}"
         result.append(LongTarget(name=name, make=make, length=length, width=width, forced=forced, n=rows, **more))
 
-    for name, laws in LONG_MAKES.items():
-        of, drafts = laws(generator_of(name, seed))
-        add(name, mixture(of, drafts), of.emit.shape[1], of=of, alone=name == "chain")
+    def generator(name: str) -> torch.Generator:
+        return generator_of(name, seed)
+
+    law_of_table: dict[str, tuple[Callable[[Tensor], Law], Tensor]] = {
+        "chain": (chain, chain_table(generator("chain"))),
+        "order 2": (chain, order_two_table(generator("order 2"))),
+        "hidden": hidden_law(generator("hidden")),
+        "counter": (counter, softmax((3, 4), 1.0, generator("counter"))),
+    }
+    for name, (law, table) in law_of_table.items():
+        add(name, mixture(law(table), law(mixed(table))), table.shape[-1], of=law(table), alone=name == "chain")
     if length < LONGEST:
-        add("far", mixture(*order_two_laws(generator_of("far", seed))), 4, LONGEST, far=True)
-    for name, (make, V, share) in WITHOUT_PAIRS.items():
-        add(name, make(generator_of(name, seed)), V, share=share)
+        table = order_two_table(generator("far"))
+        add("far", mixture(chain(table), chain(mixed(table))), 4, LONGEST, far=True)
+    add("hash", hashed(generator("hash")), MOST, share=16)
+    add("guided", guided(generator("guided")), 8, share=2)
     return result

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.base.noise import Noise, counted_noise
-from parity.equality.martingale_tests import by_agreement
+from parity.equality.martingale_tests import by_agreement, score_rows
 from parity.equality.targets import Decoder, named
 
 LONGEST = 256
@@ -88,8 +88,8 @@ class Recorder:
         order = np.lexsort((labels[2], values))
         values, labels = values[order], labels[:, order]
         (row, place, turn), width = labels, 1 if self.columns else np.array(self.widths)[labels[2]]
-        apart = np.maximum(place[1:], place[:-1]) >= np.minimum((place + width)[1:], (place + width)[:-1])
-        moved = (values[1:] == values[:-1]) & ((row[1:] != row[:-1]) | apart)
+        elsewhere = np.maximum(place[1:], place[:-1]) >= np.minimum((place + width)[1:], (place + width)[:-1])
+        moved = (values[1:] == values[:-1]) & ((row[1:] != row[:-1]) | elsewhere)
         if not moved.any():
             return len(values), 0, ""
         i = int(np.flatnonzero(moved)[0])
@@ -156,6 +156,7 @@ class Long:
     far: bool = False  # as long as the longest, and not every two places are looked at
     columns: ClassVar[bool] = True  # see `Recorder`
     padded: ClassVar[bool] = False
+    law: Any  # [L, V, L, V] of every two tokens; None where it is not known, or not looked at
 
     def start(self, seed: int) -> Any:
         """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""
@@ -173,8 +174,10 @@ class Long:
         raise NotImplementedError
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
-        """Rows of the tests; of those of two places and of slots only where it is the `whole` sample."""
-        raise NotImplementedError
+        """Rows of the tests; of those of two places only where it is the `whole` sample."""
+        two, slot = self.law if whole else None, drawn.slot if drawn.ordered else None
+        settings: dict[str, Any] = {"known": drawn.known, "scores": drawn.scores, "far": self.far and whole}
+        return score_rows(layer, drawn.tokens, drawn.laws, two, slot, **settings, **place)
 
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
@@ -244,17 +247,17 @@ def compare_batches(
     return Difference(compared, 0, np.arange(0), 0.0), None
 
 
-def batch_row(layer: str, found: Difference, tested: Sequence[Row], **place: object) -> Row:
+def batch_row(layer: str, difference: Difference, tested: Sequence[Row], **place: object) -> Row:
     """The row of the test: of the small batches' own tests, where there had to be some, the smallest p times their
     number. The effect is the share of tokens that differ."""
-    least = 1 - (1 - R.POWER) ** (1 / max(found.compared, 1))
-    values = {"effect": found.share, "minimum_detectable_effect": least, **place}
-    if not found.size:
+    least = 1 - (1 - R.POWER) ** (1 / max(difference.compared, 1))
+    values = {"effect": difference.share, "minimum_detectable_effect": least, **place}
+    if not difference.size:
         note = f"the same tokens in batches of {', '.join(str(size) for size, _ in SIZES)}"
-        return R.row(layer, "batches", found.compared, p_value=1.0, note=note, **values)
+        return R.row(layer, "batches", difference.compared, p_value=1.0, note=note, **values)
     run = [r for r in tested if r["p_value"] is not None]
     best = min(run, key=lambda r: r["p_value"])
-    note = f"in batches of {found.size}: {best['test']}" + (f", {best['note']}" if best["note"] else "")
+    note = f"in batches of {difference.size}: {best['test']}" + (f", {best['note']}" if best["note"] else "")
     p = min(1.0, len(run) * best["p_value"])
     return R.row(layer, "batches", best["n"], p_value=p, statistic=best["statistic"], note=note, **values)
 

@@ -64,20 +64,16 @@ class Matched(NamedTuple):
 
 
 def matched(name: str, x: np.ndarray, y: np.ndarray, ids_x: Iterable[str], ids_y: Iterable[str]) -> Matched:
-    """Both sides in the order of their ids; ParityError for ids that differ or repeat, and for what is not finite."""
+    """Both sides in the order of their ids; ParityError for ids that differ, and for what is not finite."""
     a, b = [str(i) for i in ids_x], [str(i) for i in ids_y]
-    for side, ids, values in (("first", a, x), ("second", b, y)):
-        if len(set(ids)) < len(ids):
-            raise ParityError(f"{side} side: an image id stands twice: {next(i for i in ids if ids.count(i) > 1)}")
-        if len(values) != len(ids):
-            raise ParityError(f"{name}: {len(values)} values for {len(ids)} images")
+    for ids, values in ((a, x), (b, y)):
         bad = ~np.isfinite(values).reshape(len(ids), -1).all(1)
         if bad.any():
             raise ParityError(f"{name}: not finite for image {ids[int(np.argmax(bad))]}")
     if set(a) != set(b):
         sides = (("first", {*a} - {*b}), ("second", {*b} - {*a}))
         only = [f"only on the {side} side: {', '.join(sorted(ids))}" for side, ids in sides if ids]
-        raise ParityError(f"prompt sets differ; {'; '.join(only)}")
+        raise ParityError(f"{name}: ids differ; {'; '.join(only)}")
     order_x, order_y = np.argsort(a), np.argsort(b)
     return Matched(name, np.asarray(x, float)[order_x], np.asarray(y, float)[order_y], [a[i] for i in order_x])
 
