@@ -78,8 +78,8 @@ class Target(Enumerated):
     second: Loaded
     inputs: dict[str, Tensor]  # of one caption
 
-    vocab: ClassVar[int] = CODES
     length: ClassVar[int] = SIDE**2  # codes of a picture
+    shape: ClassVar[tuple[int, int]] = (CODES, SIDE**2)
 
     @cached_property
     @torch.inference_mode()

@@ -46,18 +46,16 @@ FAULTS = (
 )  # fmt: skip
 
 
-def speculative(
-    model: Mixture, rows: int, rng: np.random.Generator, *, block: int = 2, draft_seed: int = 1, fault: str = "none"
-) -> np.ndarray:
+def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: str = "none") -> np.ndarray:
     """Speculative sampling with densities, [rows, L, D]: accept a draft with probability min(1, p/q), else draw from
-    the residual max(0, p - q) by rejection from p. A run of `block` accepted drafts is followed by one token from p.
+    the residual max(0, p - q) by rejection from p. A run of two accepted drafts is followed by one token from p.
 
     The faults: the residual replaced by p, as continuous decoders do for want of a sampler; 0.05 added to the
     acceptance; one uniform for the block; drafts at 0.8 of the scale that q records; the bonus token from q;
     acceptance by sqrt(p/q); all drafts kept.
     """
     K, L, D = model.means.shape
-    draft = random_mixture(np.random.default_rng(draft_seed), K, L, D)
+    draft = random_mixture(np.random.default_rng(1), K, L, D)
     x, run, u = np.empty((rows, 0, D)), np.zeros(rows, int), rng.random(rows)
     for _ in range(L):
         y = draft.draw(x, rng, 0.8 if fault == "draft temperature" else 1.0)
@@ -66,7 +64,7 @@ def speculative(
         u = np.where(run > 0, u, fresh) if fault == "shared uniform" else fresh
         ratio = np.sqrt(p / q) if fault == "square-root ratio" else p / q
         accepted = (u < ratio + (0.05 if fault == "accept +0.05" else 0.0)) | (fault == "never rejects")
-        bonus = run == block
+        bonus = run == 2
         token = np.where(accepted[:, None], y, np.nan)
         token[bonus] = (draft if fault == "bonus from q" else model).draw(x[bonus], rng)
         waiting = np.flatnonzero(~accepted & ~bonus)
@@ -96,7 +94,8 @@ def peeking(
     walks: coupled.Walks, chain: Any, noise: Noise, index: Tensor, theta: float | None, eps: float
 ) -> coupled.Walks:
     """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
-    return coupled.swept(walks, chain, noise, index, torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0), eps)
+    peeked: Any = torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0)
+    return coupled.swept(walks, chain, noise, index, peeked, eps)
 
 
 def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:

@@ -39,14 +39,12 @@ class Enumerated:
     """A target whose every outcome is listed: draws are their numbers (codes), first token most significant."""
 
     name: str
-    length: int
-    vocab: int
     law: Any  # [K] probabilities of the outcomes
 
     @property
-    def drawn_length(self) -> int:
-        """Tokens of an outcome."""
-        return self.length
+    def shape(self) -> tuple[int, int]:
+        """The size of the vocabulary, and the tokens of an outcome."""
+        raise NotImplementedError
 
     def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
         """Codes [n] of decoded sequences, one a row of the noise."""
@@ -68,7 +66,7 @@ class Enumerated:
             with named(self.name + (f", from {first} on:" if first else ",")):
                 code = self.codes(decoder, counted_noise(key, range(first, min(first + CHUNK, n)), dtype), options)
                 if strict:
-                    check_support(self.law, self.vocab, self.drawn_length, code)
+                    check_support(self.law, *self.shape, code)
                 return code
 
         torch.set_num_threads(1)  # the tensors are small: whole chunks run side by side instead
@@ -76,7 +74,7 @@ class Enumerated:
             return np.concatenate(list(pool.map(chunk, range(0, n, CHUNK))))
 
     def rows_of(self, drawn: np.ndarray, layer: str, seed: int, draws: int) -> list[Row]:
-        return code_rows(layer, self.name, drawn, self.law, self.vocab, self.drawn_length, seed=seed, draws=draws)
+        return code_rows(layer, self.name, drawn, self.law, *self.shape, seed=seed, draws=draws)
 
 
 @contextmanager

@@ -40,17 +40,13 @@ class Target(Enumerated):
     model: TabularAnySubset
     prompt: dict[int, int]
 
-    @cached_property
+    @property
     def length(self) -> int:
         return self.model.length
 
-    @cached_property
-    def vocab(self) -> int:
-        return self.model.words
-
     @property
-    def drawn_length(self) -> int:
-        return self.length - len(self.prompt)
+    def shape(self) -> tuple[int, int]:
+        return self.model.words, self.length - len(self.prompt)
 
     def start(self, rows: int) -> Infilling:
         tokens = torch.full((rows, self.model.length), self.model.mask)

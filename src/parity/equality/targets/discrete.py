@@ -43,9 +43,13 @@ class Target(Enumerated):
     forced: Tensor | None = None  # [L]
     sampling: TokenSampling = PLAIN
 
-    @cached_property
+    @property
     def vocab(self) -> int:
         return self.table.shape[-1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.vocab, self.length
 
     def model(self, rows: int, dtype: torch.dtype = torch.float64) -> TokenModel:
         model = TabularModel(self.table.to(dtype), self.length, rows, self.width, self.forced)

@@ -15,6 +15,7 @@ that makes numbers of its own.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -156,7 +157,11 @@ class Long:
     far: bool = False  # as long as the longest, and not every two places are looked at
     columns: ClassVar[bool] = True  # see `Recorder`
     padded: ClassVar[bool] = False
-    law: Any  # [L, V, L, V] of every two tokens; None where it is not known, or not looked at
+
+    @cached_property
+    def law(self) -> np.ndarray | None:
+        """[L, V, L, V] of every two tokens; None where it is not known, or not looked at."""
+        raise NotImplementedError
 
     def start(self, seed: int) -> Any:
         """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""

@@ -109,7 +109,8 @@ class OnePlace:
 def at_one_place(pair: Pair, image: Place, rows: int) -> Pair:
     """A pair that draws one place of an image in `rows` rows."""
     tokens, order, place = image
-    return Pair(*(model and OnePlace(model, tokens[None], order[None], place, rows) for model in pair))
+    one = [model and OnePlace(model, tokens[None], order[None], place, rows) for model in pair]
+    return Pair(*one)  # type: ignore[arg-type]
 
 
 def draw(pair: Pair, decoder: Any, options: dict[str, Any], image: Place, noise: Noise) -> Drawn:
