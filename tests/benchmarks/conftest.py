@@ -4,8 +4,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,9 +15,3 @@ def loaded(name):
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def script(request):
-    """The command that a module of tests names in SCRIPT."""
-    return loaded(request.module.SCRIPT)

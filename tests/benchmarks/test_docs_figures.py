@@ -5,30 +5,26 @@ import shutil
 import pandas as pd
 import pytest
 
-from tests.workflow.conftest import ROOT
+from tests.benchmarks.conftest import ROOT, loaded
 
-SCRIPT = "docs_figures.py"
-
-
-def pages(script):
-    return {page: (ROOT / page).read_text() for page in script.PAGES}
+script = loaded("docs_figures.py")
 
 
-def test_every_block_is_what_the_command_writes(script, tmp_path, monkeypatch):
+def test_every_block_is_what_the_command_writes(tmp_path, monkeypatch):
     """And one digit of a kept table changed by hand is seen."""
     shutil.copytree(ROOT / "docs/figures", tmp_path / "docs/figures")
     shutil.copy(ROOT / "docs/headline.svg", tmp_path / "docs")
     monkeypatch.setattr(script, "ROOT", tmp_path)  # where the figure goes
-    assert {m[2] for text in pages(script).values() for m in script.BLOCK.finditer(text)} == set(script.BLOCKS)
-    for page, text in pages(script).items():
+    pages = {page: (ROOT / page).read_text() for page in script.PAGES}
+    assert {m[2] for text in pages.values() for m in script.BLOCK.finditer(text)} == set(script.BLOCKS)
+    for page, text in pages.items():
         assert script.written(text, tmp_path) == text, f"{page}: run python benchmarks/docs_figures.py"
     kept = tmp_path / "docs/figures/default.csv"
     kept.write_text(kept.read_text().replace(",256,0,1,", ",256,0,2,", 1))
-    readme = (ROOT / "README.md").read_text()
-    assert script.written(readme, tmp_path) != readme
+    assert script.written(pages["README.md"], tmp_path) != pages["README.md"]
 
 
-def test_a_run_becomes_what_is_kept(script, tmp_path):
+def test_a_run_becomes_what_is_kept(tmp_path):
     """Of a made run: the places where one token's law was rejected, and rejected again; the change of CLIP-score."""
     tests = "kind,key,layer,model,test,repeat,decides,verdict,effect,low,high\n"
     for repeat, hit in ((0, "rejected"), (1, "rejected")):
@@ -47,7 +43,7 @@ def test_a_run_becomes_what_is_kept(script, tmp_path):
     assert (two.places, two.rejected, two.runs) == (2, 1, 2)
 
 
-def test_a_verdict_of_the_docs_is_made_of_its_fields(script):
+def test_a_verdict_of_the_docs_is_made_of_its_fields():
     """The corrected estimate and its interval, whatever the sentence says; an older table has no interval."""
     lossy = pd.Series({"verdict": "certified", "verdict_kind": "lossy", "tv": 0.0604, "tv_low": 0.02, "tv_high": 0.1})
     assert script.verdict(lossy) == "lossy: TV = 0.06 (0.02 to 0.10)"

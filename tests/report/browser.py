@@ -5,7 +5,6 @@ with Browser() as browser:
     page.ask("document.title")
 """
 
-import base64
 import json
 import os
 import shutil
@@ -23,16 +22,12 @@ class Browser:
 
     def __enter__(self) -> "Browser":
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        (theirs, self.out), (self.inp, ours) = os.pipe(), os.pipe()
-
-        def pipes() -> None:  # the browser reads from 3 and writes to 4
-            a, b = os.dup(theirs), os.dup(ours)
-            os.dup2(a, 3), os.dup2(b, 4)
-
+        (theirs, self.out), (self.inp, ours) = os.pipe(), os.pipe()  # the browser reads from 3 and writes to 4
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
         command = [CHROMIUM, *flags, f"--user-data-dir={self.folder.name}", "about:blank"]
+        pipes, quiet = f'exec "$@" 3<&{theirs} 4>&{ours}', subprocess.DEVNULL
         self.process = subprocess.Popen(
-            command, preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["bash", "-c", pipes, "bash", *command], pass_fds=(theirs, ours), stdout=quiet, stderr=quiet
         )
         os.close(theirs), os.close(ours)
         self.number, self.rest, self.events, self.session = 0, b"", [], ""
@@ -76,7 +71,7 @@ class Browser:
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
-        self.resize(width)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Page.navigate", url=file.absolute().as_uri())
         ready = "document.readyState == 'complete' && location.protocol == 'file:'"
         shown = " && !document.querySelector('.packed > .instead:not([hidden])')" * scripts
@@ -87,20 +82,12 @@ class Browser:
             time.sleep(0.05)
         return self
 
-    def resize(self, width: int) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-
     def ask(self, script: str) -> Any:
         """The value of an expression in the page, awaited."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"].get("description", script))
         return found["result"].get("value")
-
-    def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        file.write_bytes(base64.b64decode(data))
 
     def said(self, method: str) -> list[dict[str, Any]]:
         return [e["params"] for e in self.events if e.get("method") == method]

@@ -54,26 +54,22 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
 
     p   by method, the p-value of its deciding tests, and under "<method> again" of its repetition's; 0.5 for the others
     """
-    chosen = dict(p or {})
+    p = p or {}
     (root / "prompts.txt").write_text("\n".join(PROMPTS))
     settings = checks.load(dict(raw))
-    prompts = read_prompts(settings.image.prompts, root) if settings.image else []
-    every = cells(settings, prompts)
     declared = {kind: layers.declared(kind) for kind in kinds(settings)}
-    for cell in every:
+    for cell in cells(settings, read_prompts(settings.image.prompts, root) if settings.image else []):
         rng = np.random.default_rng(int(cell.key, 16))
         {"discrete": image, "anysubset": text, "continuous": vectors}[cell.kind](root, settings, cell, rng)
         method = cell.spec["method"]
-        here = chosen.get(f"{method} again" if cell.role == "again" else method, chosen.get(method, 0.5))
-        looked = {}
-        for layer in layers.of(settings, declared, cell):
-            beside = {"ratios": ratios()} if layer == "one_token" and method == "cspd" else {}
-            looked[layer] = {"rows": rows_of(cell, layer, here), **beside}
-        write_json(root / paths.layers(cell), {"layers": looked})
+        here = p.get(f"{method} again" if cell.role == "again" else method, p.get(method, 0.5))
+        tested = {layer: {"rows": rows_of(cell, layer, here)} for layer in layers.of(settings, declared, cell)}
+        if method == "cspd" and "one_token" in tested:
+            tested["one_token"]["ratios"] = ratios()
+        write_json(root / paths.layers(cell), {"layers": tested})
         small, own = variant(settings, cell), long_variant(settings, cell)
         if small or own:
-            p_value = chosen.get(method, 0.5)
-            tests = {"exact": {"rows": exact(p_value)}, "long": {"rows": long(p_value)}}
+            tests = {name: {"rows": rows(p.get(method, 0.5))} for name, rows in (("exact", exact), ("long", long))}
             write_json(root / paths.tests(settings, small, own), tests)
     for file in paths.manifests(settings).values():
         write_json(root / file, {"sha256": {"weights": "ab" * 32}})
@@ -81,22 +77,25 @@ def folder(root: Path, raw: Mapping[str, Any] = SETTINGS, p: Mapping[str, float]
         write_json(root / file, self_tests(name))
     for task in text_tasks(settings):
         if task["kind"] in paths.ASKED:
-            said = {"accuracy": 0.6, "error": 0.1, "n": 5, "accuracy_known_pairs": 0.7, "accuracy_held_out_pairs": None}
-            write_json(root / paths.accuracy(task["kind"], task["key"]), said)
+            share = {
+                "accuracy": 0.6,
+                "error": 0.1,
+                "n": 5,
+                "accuracy_known_pairs": 0.7,
+                "accuracy_held_out_pairs": None,
+            }
+            write_json(root / paths.accuracy(task["kind"], task["key"]), share)
     return settings
 
 
 def rows_of(cell: Cell, layer: str, p: float) -> list[dict[str, Any]]:
     place = {"model": "", "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     if layer != "one_token":
-        made = row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
-        return [made, row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
-    effects = {"energy": p, "mean shift": None, "spread ratio": None}
-    found = []
-    for test, value in effects.items():
-        figures = {"p_value": value, "effect": 0.2, "decides": value is not None}
-        found += [row("teacher-forced", test, 50, **figures, **place | {"model": f"mar {c}"}) for c in range(2)]
-    return found
+        deciding = row(layer.replace("_", "-"), f"test of {layer}", 100, p_value=p, effect=0.3, **place)
+        return [deciding, row(layer.replace("_", "-"), "diagnosis", 100, p_value=0.9, decides=False, **place)]
+    tests = [(test, f"mar {c}") for test in ("energy", "mean shift", "spread ratio") for c in range(2)]
+    figures = {test: {"p_value": p if test == "energy" else None, "decides": test == "energy"} for test, _ in tests}
+    return [row("teacher-forced", t, 50, effect=0.2, **figures[t], **place | {"model": m}) for t, m in tests]
 
 
 def exact(p: float) -> list[dict[str, Any]]:
@@ -162,9 +161,8 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
     jump[:, 0] = True
     step = jump.cumsum(1).astype(np.int16)
     pixels = np.stack([scenes.ground_truth(scenes.example(i)[0], i) for i in range(n)])
-    for piece, file, pictures in zip(
-        np.split(np.arange(n), len(shards)), shards, paths.pieces(settings, cell, "pictures"), strict=True
-    ):
+    pieces = np.split(np.arange(n), len(shards))
+    for piece, file, pictures in zip(pieces, shards, paths.pieces(settings, cell, "pictures"), strict=True):
         ids = [str(i) for i in piece]
         shard(root / file, ids, step[piece], captions=np.array(PROMPTS)[piece], nfe=step[piece].max(1))
         write_arrays(root / pictures, ids=np.array(ids), pixels=pixels[piece])

@@ -45,9 +45,8 @@ def papers():
 
 
 def data_of(**figure):
-    drawn = study_figures.study(
-        FigureSpec(**{"title": "t", "x": "window", "y": ["fid"], **figure}), summary(), papers(), KNOWN
-    )
+    spec = FigureSpec(**{"title": "t", "x": "window", "y": ["fid"], **figure})
+    drawn = study_figures.study(spec, summary(), papers(), KNOWN)
     assert drawn is not None
     return drawn[1]
 

@@ -21,11 +21,8 @@ SAMPLING = {"guidance": 1.8, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 def image(method, given, role="method", **figures):
     row = {"kind": "discrete", "model": "scenes", "method": method, "role": role, "sampling": json.dumps(SAMPLING)}
     key = role if role in ("reference", "control") else f"{method}{given}"
-    return (
-        row
-        | {"options": json.dumps(options("discrete", method, given)), "key": key, "reference": "reference"}
-        | figures
-    )
+    chosen = json.dumps(options("discrete", method, given))
+    return row | {"options": chosen, "key": key, "reference": "reference", **figures}
 
 
 def images():

@@ -21,18 +21,8 @@ from parity.base import machine
 from parity.base.command import provenance
 from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
-from parity.experiment import layers, paths, weights
-from parity.experiment.cells import (
-    Cell,
-    cells,
-    kinds,
-    long_key,
-    long_variant,
-    reference_of,
-    text_tasks,
-    variant,
-    variant_key,
-)
+from parity.experiment import cells, layers, paths, weights
+from parity.experiment.cells import Cell
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
@@ -67,12 +57,12 @@ class Files:
         """Every cell of these kinds, repetitions included."""
         image = self.settings.image
         prompts = read_prompts(image.prompts, self.local) if image is not None else []
-        return [c for c in cells(self.settings, prompts) if c.kind in self.only]
+        return [c for c in cells.cells(self.settings, prompts) if c.kind in self.only]
 
     @cached_property
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Text tasks by key."""
-        return {t["key"]: t for t in text_tasks(self.settings)} if "anysubset" in self.only else {}
+        return {t["key"]: t for t in cells.text_tasks(self.settings)} if "anysubset" in self.only else {}
 
     def json(self, path: str) -> Any:
         return read_json(self.root / path)
@@ -111,12 +101,12 @@ class Files:
         """What tests say of a kind's cells: of the variant on enumerable models, of layers, of the repetition."""
         declared, own = {kind: layers.declared(kind)}, [c for c in self.cells if c.kind == kind]
         for cell in (c for c in own if c.role != "again"):
-            small, long = variant(self.settings, cell), long_variant(self.settings, cell)
+            small, long = cells.variant(self.settings, cell), cells.long_variant(self.settings, cell)
             tests = self.json(paths.tests(self.settings, small, long)) if small or long else {}
             if small is not None:
-                yield Tested(cell, small, False, f"exact {variant_key(self.settings, small)}", tests["exact"])
+                yield Tested(cell, small, False, f"exact {cells.variant_key(self.settings, small)}", tests["exact"])
             if long is not None:
-                yield Tested(cell, long, False, f"long {long_key(self.settings, long)}", tests["long"], long=True)
+                yield Tested(cell, long, False, f"long {cells.long_key(self.settings, long)}", tests["long"], long=True)
             same = {**cell.spec, "seed": None}
             for run in (cell, *(c for c in own if c.role == "again" and {**c.spec, "seed": None} == same)):
                 for layer in layers.of(self.settings, declared, run):
@@ -194,7 +184,7 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
     records = {c.key: files.records(c) for c in own}
     rows = []
     for cell in own:
-        base = reference_of(cell, own)
+        base = cells.reference_of(cell, own)
         row = cell_columns(cell, files.tasks.get(cell.spec.get("task", ""))) | {"reference": base.key}
         row = row | files.json(f"{paths.folder(cell)}/metrics.json") | row  # what was asked for is not measured
         if (files.root / paths.benchmarks(cell)).is_file():
@@ -248,7 +238,7 @@ def gather(
     root   the folder of results/
     local  the folder of files that the configuration names; `root`, if not given
     """
-    files = Files(settings, [kind for kind in kinds(settings) if kind in (only or KINDS)], root, local or root)
+    files = Files(settings, [kind for kind in cells.kinds(settings) if kind in (only or KINDS)], root, local or root)
     every_cell = {cell.key: cell for cell in files.cells}
     summary, records, equality, verdicts = [], [], [], []
     ratios: dict[str, Any] = {}

@@ -101,9 +101,9 @@ def sections(g: Gathered) -> Iterator[Section]:
     if plots := shared.sweep_plots(g, KIND, SWEPT):
         yield Section("continuous-sweeps", "Continuous tokens: by setting", SWEEPS, *plots)
     body: list[Any] = []
-    for name, frame, caption in (("Likelihood ratios", ratios(g), RATIOS), ("Law of one token", one_token(g), MOVES)):
-        columns = [Column(c.replace("_", " ").capitalize(), value(c)) for c in frame]
-        body += [Words(name, "heading"), show(records(frame), columns, caption)] if len(frame) else []
+    for title, frame, caption in (("Likelihood ratios", ratios(g), RATIOS), ("Law of one token", one_token(g), MOVES)):
+        columns = [Column(name.replace("_", " ").capitalize(), value(name)) for name in map(str, frame)]
+        body += [Words(title, "heading"), show(records(frame), columns, caption)] if len(frame) else []
     why = f": {NOT_FORCED}" if g.settings.continuous is not None and not g.settings.continuous.forced else ""
     body = body or [Words(f"no test of one token's law{why}.", "empty")]
     yield Section("continuous-laws", "Continuous tokens: laws", LAWS, *body, folded=True)

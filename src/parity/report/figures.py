@@ -139,10 +139,10 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
     or if asked for, a legend below lists all that is drawn."""
     figure.draw_without_rendering()  # fixes the limits of the axes
     size, pixel = 8, figure.dpi / 72
-    for ax, named in points.items():
-        places = [ax.transData.transform(point[:2]) for point in named]
+    for ax, labels in points.items():
+        places = [ax.transData.transform(point[:2]) for point in labels]
         inside, taken = ax.get_window_extent(), [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
-        for point, (x, y) in zip(named, places, strict=True):
+        for point, (x, y) in zip(labels, places, strict=True):
             width, height = 0.6 * size * pixel * len(point.name), 1.1 * size * pixel
             for side, offset, left in (("left", 4, x + 4 * pixel), ("right", -4, x - 4 * pixel - width)):
                 box = Bbox.from_bounds(left, y + 4 * pixel, width, height)
@@ -224,12 +224,12 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
     if not tests:
         return None
     far = {t: stats.ks_1samp(p, stats.uniform.cdf).statistic * math.sqrt(len(p)) for t, p in tests.items()}
-    named = sorted(tests) if len(tests) <= most else sorted(tests, key=lambda t: -far[t])[: most - 1]
-    rest = f"the other {len(tests) - len(named)} tests"
+    shown = sorted(tests) if len(tests) <= most else sorted(tests, key=lambda t: -far[t])[: most - 1]
+    rest = f"the other {len(tests) - len(shown)} tests"
     parts = []
     for name, p in tests.items():
         at = np.unique(np.linspace(0, len(p) - 1, min(points, len(p))).round().astype(int))
-        place = {"group": name if name in named else rest, "test": name}
+        place = {"group": name if name in shown else rest, "test": name}
         parts.append(pd.DataFrame({**place, "expected": (at + 0.5) / len(p), "p_value": p[at]}))
     data = pd.concat(parts, ignore_index=True)
     n = min(map(len, tests.values()))
@@ -239,7 +239,7 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
     low, high = stats.beta.ppf([[0.025], [0.975]], i, n + 1 - i)
     ax.fill_between((i - 0.5) / n, low, high, color=GREYS[1], alpha=0.18, lw=0)
     ax.axline((0, 0), slope=1, color=GREYS[1], lw=0.8)
-    for group, colour in zip([rest, *named], ["#b9c0c7", *sns.color_palette("colorblind").as_hex()], strict=False):
+    for group, colour in zip([rest, *shown], ["#b9c0c7", *sns.color_palette("colorblind").as_hex()], strict=False):
         own = data[data["group"] == group]
         if len(own):
             ax.scatter(own["expected"], own["p_value"], s=9, color=colour, label=wrapped(group, 24), rasterized=True)

@@ -2,17 +2,19 @@
 and from the drafts that were accepted. Places are in the picture's own layout: [L] in raster order, `width` a row."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from parity.report.figures import Drawing, Look, wrapped
 
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
-COLOURS = {"cmap": "cividis", "interpolation": "none"}
+COLOURS: dict[str, Any] = {"cmap": "cividis", "interpolation": "none"}
 
 
 def run_lengths(step: np.ndarray) -> np.ndarray:
@@ -25,7 +27,7 @@ def by_place(values: np.ndarray) -> np.ndarray:
     return pd.DataFrame(values).mean().to_numpy()
 
 
-def show_map(ax: Axes, line: np.ndarray, width: int, title: str, **scale: float | str):
+def show_map(ax: Axes, line: np.ndarray, width: int, title: str, **scale: Any) -> AxesImage:
     """Draw [L] as an image of `width` columns, its last row filled up with NaN."""
     ax.set_title(title, fontsize=8.5)
     padded = np.pad(line, (0, -len(line) % width), constant_values=np.nan)

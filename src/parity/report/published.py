@@ -70,13 +70,13 @@ def likeness(paper: Row, row: Row) -> tuple[float, ...]:
 def matches(paper: Row, rows: Sequence[Row], vocab: Mapping[str, int]) -> list[Row]:
     """Rows of ours to stand beside a published number: of images each, else the one most like it that has the
     figure."""
-    found = [row for row in rows if describes(paper, row, vocab)]
-    if paper["kind"] == "discrete" or not found:
-        return found
-    return [max(found, key=lambda row: (not missing(row.get(paper["metric"])), *likeness(paper, row)))]
+    described = [row for row in rows if describes(paper, row, vocab)]
+    if paper["kind"] == "discrete" or not described:
+        return described
+    return [max(described, key=lambda row: (not missing(row.get(paper["metric"])), *likeness(paper, row)))]
 
 
-def changes(paper: Row, row: Row, theirs: float | None, base: Row | None, same: bool) -> dict[str, Any]:
+def changes(paper: Row, row: Row, baseline: float | None, base: Row | None, same: bool) -> dict[str, Any]:
     """Both figures' changes from plain decoding, and of the `same` network ours less theirs: of ratios themselves, else
     of the changes. Figures of two networks differ by the networks, so their difference says nothing of the method."""
     metric, value = paper["metric"], row.get(paper["metric"])
@@ -86,7 +86,7 @@ def changes(paper: Row, row: Row, theirs: float | None, base: Row | None, same: 
         return {"difference": value - paper["value"]} if same else {}
     if base is None or row is base or missing(base.get(metric)) or any(word in metric for word in APART):
         return {}
-    ours, paper_change = value - base[metric], None if theirs is None else paper["value"] - theirs
+    ours, paper_change = value - base[metric], None if baseline is None else paper["value"] - baseline
     difference = ours - paper_change if same and paper_change is not None else None
     return {"our_change": ours, "change": paper_change, "difference": difference}
 

@@ -229,10 +229,6 @@ def self_tests(g: Gathered) -> Section:
     return Section("self-tests", "Tests of the tests", CALIBRATED, body, folded=True)
 
 
-def rejection_rate(row: Mapping[str, Any]) -> Estimate:
-    return Estimate(row["effect"], low=row.get("low"), high=row.get("high"))
-
-
 CALIBRATED = "Can the tests be trusted: do they find what is wrong, and seldom reject what is right?"
 PLANTED = [
     Column("Decoder", text("decoder"), "a decoder of the test harness, or a method with a change to it"),
@@ -245,7 +241,7 @@ PLANTED = [
 SIZES = [
     Column("Test", text("test")),
     Column("Replicates", "n"),
-    Column("Rejected", lambda r: estimated(rejection_rate(r)), "share, with its 95% interval"),
+    Column("Rejected", lambda r: estimated(Estimate(r["effect"], None, r.get("low"), r.get("high"))), "95% interval"),
     Column("Verdict", lambda r: chip(r["verdict"])),
 ]
 QQ = (

@@ -71,10 +71,9 @@ def label_of(spec: dict[str, Any], by: list[str]) -> str:
 def points(figure: FigureSpec, whose: str, rows: Iterable[SpecAndRow], known: Labels) -> pd.DataFrame:
     """A row per mark: a measure with its 95% interval, the interval along x where that is a measure, and as `note` the
     options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none."""
-    every = [
-        (label_of(spec, figure.by), row.get("own options", spec["options"]), spec, row)  # not what a paper says of its
-        for spec, row in rows  # device and prompts
-    ]
+    every: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
+    for spec, row in rows:  # of a paper the method's own options: not its device and prompts
+        every.append((label_of(spec, figure.by), row.get("own options", spec["options"]), spec, row))
     result = []
     for label, options, spec, row in every:
         differ = varying([other for name, other, *_ in every if name == label])
@@ -204,40 +203,40 @@ def study(figure: FigureSpec, rows: pd.DataFrame, papers: pd.DataFrame, known: L
     known    measures with the labels of their axes
     """
     ours = points(figure, "ours", our_rows(figure, rows, figure.x not in known), known)
-    theirs = points(figure, "paper", paper_rows(figure, papers) if figure.paper else (), known)
+    papers_points = points(figure, "paper", paper_rows(figure, papers) if figure.paper else (), known)
     if ours.empty:
         return None
-    data = pd.concat([ours, theirs], ignore_index=True)
+    data = pd.concat([ours, papers_points], ignore_index=True)
     data["series"] = series_of(figure, data, known)
     axis = None if figure.x in known else places(figure, data["x"].tolist())
-    placed, lines = data.assign(at=along(data, axis)), data.drop_duplicates("label")
+    marks, lines = data.assign(at=along(data, axis)), data.drop_duplicates("label")
     base = set(rows.loc[rows["role"] == "reference", "method"])
     look = styles(lines["label"].tolist(), lines["method"].isin(base).tolist(), lines["method"].tolist())
     of_label = data[data["source"] == "paper"].groupby("label")["series"]
     nth = {name: k for _, series in of_label for k, name in enumerate(dict.fromkeys(series))}
 
-    printed = set(theirs["measure"])
+    printed = set(papers_points["measure"])
     parts = [(y, part) for y in figure.y for part in ("ours", "paper") if part == "ours" or y in printed - {*SHARED}]
     across = min(len(parts), 4 if len(parts) > len(figure.y) else 3)
     deep = -(-len(parts) // across)
     drawn = Figure(figsize=(12.2 if across > 1 else 6.4, 3.1 * deep + 0.6), layout="constrained")
     panels = drawn.subplots(deep, across, squeeze=False).ravel()
-    named: dict[Axes, list[Named]] = {}
+    names: dict[Axes, list[Named]] = {}
     for (y, part), ax in zip(parts, panels, strict=False):
         both = part == "ours" and y in SHARED
-        marks = placed[(placed["measure"] == y) & ((placed["source"] == part) | both)]
-        for name, group in marks.groupby("series", sort=False):
+        own = marks[(marks["measure"] == y) & ((marks["source"] == part) | both)]
+        for name, group in own.groupby("series", sort=False):
             line(ax, group, axis, *look[group["label"].iloc[0]], nth.get(str(name), 0))
-        label_axes(ax, figure, y, axis, marks["at"], known)
-        named[ax] = line_ends(marks, look)
+        label_axes(ax, figure, y, axis, own["at"], known)
+        names[ax] = line_ends(own, look)
         among = ", and printed in the paper" * (both and y in printed)
         ax.set_title("printed in the paper" if part == "paper" else f"measured here{among}")
         ax.set_facecolor("#faf6ee" if part == "paper" else "white")
     for ax in panels[len(parts) :]:
         ax.axis("off")
-    level = bool(placed["at"].isna().any())  # a level line has no end to be named at
-    wide = len(theirs) > 0 or max(map(len, data["series"])) > 40
-    name_points(drawn, named, legend=level or len(theirs) > 0, columns=2 if wide else 4)
+    level = bool(marks["at"].isna().any())  # a level line has no end to write its name at
+    wide = len(papers_points) > 0 or max(map(len, data["series"])) > 40
+    name_points(drawn, names, legend=level or len(papers_points) > 0, columns=2 if wide else 4)
     return drawn, data
 
 

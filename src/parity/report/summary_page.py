@@ -92,35 +92,35 @@ def answers(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, 
         return ", ".join(r["label"] for r in rows if rank(r) in ranks)
 
     exact = [r for r in rows if rank(r) in (0, 1)]
-    found = [("Certified lossless", listed(0) or "none")]
+    lines = [("Certified lossless", listed(0) or "none")]
     if listed(1):
-        found.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
+        lines.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
     figures = [(r["label"], r["pill"].removeprefix("lossy").removeprefix(", ")) for r in rows if rank(r) == 4]
     lossy = ", ".join(f"{label} ({figure})" if figure else label for label, figure in figures)
-    found.append(("Lossy", lossy or "none"))
+    lines.append(("Lossy", lossy or "none"))
     if listed(2, 3):
-        found.append(("Not decided", listed(2, 3)))
+        lines.append(("Not decided", listed(2, 3)))
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
         sure = f"total variation at most {bound(bounded['tv_bound']).text} with 95% confidence, on {small}"
-        found.append(("How sure", sure + f"; on {long}, no difference found" * bool(long)))
+        lines.append(("How sure", sure + f"; on {long}, no difference found" * bool(long)))
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens, " if longest else ""
-        found.append(("Not tested", f"{never}other models than the one decoded here and those small ones"))
+        lines.append(("Not tested", f"{never}other models than the one decoded here and those small ones"))
     if fewest := most(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
-        found.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
+        lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
     item = "text" if kind == "anysubset" else "image"
     for question, speed in ((f"one {item}", "speedup_single"), ("a batch", "speedup")):
         if best := most(exact, speed):
             answer = f"{best['label']}, {best[speed]:.2f} times the speed of plain decoding"
-            found.append((f"Fastest for {question} here", answer if best[speed] > 1 else "plain decoding"))
+            lines.append((f"Fastest for {question} here", answer if best[speed] > 1 else "plain decoding"))
     moved = ", ".join(r["label"] for r in rows if r["change"].detail.endswith(MOVED))
     change = f"{name} moved with {moved}" if moved else f"no change of {name} seen"
-    found.append(("Quality", f"{change}; the intervals below say how small a change would be seen"))
-    found.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
-    return found
+    lines.append(("Quality", f"{change}; the intervals below say how small a change would be seen"))
+    lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
+    return lines
 
 
 def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
@@ -151,21 +151,17 @@ def columns(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, 
     batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
     batch = f"Batch of {batches.pop():.0f}" if len(batches) == 1 else "Whole batch"
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
-    found = [
+    there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
+    on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
+    return [
         Column("Method", claimed),
         Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
         Column(heading, fewer_calls, meaning),
         Column(f"One {item}, here", tables.alone, "speed at batch 1 on this machine; plain decoding's is 1"),
         Column(f"{batch}, here", tables.speed, "speed of a whole batch on this machine; plain decoding's is 1"),
         Column(f"Change of {name}", lambda r: r["change"], "difference from plain decoding, with its 95% interval"),
+        *([on_gpu] if gpu else []),
     ]
-    if gpu:
-        found.append(Column("On a GPU", lambda r: seconds_there(gpu, r), "passes counted here × time of a pass there"))
-    return found
-
-
-def seconds_there(gpu: Mapping[str, str], row: Row) -> Entry:
-    return Entry(gpu[row["method"]], "predicted") if row["method"] in gpu else ABSENT
 
 
 def found_where(row: Row) -> Entry:
@@ -220,15 +216,14 @@ def describe_change(middle: float, reach: float, n: int) -> Entry:
         return Entry(f"{middle:+.3g}", f"n = {n}")
     digits = max(0, min(4, 1 - int(np.floor(np.log10(reach))))) if reach > 0 else 3
     low, high = middle - reach, middle + reach
-    seen = "none seen" if low <= 0 <= high else MOVED
-    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}, n = {n}: {seen}")
+    outcome = "none seen" if low <= 0 <= high else MOVED
+    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}, n = {n}: {outcome}")
 
 
 def predicted(file: Path) -> dict[str, str]:
     """Of each decoder the seconds an image, predicted by `benchmarks/gpu.py`; {} where it was not run."""
-    found = json.loads(file.read_text()) if file.is_file() else {}
-    rows, seconds = found.get("decoders", []) if found.get("measured") else [], "seconds an image, predicted"
-    rows = [r for r in rows if r.get(seconds) is not None]
+    content, seconds = json.loads(file.read_text()) if file.is_file() else {}, "seconds an image, predicted"
+    rows = [r for r in content.get("decoders", []) if content.get("measured") and r.get(seconds) is not None]
     rows = [r for r in rows if r["network"] == rows[0]["network"]]
     fastest_last = sorted(rows, key=lambda r: -r[seconds])  # compiled or not: the faster replaces the slower
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
@@ -239,15 +234,15 @@ def predicted(file: Path) -> dict[str, str]:
 
 def points(g: Gathered, kind: str) -> pd.DataFrame:
     """A row per method whose distance from the target's law the exact layer measured or bounded."""
-    found = []
+    rows = []
     for r in records(g.summary):
         if r["kind"] != kind or r["role"] != "method" or missing(r["value"]) or missing(r.get("nfe_ratio")):
             continue
         lossy = r["value"].kind == "lossy"
         tv = r["value"].estimate if lossy else r["value"].bound
         place = {name: r[name] for name in ("kind", "label", "method", "key", "tv_low", "tv_high")}
-        found += [{**place, "fewer": 1 / r["nfe_ratio"], "bound": not lossy, "tv": tv}] if tv is not None else []
-    return pd.DataFrame(found)
+        rows += [{**place, "fewer": 1 / r["nfe_ratio"], "bound": not lossy, "tv": tv}] if tv is not None else []
+    return pd.DataFrame(rows)
 
 
 def headline(g: Gathered, kind: str) -> Drawing | None:

@@ -5,6 +5,7 @@ Figures are never blank, never p = 0.00, with as many digits as the error warran
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -265,24 +266,21 @@ CLOCK = [
 # --- tests of the law
 
 
-def optional(name: str, maker: Callable[[Any], Entry] = plain) -> Maker:
+def optional(name: str, form: Callable[[Any], str] = number) -> Maker:
     """A figure that a test may lack: "n/a" if the test was run, else "not run"."""
-    absent = {True: ABSENT, False: NONE}
-    return lambda r: absent[r["verdict"] == NOT_RUN] if missing(r.get(name)) else maker(r[name])
+
+    def entry(row: Row) -> Entry:
+        absent = ABSENT if row["verdict"] == NOT_RUN else NONE
+        return absent if missing(row.get(name)) else Entry(form(row[name]))
+
+    return entry
 
 
 def seed(row: Row) -> Entry:
     return optional("seed")(row)._replace(detail=f"repeat {int(row['repeat'])}" if row.get("repeat") else "")
 
 
-def rounded(number: Any) -> Entry:
-    return plain(number, 3)
-
-
-def p_entry(number: Any) -> Entry:
-    return Entry(p_value(number))
-
-
+three = partial(number, digits=3)
 TESTS = Column("Tests", "tests", "number of deciding tests that could be run")
 EQUALITY = [
     Column("Layer", text("layer")),
@@ -290,11 +288,11 @@ EQUALITY = [
     Column("Method", lambda r: Entry(words(r.get("label"), "any"), words(r.get("key")), "name")),
     Column("Test", text("test", "note")),
     Column("n", optional("n"), "sequences, tokens or prompts: the units that the test counts"),
-    Column("Statistic", optional("statistic", rounded)),
-    Column("p", optional("p_value", p_entry)),
-    Column("p, Holm", optional("p_holm", p_entry), "corrected for all tests of the decoder in the layer"),
-    Column("Effect", optional("effect", rounded), "in the test's own units"),
-    Column("MDE", optional("minimum_detectable_effect", rounded), "smallest effect found with power 0.8"),
+    Column("Statistic", optional("statistic", three)),
+    Column("p", optional("p_value", p_value)),
+    Column("p, Holm", optional("p_holm", p_value), "corrected for all tests of the decoder in the layer"),
+    Column("Effect", optional("effect", three), "in the test's own units"),
+    Column("MDE", optional("minimum_detectable_effect", three), "smallest effect found with power 0.8"),
     Column("Verdict", lambda r: chip(r["verdict"])),
     Column("Seed", seed, "a rejected test is repeated on a fresh seed"),
 ]

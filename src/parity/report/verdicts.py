@@ -219,8 +219,8 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if exact:
         tested.append(f"joint law tested on {describe_models(exact)} at {cut or 'its own options'}")
     if long:
-        found = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
-        tested.append(f"{own} tested on {describe_models(long)}: {found}")
+        outcome = "not tested" if p is None else describe_long([r for r in rows if r["layer"] == "long"], rejected)
+        tested.append(f"{own} tested on {describe_models(long)}: {outcome}")
     if other := [layer for layer in judged["p_decoders"] if layer not in ("exact", "long")]:
         tested.append(f"own model and options: {', '.join(other)}")
     value = replace(judged["value"], tested=tuple(tested), untested=tuple(untested))
@@ -232,7 +232,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     if deep and max(long) < scope.tokens:
         far = f"to {max(long)} of {scope.tokens}"
     here = f"at {cut} " * bool(cut) + f"on {describe_range(exact)} tokens" if exact else ""
-    outcome = "rejected" if rejected else "not rejected" if lossy else "consistent"
+    again = "rejected" if rejected else "not rejected" if lossy else "consistent"
     if value.kind == "inconclusive" or value.within or not (exact or deep):
         line = ""
     elif lossy and value.estimate is None:
@@ -242,7 +242,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     elif not deep:
         line = here if whole else f"{here}; {own} not tested"
     else:
-        line = f"{here}; {own} {outcome} {far} tokens" if cut else f"{here}, {outcome} {far} tokens"
+        line = f"{here}; {own} {again} {far} tokens" if cut else f"{here}, {again} {far} tokens"
     return {
         "value": value,
         "pill": write_pill(value),

@@ -2,9 +2,9 @@
 // decoding. Text reaches the page as text (textContent), never as markup; the page's policy would refuse markup.
 "use strict";
 
-function make(tag, given = {}, ...inner) {
+function make(tag, properties = {}, ...inner) {
   const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(given)) {
+  for (const [name, value] of Object.entries(properties)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name in node) node[name] = value;
     else node.setAttribute(name, value);
@@ -103,7 +103,7 @@ views.tests = (box, data) => {
   const again = () => { first = 0; draw(); };
   const selects = values.map((options) => choiceOf(options, again));
   const words = make("input", { type: "search", oninput: again });
-  const said = make("span", { role: "status" });
+  const status = make("span", { role: "status" });
   const body = make("tbody");
   const heads = data.headings.map((heading, i) => {
     const sort = () => { order = [i, order && order[0] === i ? -order[1] : 1]; again(); };
@@ -136,13 +136,13 @@ views.tests = (box, data) => {
       return line;
     }));
     const last = Math.min(first + PAGE, kept.length);
-    said.textContent = kept.length ? `${first + 1} to ${last} of ${kept.length}` : "none";
+    status.textContent = kept.length ? `${first + 1} to ${last} of ${kept.length}` : "none";
     back.disabled = first === 0;
     on.disabled = last >= kept.length;
   }
 
   const controls = make("div", { className: "controls" }, ...pick.map((heading, k) => labelled(heading, selects[k])),
-    labelled("Words", words), back, said, on);
+    labelled("Words", words), back, status, on);
   const caption = make("caption", { textContent: data.caption });
   const table = make("table", { className: "data dense" }, caption, make("thead", {}, make("tr", {}, ...heads)), body);
   box.append(controls, table);
@@ -180,7 +180,7 @@ function browse(box, data, sheets) {
   const shown = 6;
   let first = 0;
   const by = choiceOf(orders, () => { first = 0; draw(); });
-  const said = make("span", { role: "status" });
+  const status = make("span", { role: "status" });
   const turn = (step) => () => { first = Math.max(0, Math.min(first + step, all.length - 1)); draw(); };
   const back = make("button", { type: "button", textContent: "earlier", onclick: turn(-shown) });
   const on = make("button", { type: "button", textContent: "later", onclick: turn(shown) });
@@ -205,7 +205,7 @@ function browse(box, data, sheets) {
       });
       return line;
     }));
-    said.textContent = `${first + 1} to ${Math.min(first + shown, all.length)} of ${all.length}`;
+    status.textContent = `${first + 1} to ${Math.min(first + shown, all.length)} of ${all.length}`;
     back.disabled = first === 0;
     on.disabled = first + shown >= all.length;
   }
@@ -213,7 +213,7 @@ function browse(box, data, sheets) {
   const caption = make("caption", { textContent: data.about });
   const style = data.columns.length > 16 ? "grid many" : "grid";
   box.append(make("h3", { textContent: "All prompts" }),
-    make("div", { className: "controls" }, labelled("Lowest first by", by), back, said, on),
+    make("div", { className: "controls" }, labelled("Lowest first by", by), back, status, on),
     make("table", { className: style }, caption, make("thead", {}, head), body));
   const still = box.previousElementSibling; // what is read without scripts
   if (still && still.matches("table.grid") && !box.nextElementSibling) still.hidden = true;
@@ -228,20 +228,20 @@ const MARKS = { accepted: "became final with the pass, drafted before", drawn: "
   wasted: "evaluated and not kept", drafted: "drafted for the next pass" };
 
 function passesOf(column, row, tokens) {
-  const made = { passes: [], given: [] };
+  const result = { passes: [], forced: [] };
   if (column.step) {
     column.step[row].forEach((pass, place) => {
-      if (pass) (made.passes[pass - 1] ??= []).push(place);
-      else made.given.push(place);
+      if (pass) (result.passes[pass - 1] ??= []).push(place);
+      else result.forced.push(place);
     });
-    return made;
+    return result;
   }
   let from = 0;
   for (const count of column.kept[row]) {
-    made.passes.push(Array.from({ length: count }, (_, i) => from + i).filter((place) => place < tokens));
+    result.passes.push(Array.from({ length: count }, (_, i) => from + i).filter((place) => place < tokens));
     from += count;
   }
-  return made;
+  return result;
 }
 
 function marksOf(column, places, tokens) {
@@ -267,13 +267,13 @@ function player(data, sheets, column, row, colours) {
   const scale = Math.max(1, Math.floor(320 / across));
   const canvas = make("canvas", { width: across * scale, height: across * scale, role: "img" });
   canvas.setAttribute("aria-label", `${column.label}: ${data.captions[row]}, pass by pass`);
-  const { passes, given } = passesOf(column, row, data.tokens);
-  const said = make("p");
-  const box = make("div", {}, make("h3", { textContent: column.label }), canvas, said);
+  const { passes, forced } = passesOf(column, row, data.tokens);
+  const status = make("p");
+  const box = make("div", {}, make("h3", { textContent: column.label }), canvas, status);
 
   function show(pass) {
     const now = Math.min(pass, passes.length);
-    const done = new Set([...given, ...passes.slice(0, now).flat()]);
+    const done = new Set([...forced, ...passes.slice(0, now).flat()]);
     const pen = canvas.getContext("2d");
     cut(canvas, sheets[column.sheet], data, row);
     const fill = (place, colour, alpha) => {
@@ -286,8 +286,8 @@ function player(data, sheets, column, row, colours) {
     for (const [place, mark] of places.length ? marksOf(column, places, data.tokens) : []) fill(place, colours[mark], 0.75);
     pen.globalAlpha = 1;
     const sent = column.nodes[row];
-    said.textContent = `pass ${now} of ${passes.length}; ${done.size} of ${data.tokens} tokens final. Over the whole`
-      + ` picture ${sent} tokens are evaluated, ${Math.max(0, sent - data.tokens + given.length)} of them not kept.`;
+    status.textContent = `pass ${now} of ${passes.length}; ${done.size} of ${data.tokens} tokens final. Over the whole`
+      + ` picture ${sent} tokens are evaluated, ${Math.max(0, sent - data.tokens + forced.length)} of them not kept.`;
   }
   return { box, show, passes: passes.length };
 }
@@ -345,6 +345,7 @@ function fold() {
     const inner = [...section.children], box = make("details", { className: "folded" });
     box.append(make("summary", {}, inner[0]), ...inner.slice(1));
     section.append(box);
+    for (const expert of box.querySelectorAll(".expert")) expert.open = true; // one fold is enough
   }
 }
 

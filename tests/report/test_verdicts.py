@@ -1,0 +1,217 @@
+"""Verdicts name the options and models that they were reached on, and what was not tested; planted decoders were found;
+tables say which network is missing and which figures are of too few images."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from parity_certify.result_rows import row
+from parity_certify.verdict import Verdict, columns_of, verdicts
+
+from parity.experiment import checks
+from parity.experiment.cells import cells
+from parity.experiment.options import options as complete
+from parity.experiment.schema import EqualitySpec
+from parity.metrics.export import FIGURES
+from parity.report import discrete, shared_sections, summary_page
+from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
+from parity.report.page import build
+from parity.report.tables import ABSENT, FEW, Column, measured, show
+from parity.report.verdicts import NOT_FORCED, RIGHT, WRONG, Scope, add_reach, of_run, planted, untested
+
+FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
+
+
+def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
+    place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
+    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV"}
+    bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
+    found = []
+    for model, tokens in models.items():
+        place |= {"model": model, "tokens": tokens}
+        found.append(row("exact", "all four", 10_000, p_value=p, p_holm=p, **place))
+        found.append(row("exact", "TV certificate", 10_000, **bound, **place))
+    return found + (exact(p, tv, models, 1) if p < 0.05 and not repeat else [])
+
+
+def long(p=0.5, tokens=64):
+    place = {"method": "it", "key": "k", "model": f"a chain of {tokens}", "tokens": tokens, "effect": 0.1}
+    place |= {"p_value": p, "p_holm": p, "minimum_detectable_effect": 0.011}
+    return [row("long", "distances", 60_000, **place, repeat=k, seed=k) for k in range(2 if p < 0.05 else 1)]
+
+
+def verdict_on(rows, own, cut, kind="discrete", tokens=64):
+    (v,) = verdicts(rows, {"it": "lossless"}, 0.02)
+    return v | add_reach(v, rows, Scope(kind, own, cut, tokens), 0.05)
+
+
+W, CUT = {"window": 16}, {"window": 3}
+THREE, TWO = "at window 3 on 5 tokens", "at interval 2 on 5 tokens"
+THREE_G = "at gamma 3 on 3 tokens"
+FAR, LOSSY = long(tokens=256), exact(1e-9, 0.65)
+CASES = [  # rows, own options, those of the exact layer; the scope, and whether its own were tested
+    ([*exact(), *long()], W, CUT, f"{THREE}; window 16 consistent on 64 tokens", "tested"),
+    ([*exact(), *long()], {}, {}, "on 5 tokens, consistent on 64 tokens", "tested"),
+    (exact(), W, CUT, f"{THREE}; window 16 not tested", "not tested"),
+    (exact(), {}, {}, "on 5 tokens", "tested"),
+    ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 not tested", "not tested"),
+    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 rejected on 64 tokens", "tested"),
+    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 not rejected on 64 tokens", "tested"),
+    ([*exact(), *long(1e-9)], W, CUT, "at window 16 on 64 tokens", "tested"),
+    (exact(models={"mixture": 3}), {"gamma": 8}, {"gamma": 3}, f"{THREE_G}; gamma 8 not tested", "not tested"),
+]
+
+
+@pytest.mark.parametrize(("rows", "own", "cut", "scope", "tested"), CASES)
+def test_the_scope_says_where_the_verdict_was_reached(rows, own, cut, scope, tested):
+    v = verdict_on(rows, own, cut, "continuous" if "gamma" in own else "discrete")
+    assert (v["scope"], v["own_options"]) == (scope, tested)
+    assert v["pill"] in ("certified, TV ≤ 0.010", "lossy, TV = 0.65", "lossy")
+    assert "joint law" in v["reach"] and "model" in v["tested_models"] and v["value"].tested
+    assert bool(v["value"].untested) == (tested == "not tested")
+
+
+def test_a_verdict_reaches_as_far_as_all_of_its_tests():
+    """One model of 256 tokens among those of 64 takes a window of 100 no further; a run of more than the longest of
+    them says so."""
+    both, own = [*exact(), *long(), *long(tokens=256)], {"window": 100}
+    assert verdict_on(both, own, CUT)["own_options"] == "not tested"
+    assert verdict_on([*exact(), *FAR], own, CUT)["own_options"] == "tested"
+    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; window 16 consistent on 64 to 256 tokens"
+    near = verdict_on([*exact(), *long()], W, CUT, tokens=256)["scope"]
+    assert near == f"{THREE}; window 16 consistent to 64 of 256 tokens"
+    assert verdict_on(exact(models={"one": 4, "two": 5}), {}, {})["scope"] == "on 4 to 5 tokens"
+
+
+def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gathered):
+    """The exact layer cuts gamma, the long layer does not: one name holds both, and the cell's scope says both."""
+    cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
+    assert len(cspd)
+    for options, scope in zip(cspd["options"], cspd["scope"], strict=True):
+        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64 tokens" in scope
+
+
+def samples(method, fault, ps, required=True):
+    place = {"method": method, "key": fault, "as_required": required, "model": "m"}
+    return [row("mutants", "all four", 9, p_value=p, seed=s, repeat=s, **place) for s, p in enumerate(ps)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ps", "required", "said", "verdict"),
+    [
+        ("none", (0.4, 0.6), True, "rejected in none of 2", RIGHT),
+        ("none", (0.01, 0.6), True, "by chance, and not again", RIGHT),
+        ("none", (0.01, 0.02), False, "a false alarm", WRONG),
+        ("residual p", (1e-9, 1e-9), True, "found in all 2 samples", RIGHT),
+        ("residual p", (1e-9, 0.3), False, "missed in 1 of 2 samples", WRONG),
+        ("accept +0.01", (0.2, 0.3), None, "too few sequences for it", ""),
+    ],
+)
+def test_the_outcome_of_a_planted_decoder_is_said_as_it_is(fault, ps, required, said, verdict):
+    frame = pd.DataFrame([r | {"self_test": True} for r in samples("it", fault, ps, required)])
+    (found,) = planted(frame)
+    assert said in found["outcome"] and found["verdict"] == verdict
+    assert found["outcome"].startswith("correct") == (fault == "none")
+
+
+def test_the_first_screen_says_that_a_self_test_failed(gathered, undrawn):
+    def front_page(g):
+        return build("made", [summary_page.verdicts(g)])[0].partition("<h2>Verdicts</h2>")[2].partition("<table")[0]
+
+    assert "self-test" not in front_page(gathered)
+    missed = samples("it", "residual p", (1e-9, 0.3))
+    tests = pd.DataFrame([r | {"kind": "discrete", "self_test": True} for r in missed])
+    red = replace(gathered, equality=pd.concat([gathered.equality, tests], ignore_index=True))
+    begin = front_page(red)
+    assert "1 self-test failed" in begin and "it (missed in 1 of 2 samples)" in begin
+
+
+ROW = {
+    "kind": "discrete", "label": "sjd", "method": "sjd", "key": "0" * 8, "role": "method", "n": 100, "batch": 8,
+    "clip_score": 0.3, "clip_score_se": 0.001, "fid_why": "no network: networks.inception",
+    "hps_why": "no network: networks.hps", "protocol": "sjd 04de33dc",
+}  # fmt: skip
+
+
+def test_a_column_says_which_network_is_missing():
+    assert measured("fid")(ROW)[:3] == ("no network", "networks.inception", "none")
+    assert measured("fid")({**ROW, "fid": 12.0, "fid_se": 0.1}).text == "12.00"
+    assert measured("recall")(ROW) == ABSENT  # nothing was said of it
+    others = list(shared_sections.other_figures("discrete", [ROW | {"geneval": 0.5}], discrete.SHOWN))
+    [table] = [block for details in others for block in details.body]
+    lines = dict(zip([head for head, _ in table.columns], table.rows[0], strict=True))
+    assert lines["HPSv2 (higher is better)"].detail == "networks.hps"
+    assert lines[f"{FIGURES['geneval'][0]} (higher is better)"].text == "0.5000"
+
+
+def test_what_no_layer_tested_says_why():
+    """The released code's options run on no mixture, and `forced: 0` asks for no test on the model."""
+    released = {"gamma": 4, "sigma": "inverted", "inner_temperature": 42.0}
+    section = {"methods": {"mar": [{}], "cspd": [released, {"gamma": 4}]}, "images": 2}
+    said = {}
+    for forced in (0, 4):
+        settings = checks.load({"continuous": section | {"forced": forced}})
+        pair = (cell for cell in cells(settings, []) if cell.spec["method"] == "cspd")
+        said[forced] = [untested(settings, cell)["note"] for cell in pair]
+    unlike = "its options do not run on models whose law is known"
+    assert said == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
+
+
+def test_a_run_that_accepted_no_draft_is_inconclusive():
+    """Whatever no layer rejects; what one does stays lossy, and plain decoding drafts nothing."""
+
+    def run(kind, method, **figures):
+        chosen = json.dumps(complete(kind, method, {}))
+        return {"kind": kind, "method": method, "options": chosen, "nfe_ratio": 1.0, **figures}
+
+    def found(value, row):
+        return of_run(row, {"claim": "lossless", **columns_of(value, "lossless")})
+
+    certified, lossy = Verdict("certified", bound=0.01), Verdict("lossy", estimate=0.1, interval=(0.0, 0.2))
+    kinds = (("continuous", "cspd"), ("continuous", "coupled"), ("anysubset", "assd"))
+    without = [run(*kind, accepted_drafts=0) for kind in kinds] + [run("discrete", "sjd")]
+    without += [run("continuous", "cspd", accepted_drafts=None)]  # all places were drawn by the target alone
+    for case in without:
+        said = found(certified, case)
+        assert said["value"].kind == said["verdict_kind"] == "inconclusive" and "no draft was accepted" in said["note"]
+        assert said["tv_bound"] is None and not said["mismatch"]
+        assert found(lossy, case)["value"] == lossy
+    drafted = [run(case["kind"], case["method"], accepted_drafts=7) | {"nfe_ratio": 0.5} for case in without]
+    alone = [run("discrete", "ar"), run("anysubset", "sequential"), run("continuous", "mar", accepted_drafts=None)]
+    for case in [*drafted, *alone]:
+        assert found(certified, case)["value"] == certified
+
+
+USUAL = EqualitySpec()
+
+
+def figures_of(n, **figures):
+    return {"kind": "discrete", "n": n, **figures}
+
+
+def judged(row, margins=USUAL):
+    """As the summary holds it."""
+    return row | {"too_few": " ".join(too_few_of(row, margins))}
+
+
+def test_an_interval_that_holds_every_value_of_interest_is_said_to():
+    kid, sure = figures_of(64, kid=-0.080, kid_se=0.251), figures_of(50_000, kid=0.012, kid_se=0.001)
+    assert too_few(kid, "kid", USUAL) and not too_few(sure, "kid", USUAL)
+    entry = measured("kid", 1000)(judged(kid))
+    assert entry.style == "few" and "-80" in entry.text
+    table = show([judged(kid), judged(sure)], [Column("KID", measured("kid", 1000))])
+    assert table.caption == FEW and not show([judged(sure)], [Column("KID", measured("kid", 1000))]).caption
+    assert measured("kid", 1000)(judged(sure)).style == ""
+    text = judged(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
+    assert measured("perplexity")(text).style == "few"
+
+
+@pytest.mark.parametrize("name", [*list(EFFECTS)[:1], *list(MARGINS)[:1], *list(SHARES)[:1]])
+def test_the_rule_is_the_effect_of_interest_against_half_of_the_interval(name):
+    effect = effect_of_interest(name, 2.0, USUAL)
+    for share, wanted in ((0.9, False), (1.1, True)):
+        given = {name: 2.0, f"{name}_se": share * effect / 1.96}
+        assert too_few(figures_of(64, **given), name, USUAL) == wanted
+        given = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
+        assert too_few(figures_of(64, **given), name, USUAL) == wanted
