@@ -76,7 +76,7 @@ def test_every_section_stands_in_the_contents_in_its_order_the_verdicts_first(bu
     kinds = [next(i for i, s in enumerate(html.sections) if s.startswith(k)) for k in ("image", "text", "continuous")]
     assert html.sections[:2] == ["verdicts", "study"] and kinds == sorted(kinds) and html.sections[-1] == "files"
     assert len(re.findall(r'<p class="shows">[A-Z].{20,}[.?]</p>', built[0])) == len(html.sections)
-    assert built[0].count('<details class="expert">') == 6
+    assert built[0].count('<details class="expert">') == 5
 
 
 LEADS = r"#|data:image/(svg\+xml|webp);base64,|figures/[a-z0-9-]+\.csv$|\w+\.(csv|parquet)$"
