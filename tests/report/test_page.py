@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from parity.base.files import write_json
 from parity.experiment.checks import load
@@ -205,8 +206,6 @@ def test_the_command_writes_every_file_beside_the_page_and_the_same_page_of_the_
 
 def test_settings_of_the_page_are_those_given(gathered):
     """The configuration on the page can be run again: it is read back as what was asked for."""
-    import yaml
-
     code = next(b for b in shared_sections.environment(gathered).body if getattr(b, "form", "") == "code")
     assert load(yaml.safe_load(code.text)) == gathered.settings
 
@@ -221,10 +220,9 @@ def test_the_command_of_a_row_keeps_the_configuration_it_was_run_with():
 
 def test_the_environment_names_commit_date_version_command_and_machine(built):
     words = Page(built[0]).text
-    for name in ("commit", "date", "version", "command"):
-        assert words[words.index(f"run · {name}") + 1].strip()
-    for name in ("processor", "cores", "load over 1, 5 and 15 minutes"):
-        assert words[words.index(f"machine · {name}") + 1].strip()
+    run, machine = ("commit", "date", "version", "command"), ("processor", "cores", "load over 1, 5 and 15 minutes")
+    for name in (*(f"run · {name}" for name in run), *(f"machine · {name}" for name in machine)):
+        assert words[words.index(name) + 1].strip()
 
 
 def test_the_change_of_a_figure_is_taken_prompt_by_prompt(gathered):

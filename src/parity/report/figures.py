@@ -162,7 +162,7 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
 
 
 def interval_of(row: Any, name: str) -> tuple[float, float]:
-    """Distances from a figure down and up to the ends of its 95% interval; nought where no error was measured."""
+    """Distances from a figure down and up to the ends of its 95% interval; 0 where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)
 

@@ -49,7 +49,7 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
 
 
 def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of one table, named by what differs among them: the rest is said above it."""
+    """Rows of one table, labelled by what differs among them; the caption has what they share."""
     every = records(rows)
     return [row | {"label": name} for row, name in zip(every, labels(every), strict=True)]
 

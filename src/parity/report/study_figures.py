@@ -72,8 +72,9 @@ def points(figure: FigureSpec, whose: str, rows: Iterable[SpecAndRow], known: La
     """A row per mark: a measure with its 95% interval, the interval along x where that is a measure, and as `note` the
     options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none."""
     every: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
-    for spec, row in rows:  # of a paper the method's own options: not its device and prompts
-        every.append((label_of(spec, figure.by), row.get("own options", spec["options"]), spec, row))
+    for spec, row in rows:
+        options = row["own options"] if "own options" in row else spec["options"]  # not a paper's device and prompts
+        every.append((label_of(spec, figure.by), options, spec, row))
     result = []
     for label, options, spec, row in every:
         differ = varying([other for name, other, *_ in every if name == label])

@@ -218,7 +218,7 @@ def text(name: str, detail: str = "", absent: str = "any") -> Maker:
 
 
 def claimed(row: Row) -> Entry:
-    """What the paper says, and whether the tests contradict it."""
+    """The paper's claim, and whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
     return Entry(words(row.get("claim"), NOT_RUN), *((broken, "wrong") if mismatch(row) else ()))
 
@@ -231,7 +231,7 @@ def label_entry(row: Row) -> Entry:
 
 
 def fewer(row: Row) -> Entry:
-    return ABSENT if missing(row.get("nfe_ratio")) else times(1 / row["nfe_ratio"])
+    return times(1 / row.get("nfe_ratio", math.nan))
 
 
 def speed(row: Row) -> Entry:

@@ -27,7 +27,7 @@ NOT_FORCED = "with continuous.forced = 0 the law of one token is not tested on t
 
 
 class Tested(NamedTuple):
-    """What a file says of a cell: rows, and figures beside them."""
+    """The tests of a cell in one file: rows, and figures that go with them."""
 
     cell: Cell
     ran: Variant | None  # how the cell's method ran on models of known law; None for rows on the cell's own model
@@ -140,8 +140,8 @@ def untested(settings: Config, cell: Cell) -> dict[str, Any]:
 
 
 def openness(verdict: dict[str, Any]) -> int:
-    """Of several verdicts on a cell the one that found a fault stands, else one that left something open, else the
-    first, which is the exact layer's."""
+    """The order of several verdicts on a cell: one that found a fault decides, else one that left something open, else
+    the first, which is the exact layer's."""
     return {"lossy": 0, "inconclusive": 1}.get(verdict["value"].kind, 2)
 
 
