@@ -16,14 +16,14 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from parity.base.errors import ParityError
-from parity.experiment import cells, checks, config_overlay, options, paths, pins, prompt_files, weights
+from parity.experiment import cells, checks, config_overlay, options, paths, pins, weights
 from parity.inputs import readers
 
 ROOT = Path(__file__).parents[1]
@@ -103,23 +103,22 @@ def case(number: int, seed: int, known: list[dict[str, Any]]) -> dict[str, Any]:
     return raw
 
 
+def no_stand_ins(names: Sequence[str]) -> dict[str, Any]:
+    raise ParityError("stand_in: none are written here")
+
+
 def read(raw: dict[str, Any]) -> int:
     """What the rules do before they plan jobs; how many cells there are."""
-    ready = pins.filled(
-        config_overlay.located(config_overlay.overlaid(raw, {}), lambda name: name), lambda name: pins.NONE
-    )
-    config = config_overlay.scaled(checks.load(ready))
-    checks.check_sources(config, sorted((ROOT / "workflow/published").glob("*.csv")))
-    asked = prompt_files.read_prompts(config.image.prompts, most=checks.most_words(config)) if config.image else []
-    found = cells.cells(config, asked)
-    for task in cells.text_tasks(config):
-        embedded = weights.models(config, "anysubset")[task["model"]].source == "embedded"
+    published = sorted((ROOT / "workflow/published").glob("*.csv"))
+    plan = checks.planned(config_overlay.overlaid(raw, {}), str, no_stand_ins, lambda name: pins.NONE, published)
+    for task in cells.text_tasks(plan.config):
+        embedded = weights.models(plan.config, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
-    for cell in found:
-        cells.variant(config, cell)
-        cells.long_variant(config, cell)
-    paths.manifests(config)
-    return len(found) + len(options.KINDS)
+    for cell in plan.cells:
+        cells.variant(plan.config, cell)
+        cells.long_variant(plan.config, cell)
+    paths.manifests(plan.config)
+    return len(plan.cells) + len(options.KINDS)
 
 
 def tried(raw: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from parity.base.console import PACKAGE, commands
 from parity.experiment.json_schema import schema
-from parity.experiment.module_metadata import docstring, function
+from parity.experiment.module_metadata import function, outline
 from parity.experiment.options import KINDS, declaration, methods
 from parity.experiment.schema import ModelSpec
 from parity.experiment.study import metrics
@@ -110,7 +110,7 @@ def decoders() -> str:
         text += f"\n## {TITLES[kind]}: section `{section}`\n"
         for method in methods(kind):
             declared = declaration(kind, method)
-            about = inspect.cleandoc(docstring(f"decoders/{kind}", method))
+            about = outline(f"decoders/{kind}", method).doc
             code = function(f"decoders/{kind}", method, method)
             steps, meanings = option_texts((code and ast.get_docstring(code)) or "")
             properties = variants[method]["items"].get("properties", {})

@@ -97,7 +97,6 @@ WRONG = [  # a configuration, and what its line holds
         text() | {"models": {"m": {**LOCAL, "family": "xlnet", "files": {"xlnet": "x"}}}},
         ["models.m.files", "needs judge"],
     ),
-    (vectors(models=["mar"]), ["continuous.models = ", "models: {NAME: {family: ...", "at the top"]),  # as once written
     (vectors(family="mars"), ["models.mars.family = 'mars'", "unknown family", "harmon"]),
     (vectors({"mar": [{"iterations": 4}]}), ["continuous.methods", "needs mar with {'iterations': 0}"]),
     (vectors({"cspd": [{"gamma": 65}]}), ["continuous.methods.cspd.0.gamma = 65", "at most 64"]),

@@ -48,8 +48,8 @@ def test_the_command_line_is_yaml_and_goes_deep(entry, value, find):
         ("equality={alpha: 1e-2}", ["equality.alpha = '1e-2'", "write 1.0e-02, unquoted"]),
         ("equality={alpha: 1.0e-02}", []),  # what the hint says is right
         ("scale=0", ["scale = 0", "greater than 0"]),
-        ("image=&i {models: *i}", ["image.models: an alias of YAML", "allowed: values that end"]),
-        ("seeds=&i [*i]", ["seeds.0: an alias of YAML", "allowed: values that end"]),
+        ("image=&i {models: *i}", ["image: an alias of YAML", "allowed: values that end"]),
+        ("seeds=&i [*i]", ["seeds = [[[[...]]]]", "allowed: a mapping"]),
     ],
 )
 def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
@@ -61,10 +61,10 @@ def test_a_wrong_value_on_the_command_line_is_one_line(entry, parts):
     assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
 
 
-def test_a_configuration_that_holds_itself_is_one_line_and_one_that_repeats_itself_is_visited_once():
+def test_a_configuration_that_holds_itself_is_one_line_and_one_that_repeats_itself_is_merged_once():
     text = "a0: &a0 {x: y}\n" + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 60))
-    config_overlay.check_circles(yaml.safe_load(text))  # 9 ** 59 values, were each visited as often as it is named
-    with pytest.raises(ConfigError, match=r"image\.models: an alias of YAML"):
+    config_overlay.overlaid(yaml.safe_load(text), {})  # 9 ** 59 values, were each visited as often as it is named
+    with pytest.raises(ConfigError, match=r"image: an alias of YAML"):
         config_overlay.overlaid(yaml.safe_load("image: &i {models: *i}"), {})
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parity.experiment import cells, checks, config_overlay, pins, stand_in
-from parity.experiment.prompt_files import read_prompts
+from parity.experiment import checks, pins, stand_in
 from parity.experiment.schema import Config
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +39,8 @@ def data(tmp_path_factory):
 
 def planned(raw, make=None):
     """What the rules plan of a configuration: the experiment and its cells."""
-    raw = copy.deepcopy(raw)
-    ready = pins.filled(stand_in.replaced(raw, make) if make else raw, lambda name: pins.NONE)
-    config = config_overlay.scaled(checks.load(ready))
-    checks.check_sources(config, PUBLISHED)
-    prompts = read_prompts(config.image.prompts, most=checks.most_words(config)) if config.image else []
-    return config, cells.cells(config, prompts)
+    plan = checks.planned(copy.deepcopy(raw), str, make, lambda name: pins.NONE, PUBLISHED)
+    return plan.config, plan.cells
 
 
 def test_every_table_of_every_paper_has_a_file():

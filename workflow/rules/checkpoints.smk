@@ -14,9 +14,7 @@ rule checkpoint:
     log:
         "logs/checkpoints/{kind}/{model}-{revision}.log",
     wildcard_constraints:
-        kind="[a-z]+",
-        model="[a-z0-9][a-z0-9_.-]*",
-        revision="[0-9a-z]{8,9}",
+        **PATTERNS,
     retries: 2
     localrule: True
     conda:
@@ -29,12 +27,8 @@ rule checkpoint:
         "check the files of {wildcards.model}"
     shell:
         r"""
-        python -m parity.models \
-            --kind {wildcards.kind} \
-            --name {wildcards.model} \
-            --spec {params.spec:q} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.models --kind {wildcards.kind} --name {wildcards.model} --spec {params.spec:q} \
+            --out {output:q} >{log:q} 2>&1
         """
 
 

@@ -2,7 +2,7 @@
 
 READS    config (config.yaml and what the command line lays over it), the prompt file
 DEFINES  EXPERIMENT  the checked configuration
-         CELLS       every cell of it, of every kind of model; CELL finds one by (kind, name), BY_KEY by its key
+         CELLS       every cell of it, of every kind of model; CELL finds one by its key
          TESTED      methods as they run on models whose law is known, enumerable and long, by (kind, key)
          RESULT      the folder the experiment ends in
 
@@ -17,34 +17,26 @@ from snakemake.logging import logger
 
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parents[1]
 MAIN = workflow.modifier.is_main_snakefile()  # not a module of another workflow, whose shell and libraries are its own
+
+
+def refuse(problem):
+    """End here, with one line."""
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(1)
+
+
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "certify/src")]
 try:
     from parity.base import machine, verdicts
 except ModuleNotFoundError as missing:
-    print(
-        f"error: {missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)", file=sys.stderr
-    )
-    sys.exit(1)
+    refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)")
 
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
-from parity.experiment import prompt_files
-from parity.experiment import (
-    checks,
-    module_metadata,
-    config_overlay,
-    layers,
-    job_resources,
-    options,
-    paths,
-    pins,
-    code_digest,
-    stand_in,
-    study,
-    weights,
-)
+from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
+from parity.experiment import code_digest, config_overlay, job_resources, layers
 from parity.inputs import readers
 
 
@@ -74,41 +66,31 @@ PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # 
 
 try:
     machine.check_place(ROOT)
-    said = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
-    given_here = config_overlay.located(config_overlay.overlaid(config, said), workflow_file)
-    checks.refuse_old_form(given_here)
-    ready = pins.filled(
-        stand_in.replaced(given_here, stand_in.make_stand_ins), pins.pin_reader(planned=workflow.dryrun)
+    command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
+    EXPERIMENT, PROMPTS, CELLS = checks.planned(
+        config_overlay.overlaid(config, command_line),
+        find=workflow_file,
+        make=stand_in.make_stand_ins,
+        pin=pins.pin_reader(planned=workflow.dryrun),
+        published=PUBLISHED,
     )
-    EXPERIMENT = config_overlay.scaled(checks.load(config_overlay.located(ready, workflow_file)))
-    checks.check_sources(EXPERIMENT, [Path(p) for p in PUBLISHED])
     KINDS = parity_cells.kinds(EXPERIMENT)
     LAYERS = {kind: layers.declared(kind) for kind in KINDS}
-    PROMPTS = (
-        prompt_files.read_prompts(EXPERIMENT.image.prompts, most=checks.most_words(EXPERIMENT))
-        if EXPERIMENT.image
-        else []
-    )
-    if EXPERIMENT.image and checks.most_words(EXPERIMENT):
-        prompt_files.check_embedded(PROMPTS, EXPERIMENT.image.prompts, drawn=not EXPERIMENT.image.reference)
-    CELLS = parity_cells.cells(EXPERIMENT, PROMPTS)
     TASKS = {t["key"]: t for t in parity_cells.text_tasks(EXPERIMENT)}
     for task in TASKS.values():
         embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
 except ParityError as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(1)
+    refuse(error)
 
-CELL = {(cell.kind, cell.name): cell for cell in CELLS}
-BY_KEY = {cell.key: cell for cell in CELLS}
+CELL = {cell.key: cell for cell in CELLS}
 TESTED = {
     (c.kind, parity_cells.test_key(EXPERIMENT, *pair)): pair
     for c in CELLS
     for pair in [(parity_cells.variant(EXPERIMENT, c), parity_cells.long_variant(EXPERIMENT, c))]
     if any(pair)
 }
+MANIFESTS = paths.manifests(EXPERIMENT)
 METHODS = [(kind, method) for kind in KINDS for method in getattr(EXPERIMENT, options.KINDS[kind]).methods]
 OWN_RULES = [(k, m) for k, m in METHODS if (ROOT / f"workflow/methods/{k}_{m}.smk").exists()]  # of these methods alone
 RESULT = f"results/{EXPERIMENT.experiment}"
-NAME = r"[a-z0-9][a-z0-9_.-]*/[a-z0-9_]+-[0-9a-f]{8}"  # of a cell: <model>/<method>-<key>

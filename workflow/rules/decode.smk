@@ -10,22 +10,19 @@ decodes none of them, so neither a killed run nor an option changed and changed 
 are more shards than jobs, each job decodes some, one after another, to one file.
 """
 
+others = "|".join(f"{kind}/[^/]+/{method}-" for kind, method in OWN_RULES)
+
 
 rule decode:
     input:
-        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, BY_KEY[w.key], int(w.shard)),
-        checkpoint=lambda w: paths.checkpoint(EXPERIMENT, BY_KEY[w.key]),
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w), int(w.shard)),
+        checkpoint=checkpoint,
     output:
         "results/cells/{kind}/{model}/{method}-{key}/shards/{shard}-of-{shards}.npz",
     log:
         "logs/decode/{kind}/{model}/{method}-{key}/{shard}-of-{shards}.log",
     wildcard_constraints:
-        kind=kinds_but(OWN_RULES),
-        model="[a-z0-9][a-z0-9_.-]*",
-        method="[a-z0-9_]+",
-        key="[0-9a-f]{8}",
-        shard="[0-9]+",
-        shards="[0-9]+",
+        **PATTERNS | {"kind": f"(?!{others})[a-z]+" if others else "[a-z]+"},
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -34,32 +31,21 @@ rule decode:
         mem_mb=memory,
         runtime=runtime,
     params:
-        kind=lambda w: BY_KEY[w.key].kind,
-        spec=lambda w: canonical(BY_KEY[w.key].spec),
+        kind=lambda w: cell(w).kind,
+        spec=lambda w: canonical(cell(w).spec),
         inputs=lambda w, input: flag_files("inputs", input.inputs),
-        batch=lambda w: batch(BY_KEY[w.key]),
-        shards=lambda w: paths.shards_of_a_job(EXPERIMENT, BY_KEY[w.key].kind),
+        batch=lambda w: cell(w).spec["batch"] if "batch" in cell(w).spec else EXPERIMENT.image.batch,
+        shards=lambda w: paths.shards_of_a_job(EXPERIMENT, cell(w).kind),
         compile=EXPERIMENT.compile,
         refill=EXPERIMENT.refill,
-        digest=lambda w: code_digest.digest(*decoding_code(BY_KEY[w.key])),
-        code=lambda w: code_parameter(*decoding_code(BY_KEY[w.key])),
+        digest=lambda w: decoding_code(w).split()[0],
+        code=decoding_code,
     message:
         "decode {wildcards.model}/{wildcards.method}-{wildcards.key}, part {wildcards.shard} of {wildcards.shards}"
     shell:
         r"""
-        python -m parity.decode \
-            --kind {params.kind} \
-            --spec {params.spec:q} \
-            {params.inputs} \
-            --checkpoint {input.checkpoint:q} \
-            --code {params.digest} \
-            --store results/store \
-            --batch {params.batch} \
-            --shards {params.shards} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --compile {params.compile} \
-            --refill {params.refill} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.decode --kind {params.kind} --spec {params.spec:q} {params.inputs} \
+            --checkpoint {input.checkpoint:q} --code {params.digest} --store results/store \
+            --batch {params.batch} --shards {params.shards} --compile {params.compile} --refill {params.refill} \
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

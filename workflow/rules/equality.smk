@@ -8,7 +8,6 @@ OUTPUTS          results/equality/<kind>/<method>-<key>.json           rows on e
 Rows are one a test. The layers that look at a cell's own model and samples are a part of rule measure.
 """
 
-EQUALITY = EXPERIMENT.equality
 ROWS = sorted(
     {paths.layers(c) for c in CELLS if layers.of(EXPERIMENT, LAYERS, c)}
     | {paths.tests(EXPERIMENT, *pair) for pair in TESTED.values()}
@@ -22,28 +21,21 @@ rule test_method:
     log:
         "logs/equality/{kind}/{method}-{key}.log",
     wildcard_constraints:
-        kind="[a-z]+",
-        method="[a-z0-9_]+",
-        key="[0-9a-f]{8}",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        runtime=runtime_of_draws,
+        runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
     params:
         spec=test_spec,
-        code=test_code,
+        code=testing_code,
     message:
         "test {wildcards.method} on models whose law is known ({wildcards.kind})"
     shell:
         r"""
-        python -m parity.equality tests \
-            --kind {wildcards.kind} \
-            --method {wildcards.method} \
-            --spec {params.spec:q} \
-            --threads {threads} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.equality tests --kind {wildcards.kind} --method {wildcards.method} --spec {params.spec:q} \
+            --threads {threads} --out {output:q} >{log:q} 2>&1
         """
 
 
@@ -53,20 +45,19 @@ rule faults:
     log:
         "logs/equality/faults-{kind}-{n}.log",
     wildcard_constraints:
-        kind="[a-z]+",
-        n="[0-9]+",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
     resources:
-        runtime=runtime_of_draws,
+        runtime=lambda w, attempt: (60 + EXPERIMENT.equality.n // 10_000) * attempt,
     params:
         code=faults_code,
     message:
         "look for planted faults ({wildcards.kind})"
     shell:
         "python -m parity.equality faults --kind {wildcards.kind} --n {wildcards.n}"
-        " --threads {threads} --out {output:q} > {log:q} 2>&1"
+        " --threads {threads} --out {output:q} >{log:q} 2>&1"
 
 
 rule calibration:
@@ -82,4 +73,4 @@ rule calibration:
     message:
         "sizes of the tests under the null"
     shell:
-        "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} > {log:q} 2>&1"
+        "python -m parity.equality calibration --replicates {wildcards.replicates} --out {output:q} >{log:q} 2>&1"

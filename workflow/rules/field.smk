@@ -12,8 +12,12 @@ OUTPUTS          results/field/<name>/environment.json    its environment and cl
 FIELD = sorted(file.parent.name for file in (ROOT / "field").glob("*/field.yaml"))
 ASKED = [name for name in FIELD if not ONLY or name in ONLY]
 if unknown := set(ONLY) - set(FIELD):
-    print(f"error: only: {', '.join(sorted(unknown))}; allowed: {', '.join(FIELD)}", file=sys.stderr)
-    sys.exit(1)
+    refuse(f"only: {', '.join(sorted(unknown))}; allowed: {', '.join(FIELD)}")
+
+
+def there(*files):
+    """Those of some files that exist."""
+    return [file for file in files if Path(file).exists()]
 
 
 rule field_models:
@@ -54,13 +58,11 @@ rule field_environment:
 
 rule field_judge:
     input:
-        "field/{name}/field.yaml",
-        "field/{name}/adapter.py",
-        "field/case.py",
-        "field/borrowed.py",
+        collect("field/{{name}}/{file}", file=("field.yaml", "adapter.py")),
+        collect("field/{file}.py", file=("case", "borrowed")),
         environment="results/field/{name}/environment.json",
         models="results/field/models",
-        reproduction=lambda w: [file for file in [f"field/{w.name}/reproduce.py"] if Path(file).exists()],
+        reproduction=lambda w: there(f"field/{w.name}/reproduce.py"),
     output:
         "results/field/{name}/verdict.json",
     log:
@@ -75,20 +77,15 @@ rule field_judge:
     message:
         "judge {wildcards.name}"
     shell:
-        r"""
-        python field/frame.py judge {wildcards.name} \
-            --environment {input.environment:q} \
-            --models {input.models:q} \
-            --out {output:q} \
-            >{log:q} 2>&1
-        """
+        "python field/frame.py judge {wildcards.name} --environment {input.environment:q} --models {input.models:q}"
+        " --out {output:q} >{log:q} 2>&1"
 
 
 rule field_page:
     input:
         "field/page.py",
         collect("results/field/{name}/verdict.json", name=ASKED),
-        [file for name in FIELD if name not in ASKED for file in [f"field/{name}/verdict.json"] if Path(file).exists()],
+        there(*(f"field/{name}/verdict.json" for name in FIELD if name not in ASKED)),
     output:
         "results/field/field.html",
     log:

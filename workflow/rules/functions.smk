@@ -1,6 +1,6 @@
-"""Functions of the rules: what a job reads, and which code it runs. No rules, no configuration.
+"""Functions of the rules: which files a job reads, which code it runs, what it asks of a cluster. No rules.
 
-Most take a job's wildcards; a cell's are `kind` and `name`, "<model>/<method>-<key>".
+Most take a job's wildcards. A job is about a cell if they hold its `key`, or its `name`, "<model>/<method>-<key>".
 """
 
 import shlex
@@ -8,152 +8,39 @@ import shutil
 import time
 
 BEGAN = time.time()
+PATTERNS = {  # of wildcards that several rules have
+    "kind": "[a-z]+",
+    "model": "[a-z0-9][a-z0-9_.-]*",
+    "revision": "[0-9a-z]{8,9}",
+    "method": "[a-z0-9_]+",
+    "key": "[0-9a-f]{8}",
+    "name": "[a-z0-9][a-z0-9_.-]*/[a-z0-9_]+-[0-9a-f]{8}",
+    "task_kind": "[a-z_]+",
+    "set": "[^/]+",
+    "shard": "[0-9]+",
+    "shards": "[0-9]+",
+}
 
-# Cells
-
-
-def kinds_but(own_rules):
-    """A pattern of `kind` in a shard's path that leaves out the methods with a rule of their own."""
-    places = "|".join(f"{kind}/[^/]+/{method}-" for kind, method in own_rules)
-    return f"(?!{places})[a-z]+" if places else "[a-z]+"
-
-
-def code_parameter(*modules):
-    """What a parameter says of code: the digest of all that `modules` import, and their names."""
-    return " ".join([code_digest.digest(*modules), *modules])
-
-
-def code(*modules):
-    """A parameter: the code that a job of these modules runs. Wildcards may stand in a name."""
-    return lambda w: code_parameter(*(module.format(**w) for module in modules))
+# Cells and models
 
 
 def cell(wildcards):
-    return CELL[wildcards.kind, wildcards.name]
+    """The cell that a job is about; None for a job about a model or a task."""
+    return CELL.get(wildcards.get("key") or wildcards.get("name", "")[-8:])
 
 
-def of_cell(find):
-    """An input that is found by a rule's cell."""
-    return lambda w: find(cell(w))
+def kind_and_model(wildcards):
+    """Of the model that a job loads."""
+    if c := cell(wildcards):
+        return c.kind, c.spec["model"]
+    if "model" in wildcards.keys():
+        return wildcards.get("kind", "discrete"), wildcards.model
+    return "anysubset", TASKS[wildcards.key]["model"]
 
 
 def checkpoint(wildcards):
-    """The manifest of a cell's model."""
-    return paths.checkpoint(EXPERIMENT, cell(wildcards))
-
-
-def family(kind, model):
-    """The modules that load a model: its kind's, and its family."""
-    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.models(EXPERIMENT, kind)[model].family}"
-
-
-def decoder(kind, method):
-    return f"parity.decoders.{kind}.{method}"
-
-
-def batch(cell):
-    """Rows decoded at once; part of the specification where speed at several sizes is compared."""
-    return cell.spec["batch"] if "batch" in cell.spec else EXPERIMENT.image.batch
-
-
-def decoding_code(cell):
-    """The modules that a cell's samples depend on, plain decoding's among them, for it is timed beside."""
-    kind, method, model = cell.kind, cell.spec["method"], cell.spec["model"]
-    plain = decoder(kind, options.plain_method(kind))
-    return ["parity.decode.__main__", f"parity.decode.{kind}", decoder(kind, method), plain, *family(kind, model)]
-
-
-def flag_files(flag, files):
-    """`--flag file`, of several that differ in their number alone `--flag 'folder/*-of-2.npz'`, of none nothing.
-
-    A command line has room for a thousand names, not for ten thousand.
-    """
-    return f"--{flag} {shlex.quote(paths.together(files))}" if files else ""
-
-
-def flag_list(flag, files):
-    """`--flag file file ...`, of none nothing."""
-    return " ".join([f"--{flag}", *map(shlex.quote, files)]) if files else ""
-
-
-def section_page(section):
-    """The page of one section alone; nothing where the experiment has no such section."""
-    return page_files(f"{section}/") if getattr(EXPERIMENT, section) else []
-
-
-def page_files(part):
-    """All files of a page, so that a missing one is made again. part: "" or the section's folder with a slash."""
-    names = ("report.html", "index.html", *(f"{t}.csv" for t in ("summary", "equality", "self_tests", "published")))
-    return [f"{RESULT}/{part}{name}" for name in (*names, "records.parquet")]
-
-
-def lock_folder():
-    """One run at a time in a folder, until this process ends."""
-    global RUN_LOCK
-    try:
-        RUN_LOCK = machine.hold(Path(".snakemake").absolute())
-    except ParityError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-def announce(*pages):
-    """Say what came out of this run, last of all: the verdicts, and where the pages are."""
-    made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
-    summary = made[0].with_name("summary.csv") if made else Path()
-    told = [verdicts.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
-    for text in [*told, *(f"Report: {page}" for page in made)]:
-        logger.info(text, extra={"result": True})
-
-
-# Resources
-
-
-def gpu(wildcards):
-    """CUDA devices of a job that can use one: on one machine as many as it has, 0 or 1; of another machine one, whatever
-    this one has. The job gets the number that it was given, and decides where it runs; `gpu=0` sends it to the CPU."""
-    return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
-
-
-def cell_of_job(wildcards):
-    """The cell that a job is about, by its key or by its name; None for a job that is about a model."""
-    if "key" in wildcards.keys() and wildcards.key in BY_KEY:
-        return BY_KEY[wildcards.key]
-    return CELL[wildcards.get("kind", "discrete"), wildcards.name] if "name" in wildcards.keys() else None
-
-
-def memory(wildcards, attempt):
-    """MB of a job that loads a model, and of its pictures, where it reads all of a cell's."""
-    found = cell_of_job(wildcards)
-    if found:
-        whole = "name" in wildcards.keys() and pictured(found.kind)
-        held = (
-            job_resources.samples(EXPERIMENT, len(PROMPTS), found) * job_resources.tokens(EXPERIMENT, found)
-            if whole
-            else 0
-        )
-        return job_resources.memory(EXPERIMENT, found.kind, found.spec["model"], held, attempt)
-    if "model" not in wildcards.keys():
-        return job_resources.memory(EXPERIMENT, "anysubset", TASKS[wildcards.key]["model"], 0, attempt)
-    kind = wildcards.get("kind", "discrete")
-    model = wildcards.model if "kind" in wildcards.keys() else wildcards.model.rpartition("-")[0]
-    return job_resources.memory(EXPERIMENT, kind, model, 0, attempt)
-
-
-def runtime(wildcards, attempt):
-    """Minutes that a job may take before a cluster ends it: one that decodes, or one that looks at what was decoded."""
-    found = cell_of_job(wildcards)
-    if found and "shard" in wildcards.keys():
-        return job_resources.minutes(EXPERIMENT, len(PROMPTS), found, attempt)
-    return job_resources.minutes_beside(EXPERIMENT, len(PROMPTS), found, attempt) if found else 20 * attempt
-
-
-def runtime_of_draws(wildcards, attempt):
-    """Minutes of a test on models whose law is known: by its draws."""
-    return (60 + EQUALITY.n // 10_000) * attempt
-
-
-# Checkpoints
+    """The manifest of the model that a job loads."""
+    return MANIFESTS["/".join(kind_and_model(wildcards))]
 
 
 def model_spec(wildcards):
@@ -166,13 +53,102 @@ def model_spec(wildcards):
     return canonical(spec | ({"captions": captions.model_dump()} if captions else {}))
 
 
-def text_model(wildcards):
-    """The manifest of the model that a text task is for."""
-    model = TASKS[wildcards.key]["model"]
-    return paths.manifests(EXPERIMENT)[f"anysubset/{model}"]
+def pictured(kind):
+    """Whether a kind's tokens are pictures."""
+    return kind != "anysubset"
 
 
-# Inputs
+# Code
+
+
+def code(*modules):
+    """The code that a job of these modules runs, as a parameter: the digest of all that they import, and their names."""
+    return " ".join([code_digest.digest(*modules), *modules])
+
+
+def decoder(kind, method):
+    return f"parity.decoders.{kind}.{method}"
+
+
+def family(wildcards):
+    """The modules that load a job's model: its kind's, and its family."""
+    kind, model = kind_and_model(wildcards)
+    return f"parity.models.{kind}.load", f"parity.models.{kind}.{weights.models(EXPERIMENT, kind)[model].family}"
+
+
+def decoding_code(wildcards):
+    """What a cell's samples depend on; plain decoding too, for it is timed beside."""
+    c = cell(wildcards)
+    methods = decoder(c.kind, c.spec["method"]), decoder(c.kind, options.plain_method(c.kind))
+    return code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *family(wildcards))
+
+
+def measuring_code(wildcards):
+    """What draws pictures, every metric of the kind, and the layers that look at the cell."""
+    c = cell(wildcards)
+    asked = [f"parity.equality.layers.{c.kind}.{name}" for name in layers.of(EXPERIMENT, LAYERS, c)]
+    asked += [decoder(c.kind, c.spec["method"])] if asked else []
+    metrics = [f"parity.metrics.{name}" for name in study.metrics(c.kind)]
+    return code("parity.measure.__main__", f"parity.metrics.samples.{c.kind}", *metrics, *asked, *family(wildcards))
+
+
+def testing_code(wildcards):
+    """The tests of a method on models whose law is known; one coupled to plain decoding is compared with it."""
+    kind, (exact, _) = wildcards.kind, TESTED[wildcards.kind, wildcards.key]
+    asked = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
+    if exact and options.coupled(kind, exact.method, exact.options):
+        asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
+    return code(*asked, decoder(kind, wildcards.method))
+
+
+def faults_code(wildcards):
+    """The faults that short sequences do not show ("long<kind>"; "long": discrete) are in the module of their kind."""
+    kind = wildcards.kind.removeprefix("long") or "discrete"
+    return code("parity.equality.__main__", f"parity.equality.faults.{kind}")
+
+
+# Flags of a command
+
+
+def flag_files(flag, files):
+    """`--flag FILE`; of files that differ in their number alone `--flag 'folder/*-of-2.npz'`, for a command line has no
+    room for thousands; of none nothing."""
+    if not files:
+        return ""
+    first = Path(files[0])
+    numbered = first.with_name("*" + first.name.lstrip("0123456789"))
+    return f"--{flag} {shlex.quote(str(numbered if len(files) > 1 else first))}"
+
+
+def flag_list(flag, files):
+    """`--flag file file ...`, of none nothing."""
+    return " ".join([f"--{flag}", *map(shlex.quote, files)]) if files else ""
+
+
+# Resources
+
+
+def gpu(wildcards):
+    """CUDA devices of a job that can use one: on one machine as many as it has, 0 or 1; of another machine one. The job
+    gets the number that it was given, and decides where it runs; `gpu=0` sends it to the CPU."""
+    return machine.gpu() if workflow.local_exec and not workflow.remote_exec else 1
+
+
+def memory(wildcards, attempt):
+    """MB of a job that loads a model; of one that measures a cell, with its pictures."""
+    measured_cell = cell(wildcards) if "name" in wildcards.keys() else None
+    kind, model = kind_and_model(wildcards)
+    return attempt * job_resources.memory(EXPERIMENT, len(PROMPTS), kind, model, measured_cell)
+
+
+def runtime(wildcards, attempt):
+    """Minutes that a job may take before a cluster ends it."""
+    c = cell(wildcards)
+    decodes = "shard" in wildcards.keys()
+    return attempt * (job_resources.minutes(EXPERIMENT, len(PROMPTS), c, decodes) if c else 20)
+
+
+# Files and settings
 
 
 def prompt_spec(wildcards):
@@ -181,25 +157,10 @@ def prompt_spec(wildcards):
     return canonical(EXPERIMENT.image.prompts.model_dump(exclude={"jobs", "max_words"}) | shared)
 
 
-def caption_code(wildcards):
-    model = wildcards.model.rpartition("-")[0]
-    return code_parameter(
-        "parity.base.command", "parity.base.devices", "parity.inputs.prompts", *family("discrete", model)
-    )
-
-
 def task_data(wildcards):
-    """The data file of a task, where it has one."""
+    """The data file of a text task, where it has one."""
     data = TASKS[wildcards.key]["settings"]["data"]
-    return [data] if data and Path(data).is_file() else []
-
-
-# Metrics
-
-
-def pictured(kind):
-    """Whether a kind's tokens are pictures."""
-    return kind != "anysubset"
+    return local([data] if data and Path(data).is_file() else [])
 
 
 def reference_prompts(wildcards):
@@ -208,75 +169,52 @@ def reference_prompts(wildcards):
     return [f"results/inputs/discrete/{PROMPT_SET}/{k}.json" for k in shards]
 
 
-def measured_files(kind):
-    """What measuring a cell leaves in its folder."""
-    folder, n = "results/cells/{kind}/{name}", paths.jobs(EXPERIMENT, kind)
-    names = {"spec": "spec.json", "metrics": "metrics.json", "features": "features.npz"}
-    names |= {"records": "records.parquet", "rows": "equality.json"}
-    if any("laws" in said["WRITES"] for said in LAYERS[kind].values()):
-        names["laws"] = "laws.npz"
-    found = {name: f"{folder}/{file}" for name, file in names.items()}
-    if pictured(kind):
-        found["pictures"] = [f"{folder}/pictures/{k}-of-{n}.npz" for k in range(n)]
-    return found
-
-
-def baseline_files(cell):
+def baseline_files(wildcards):
     """Of the plain decoding that a cell is compared with, where one of its layers reads it."""
-    asked = layers.of(EXPERIMENT, LAYERS, cell)
-    read = any("baseline" in LAYERS[cell.kind][layer]["READS"] for layer in asked)
-    return layers.baseline(EXPERIMENT, CELLS, cell) if read else []
+    c = cell(wildcards)
+    reads = any("baseline" in LAYERS[c.kind][layer]["READS"] for layer in layers.of(EXPERIMENT, LAYERS, c))
+    return layers.baseline(EXPERIMENT, CELLS, c) if reads else []
 
 
-def measure_code(wildcards):
-    """What draws pictures, the layers that look at the cell, and every metric that takes figures of its kind."""
-    kind, model, c = wildcards.kind, wildcards.name.partition("/")[0], cell(wildcards)
-    metrics = [f"parity.metrics.{name}" for name in study.metrics(kind)]
-    asked = [f"parity.equality.layers.{kind}.{name}" for name in layers.of(EXPERIMENT, LAYERS, c)]
-    drawn = [decoder(kind, c.spec["method"])] if asked else []
-    return code_parameter(
-        "parity.measure.__main__", f"parity.metrics.samples.{kind}", *metrics, *asked, *family(kind, model), *drawn
-    )
-
-
-# Equality
+def measured_files(kind, folder="results/cells/{kind}/{name}"):
+    """What measuring a cell leaves in its folder."""
+    n = paths.jobs(EXPERIMENT, kind)
+    names = ["spec.json", "metrics.json", "features.npz", "records.parquet", "equality.json"]
+    names += ["laws.npz"] if any("laws" in layer["WRITES"] for layer in LAYERS[kind].values()) else []
+    names += [f"pictures/{k}-of-{n}.npz" for k in range(n)] if pictured(kind) else []
+    return [f"{folder}/{name}" for name in names]
 
 
 def test_spec(wildcards):
     """The settings of the exact tests and of the long ones, each where the method has such a test."""
     exact, long = TESTED[wildcards.kind, wildcards.key]
-    seeds, spec = EXPERIMENT.equality.seeds[:2], {}
-    for name, v in (("exact", exact), ("long", long)):
-        if v:
-            spec[name] = {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds}
+    seeds = EXPERIMENT.equality.seeds[:2]
+    spec = {
+        name: {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds}
+        for name, v in (("exact", exact), ("long", long))
+        if v
+    }
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}
     return canonical(spec)
 
 
-def test_code(wildcards):
-    """A decoder coupled to plain decoding by shared noise is compared with it token for token."""
-    kind, (exact, _) = wildcards.kind, TESTED[wildcards.kind, wildcards.key]
-    asked = ["parity.equality.__main__", "parity.equality.exact", f"parity.equality.targets.{kind}"]
-    if exact and options.coupled(kind, exact.method, exact.options):
-        asked += ["parity.equality.pathwise", decoder(kind, options.plain_method(kind))]
-    return code_parameter(*asked, decoder(kind, wildcards.method))
-
-
-def faults_code(wildcards):
-    """The faults that short sequences do not show ("long<kind>"; "long": discrete) are in the module of their kind."""
-    kind = wildcards.kind.removeprefix("long") or "discrete"
-    return code_parameter("parity.equality.__main__", f"parity.equality.faults.{kind}")
-
-
 # Report
 
 
-def fetched_to(file, name):
-    """The folder that a job finds its inputs below, given one of them under its `name` here: the current one, or where
-    Snakemake puts what it fetched from a storage."""
-    return str(file).removesuffix(name) or "."
+def page(name, caption, category):
+    """A file of the page of all sections (`part` is empty) or of one."""
+    return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
+
+
+def page_files(section=""):
+    """All files of the whole page, or of a section's, so that a missing one is made again; none for a section that the
+    experiment has not."""
+    if section and not getattr(EXPERIMENT, section):
+        return []
+    tables = [f"{name}.csv" for name in ("summary", "equality", "self_tests", "published")]
+    return [str(Path(RESULT, section, name)) for name in ("report.html", "index.html", *tables, "records.parquet")]
 
 
 def kinds_of(wildcards):
@@ -287,31 +225,44 @@ def kinds_of(wildcards):
 
 def observed(wildcards):
     """Figures of what a method rests on, made along plain decoding's images: drafted trees, for methods that skip."""
-    of = [c for c in CELLS if c.kind in kinds_of(wildcards) and c.kind == "discrete"]
-    wanted = any(options.declaration(c.kind, c.spec["method"]).RESTS_ON == "drafted_trees" for c in of)
-    plain = [c for c in of if wanted and c.role == "reference"]
-    return [f"results/drafting/{c.name}/{name}.json" for c in plain for name in ("similarity", "staleness")]
+    if "discrete" not in kinds_of(wildcards):
+        return []
+    images = [c for c in CELLS if c.kind == "discrete"]
+    if not any(options.declaration("discrete", c.spec["method"]).RESTS_ON == "drafted_trees" for c in images):
+        return []
+    plain = [c.name for c in images if c.role == "reference"]
+    return collect("results/drafting/{name}/{figure}.json", name=plain, figure=("similarity", "staleness"))
 
 
 def measured(wildcards):
     """What a page of these kinds of model reads."""
-    kinds = kinds_of(wildcards)
-    of = [c for c in CELLS if c.kind in kinds]
-    found = {f"{paths.folder(c)}/{name}" for c in of for name in ("metrics.json", "features.npz", "records.parquet")}
-    found |= {p for p in map(paths.benchmarks, of) if Path(p).is_file()}
-    found |= {p for c in of for p in paths.pieces(EXPERIMENT, c, "shards")}
-    found |= {p for c in of if pictured(c.kind) for p in paths.pieces(EXPERIMENT, c, "pictures")}
-    found |= {paths.layers(c) for c in of}
-    found |= {
-        paths.laws(c) for c in of if c.kind == "discrete" and "teacher_forced" in layers.of(EXPERIMENT, LAYERS, c)
-    }
-    found |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
-    found |= set(paths.self_tests(EXPERIMENT, kinds).values())
+    kinds, files = kinds_of(wildcards), set()
+    for c in (c for c in CELLS if c.kind in kinds):
+        files |= {*measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
+        files |= {paths.benchmarks(c)} if Path(paths.benchmarks(c)).is_file() else set()
+    files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
+    files |= set(paths.self_tests(EXPERIMENT, kinds).values())
     if "anysubset" in kinds:
-        found |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
-    return sorted(found)
+        files |= {paths.accuracy(t["kind"], t["key"]) for t in TASKS.values() if t["kind"] in paths.ASKED}
+    return sorted(files)
 
 
-def page(name, caption, category):
-    """A file of the page of all sections (`part` is empty) or of one."""
-    return report(f"{RESULT}/{{part}}{name}", caption=f"../report/{caption}.rst", category=category)
+# A run
+
+
+def lock_folder():
+    """Allow one run in a folder at a time, until this process ends."""
+    global RUN_LOCK
+    try:
+        RUN_LOCK = machine.hold(Path(".snakemake").absolute())
+    except ParityError as error:
+        refuse(error)
+
+
+def announce(*pages):
+    """Print what this run made, last of all: the verdicts, and where the pages are."""
+    made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
+    summary = made[0].with_name("summary.csv") if made else Path()
+    table = [verdicts.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
+    for text in [*table, *(f"Report: {page}" for page in made)]:
+        logger.info(text, extra={"result": True})

@@ -27,30 +27,23 @@ if EXPERIMENT.image:
         params:
             folder=subpath(output[0], parent=True),
             spec=prompt_spec,
-            code=code("parity.base.command", "parity.experiment.validation", "parity.inputs.prompts"),
+            code=code("parity.base.command", "parity.experiment.schema", "parity.inputs.prompts"),
         message:
             "read the prompts"
         shell:
-            r"""
-            python -m parity.inputs prompts \
-                --spec {params.spec:q} \
-                --out {params.folder:q} \
-                >{log:q} 2>&1
-            """
+            "python -m parity.inputs prompts --spec {params.spec:q} --out {params.folder:q} >{log:q} 2>&1"
 
 
 rule captions:
     input:
-        prompts="results/inputs/discrete/{set}/{k}.json",
-        checkpoint="results/checkpoints/discrete/{model}/manifest.json",
+        prompts="results/inputs/discrete/{set}/{shard}.json",
+        checkpoint=checkpoint,
     output:
-        "results/inputs/discrete/{set}/{model}/{k}.npz",
+        "results/inputs/discrete/{set}/{model}-{revision}/{shard}.npz",
     log:
-        "logs/inputs/{set}/{model}/{k}.log",
+        "logs/inputs/{set}/{model}-{revision}/{shard}.log",
     wildcard_constraints:
-        k="[0-9]+",
-        set="[^/]+",
-        model="[^/]+",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -59,32 +52,26 @@ rule captions:
         mem_mb=memory,
         runtime=runtime,
     params:
-        code=caption_code,
+        code=lambda w: code("parity.base.command", "parity.base.devices", "parity.inputs.prompts", *family(w)),
     message:
-        "encode the captions for {wildcards.model}, part {wildcards.k}"
+        "encode the captions for {wildcards.model}, part {wildcards.shard}"
     shell:
         r"""
-        python -m parity.inputs captions \
-            --prompts {input.prompts:q} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.inputs captions --prompts {input.prompts:q} --checkpoint {input.checkpoint:q} \
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
 
 
 rule task:
     input:
-        checkpoint=text_model,
-        data=lambda w: local(task_data(w)),
+        checkpoint=checkpoint,
+        data=task_data,
     output:
         "results/inputs/anysubset/{task_kind}-{key}.npz",
     log:
         "logs/inputs/anysubset/{task_kind}-{key}.log",
     wildcard_constraints:
-        task_kind="[a-z_]+",
-        key="[0-9a-f]{8}",
+        **PATTERNS,
     localrule: True
     conda:
         "../../envs/parity.yaml"
@@ -96,11 +83,6 @@ rule task:
         "make the texts of {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
-        python -m parity.inputs task \
-            --task-kind {wildcards.task_kind} \
-            --settings {params.settings:q} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.inputs task --task-kind {wildcards.task_kind} --settings {params.settings:q} \
+            --checkpoint {input.checkpoint:q} --threads {threads} --out {output:q} >{log:q} 2>&1
         """

@@ -20,16 +20,13 @@ decoding goes through every layer like any other decoder: the null row.
 rule reference:
     input:
         prompts=reference_prompts,
-        checkpoint=lambda w: paths.manifest(w.kind, w.model, w.revision),
+        checkpoint=checkpoint,
     output:
         "results/reference/{kind}/{set}/{model}-{revision}.npz",
     log:
         "logs/reference/{kind}/{set}/{model}-{revision}.log",
     wildcard_constraints:
-        kind="discrete|continuous",
-        set="[^/]+",
-        model="[a-z0-9][a-z0-9_.-]*",
-        revision="[0-9a-z]{8,9}",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -41,39 +38,28 @@ rule reference:
         prompts=lambda w, input: flag_files("prompts", input.prompts),
         folder=lambda w: EXPERIMENT.image.reference if w.kind == "discrete" else "",
         number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
-        code=lambda w: code_parameter(
-            "parity.metrics.__main__",
-            "parity.metrics.pictures",
-            f"parity.metrics.samples.{w.kind}",
-            *family(w.kind, w.model),
+        code=lambda w: code(
+            "parity.metrics.__main__", "parity.metrics.pictures", f"parity.metrics.samples.{w.kind}", *family(w)
         ),
     message:
         "pictures to compare {wildcards.model} with"
     shell:
         r"""
-        python -m parity.metrics reference \
-            --kind {wildcards.kind} \
-            {params.prompts} \
-            --folder={params.folder:q} \
-            --count {params.number} \
-            --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.metrics reference --kind {wildcards.kind} {params.prompts} --folder={params.folder:q} \
+            --count {params.number} --checkpoint {input.checkpoint:q} \
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
 
 
 rule reference_features:
     input:
-        networks=[m for name, m in paths.manifests(EXPERIMENT).items() if name.startswith("networks/")],
+        networks=[m for name, m in MANIFESTS.items() if name.startswith("networks/")],
     output:
         "results/reference/{kind}/{key}.npz",
     log:
         "logs/reference/{kind}/{key}.log",
     wildcard_constraints:
-        kind="discrete|continuous",
-        key="[0-9a-f]{8}",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -91,15 +77,9 @@ rule reference_features:
         "pictures to compare published models with"
     shell:
         r"""
-        python -m parity.metrics reference-features \
-            {params.networks} \
-            --reference={params.reference:q} \
-            --count {params.number} \
-            --protocol {params.protocol} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
+        python -m parity.metrics reference-features {params.networks} --reference={params.reference:q} \
+            --count {params.number} --protocol {params.protocol} \
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
 
 
@@ -109,19 +89,18 @@ for model_kind in KINDS:
         name:
             f"measure_{model_kind}"
         input:
-            shards=of_cell(lambda c: paths.pieces(EXPERIMENT, c, "shards")),
-            inputs=of_cell(lambda c: paths.inputs(EXPERIMENT, PROMPTS, c)),
-            baseline=of_cell(baseline_files),
-            reference=of_cell(lambda c: [paths.reference(EXPERIMENT, PROMPTS, c)] if pictured(c.kind) else []),
-            networks=of_cell(lambda c: list(paths.judges(EXPERIMENT, c))),
+            shards=lambda w: paths.pieces(EXPERIMENT, cell(w), "shards"),
+            inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w)),
+            baseline=baseline_files,
+            reference=lambda w: [paths.reference(EXPERIMENT, PROMPTS, cell(w))] if pictured(w.kind) else [],
+            networks=lambda w: list(paths.judges(EXPERIMENT, cell(w))),
             checkpoint=checkpoint,
         output:
-            **measured_files(model_kind),
+            measured_files(model_kind),
         log:
             "logs/measure/{kind}/{name}.log",
         wildcard_constraints:
-            kind=model_kind,
-            name=NAME,
+            **PATTERNS | {"kind": model_kind},
         conda:
             "../../envs/parity.yaml"
         threads: 1
@@ -130,46 +109,38 @@ for model_kind in KINDS:
             mem_mb=memory,
             runtime=runtime,
         params:
-            spec=of_cell(lambda c: canonical(c.spec)),
-            layers=of_cell(lambda c: canonical(layers.layer_settings(EXPERIMENT, LAYERS, c))),
-            cell=subpath(output.metrics, parent=True),
+            spec=lambda w: canonical(cell(w).spec),
+            layers=lambda w: canonical(layers.layer_settings(EXPERIMENT, LAYERS, cell(w))),
+            cell=subpath(output[0], parent=True),
             shards=lambda w, input: flag_files("shards", input.shards),
             inputs=lambda w, input: flag_files("inputs", input.inputs),
             baseline=lambda w, input: flag_files("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
             reference=lambda w, input: flag_files("reference", input.reference),
-            judged=of_cell(lambda c: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, c) else ""),
+            judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, cell(w)) else "",
             networks=lambda w, input: flag_list("networks", input.networks),
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
-            code=measure_code,
+            code=measuring_code,
         message:
             "measure {wildcards.name}"
         shell:
             r"""
-            python -m parity.measure \
-                --kind {wildcards.kind} \
-                --spec {params.spec:q} \
-                --layers {params.layers:q} \
-                --cell {params.cell:q} \
-                {params.shards} {params.inputs} {params.baseline} {params.reference} {params.run_code} \
-                {params.networks} {params.judged} \
-                --checkpoint {input.checkpoint:q} \
-                --threads {threads} \
-                --device {resources.gpu} \
-                >{log:q} 2>&1
+            python -m parity.measure --kind {wildcards.kind} --spec {params.spec:q} --layers {params.layers:q} \
+                --cell {params.cell:q} {params.shards} {params.inputs} {params.baseline} {params.reference} \
+                {params.run_code} {params.networks} {params.judged} --checkpoint {input.checkpoint:q} \
+                --threads {threads} --device {resources.gpu} >{log:q} 2>&1
             """
 
 
 rule accuracy:
     input:
-        data=lambda w: local(task_data(w)),
-        checkpoint=text_model,
+        data=task_data,
+        checkpoint=checkpoint,
     output:
         "results/accuracy/{task_kind}-{key}.json",
     log:
         "logs/accuracy/{task_kind}-{key}.log",
     wildcard_constraints:
-        task_kind="last_word|choice",
-        key="[0-9a-f]{8}",
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -184,30 +155,25 @@ rule accuracy:
         "accuracy on {wildcards.task_kind}-{wildcards.key}"
     shell:
         r"""
-        python -m parity.metrics accuracy \
-            --task-kind {wildcards.task_kind} \
-            --settings {params.settings:q} \
+        python -m parity.metrics accuracy --task-kind {wildcards.task_kind} --settings {params.settings:q} \
             --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
 
 
 rule drafted_trees:
     input:
         spec="results/cells/discrete/{name}/spec.json",
-        shards=lambda w: paths.pieces(EXPERIMENT, CELL["discrete", w.name], "shards"),
-        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, CELL["discrete", w.name]),
-        checkpoint=lambda w: paths.checkpoint(EXPERIMENT, CELL["discrete", w.name]),
+        shards=lambda w: paths.pieces(EXPERIMENT, cell(w), "shards"),
+        inputs=lambda w: paths.inputs(EXPERIMENT, PROMPTS, cell(w)),
+        checkpoint=checkpoint,
     output:
         "results/drafting/{name}/similarity.json",
         "results/drafting/{name}/staleness.json",
     log:
         "logs/drafting/{name}.log",
     wildcard_constraints:
-        name=NAME,
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -219,19 +185,12 @@ rule drafted_trees:
         cell=subpath(input.spec, parent=True),
         inputs=lambda w, input: flag_files("inputs", input.inputs),
         shards=lambda w, input: flag_files("shards", input.shards),
-        code=lambda w: code_parameter(
-            "parity.metrics.__main__", "parity.metrics.drafted_trees", *family("discrete", w.name.partition("/")[0])
-        ),
+        code=lambda w: code("parity.metrics.__main__", "parity.metrics.drafted_trees", *family(w)),
     message:
         "drafted trees of {wildcards.name}"
     shell:
         r"""
-        python -m parity.metrics drafted-trees \
-            --cell {params.cell:q} \
-            {params.inputs} {params.shards} \
+        python -m parity.metrics drafted-trees --cell {params.cell:q} {params.inputs} {params.shards} \
             --checkpoint {input.checkpoint:q} \
-            --threads {threads} \
-            --device {resources.gpu} \
-            --out {output:q} \
-            >{log:q} 2>&1
+            --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """

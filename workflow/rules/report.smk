@@ -16,7 +16,7 @@ os.environ.setdefault(machine.COMMAND, machine.typed(["snakemake", *sys.argv[1:]
 rule report:
     input:
         measured=measured,
-        manifests=list(paths.manifests(EXPERIMENT).values()),
+        manifests=list(MANIFESTS.values()),
         published=local(PUBLISHED),
         extra=observed,
         prompts=local(prompt_files.source(EXPERIMENT.image.prompts) if EXPERIMENT.image else []),
@@ -37,21 +37,16 @@ rule report:
     threads: 1
     params:
         config=EXPERIMENT.model_dump_json(exclude_unset=True),
-        root=lambda w, input: fetched_to(input.manifests[0], next(iter(paths.manifests(EXPERIMENT).values()))),
+        # the folder that a job finds its inputs below: this one, or where Snakemake puts what it fetched from a storage
+        root=lambda w, input: str(input.manifests[0]).removesuffix(next(iter(MANIFESTS.values()))) or ".",
         folder=subpath(output[0], parent=True),
         kinds=kinds_of,
-        code=lambda w: code_parameter("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
+        code=lambda w: code("parity.report.__main__", *(f"parity.report.{kind}" for kind in kinds_of(w))),
     message:
         "write the report {output[0]}"
     shell:
         r"""
-        python -m parity.report \
-            --config {params.config:q} \
-            --kinds {params.kinds} \
-            --published {input.published:q} \
-            --extra {input.extra:q} \
-            --root {params.root:q} \
-            --threads {threads} \
-            --out {params.folder:q} \
-            >{log:q} 2>&1
+        python -m parity.report --config {params.config:q} --kinds {params.kinds} \
+            --published {input.published:q} --extra {input.extra:q} --root {params.root:q} \
+            --threads {threads} --out {params.folder:q} >{log:q} 2>&1
         """

@@ -25,22 +25,13 @@ rule train:
         "../../envs/parity.yaml"
     threads: lambda w: RUNS[w.recipe].threads
     params:
-        steps=lambda w: RUNS[w.recipe].steps,
-        batch=lambda w: RUNS[w.recipe].batch,
-        examples=lambda w: RUNS[w.recipe].examples,
-        code=lambda w: code_parameter("parity.training.__main__", f"parity.training.{RUNS[w.recipe].kind}"),
+        run=lambda w: "--steps {0.steps} --batch {0.batch} --examples {0.examples}".format(RUNS[w.recipe]),
+        code=lambda w: code("parity.training.__main__", f"parity.training.{RUNS[w.recipe].kind}"),
     message:
         "train {wildcards.recipe}"
     shell:
-        r"""
-        python -m parity.training {wildcards.recipe} \
-            --work results/training \
-            --steps {params.steps} \
-            --batch {params.batch} \
-            --examples {params.examples} \
-            --threads {threads} \
-            >{log:q} 2>&1
-        """
+        "python -m parity.training {wildcards.recipe} --work results/training {params.run} --threads {threads}"
+        " >{log:q} 2>&1"
 
 
 for model_kind, target in INSTALLS.items():

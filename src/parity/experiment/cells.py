@@ -6,7 +6,7 @@ ask for the same decode it once, and an option changed and changed back computes
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,7 @@ from parity.experiment.options import KINDS, claim, declaration, needs, on_enume
 from parity.experiment.schema import MOST, Config, PromptSpec, TextTasks
 
 DECODED = ("infilling", "stories", "code")  # tasks that methods decode; the others ask for the model's laws
-Condition = tuple[
-    dict[str, Any], bool
-]  # what cells share, whatever the method; whether plain decoding has a control there
+Condition = tuple[dict[str, Any], bool]  # what cells of all methods share; whether plain decoding has a control there
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,9 @@ def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     assert section is not None
     models = weights.models(config, "discrete").items()
     for (name, model), sampling in itertools.product(models, as_list(section.sampling)):
-        yield (
-            {
-                "model": name,
-                "revision": weights.revision(model),
-                "prompts": prompt_digest(prompts),
-                "repeats": section.prompts.repeats,
-                "sampling": sampling.model_dump(),
-                "dtype": section.dtype,
-            },
-            True,
-        )
+        shared = {"model": name, "revision": weights.revision(model), "prompts": prompt_digest(prompts)}
+        shared |= {"repeats": section.prompts.repeats, "sampling": sampling.model_dump(), "dtype": section.dtype}
+        yield shared, True
 
 
 def text_tasks(config: Config) -> list[dict[str, Any]]:
@@ -95,16 +85,12 @@ def text_tasks(config: Config) -> list[dict[str, Any]]:
     for (model, spec), kind in itertools.product(weights.models(config, "anysubset").items(), TextTasks.model_fields):
         revision = weights.revision(spec)
         for task in getattr(config.text.tasks, kind):
-            settings, file = task.model_dump(), Path(task.data)
-            content = of_data(file) if task.data and file.is_file() else ""
+            settings, file, content = task.model_dump(), Path(task.data), ""
+            if task.data and file.is_file() and file.stat().st_size <= MOST:  # a larger one cannot be read
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
             key = digest([kind, settings, content, revision])
             tasks.append({"kind": kind, "settings": settings, "model": model, "revision": revision, "key": key})
     return tasks
-
-
-def of_data(file: Path) -> str:
-    """The digest of a data file; of one that is larger than any that can be read, nothing."""
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.stat().st_size <= MOST else ""
 
 
 def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
@@ -118,7 +104,7 @@ def text_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
 
 
 def captions(config: Config, kind: str) -> PromptSpec | None:
-    """The captions that models of a kind are given, which are part of what identifies them."""
+    """The captions that models of a kind read, which are part of what identifies them."""
     return config.continuous.captions if kind == "continuous" and config.continuous is not None else None
 
 
@@ -142,11 +128,7 @@ def continuous_conditions(config: Config, prompts: list[str]) -> Iterator[Condit
             yield shared, batch == section.batch[0]
 
 
-CONDITIONS: dict[str, Callable[[Config, list[str]], Iterable[Condition]]] = {
-    "discrete": image_conditions,
-    "anysubset": text_conditions,
-    "continuous": continuous_conditions,
-}
+CONDITIONS = {"discrete": image_conditions, "anysubset": text_conditions, "continuous": continuous_conditions}
 
 
 def kinds(config: Config) -> list[str]:
@@ -197,24 +179,24 @@ def variant(config: Config, cell: Cell) -> Variant | None:
 
     A method that claims to be lossy needs fewer sequences than a certificate does.
     """
-    method, n = cell.spec["method"], config.equality.n
-    if not on_enumerable(cell.kind, method, cell.spec["options"]):
+    method, own, n = cell.spec["method"], cell.spec["options"], config.equality.n
+    if not on_enumerable(cell.kind, method, own):
         return None
-    return Variant(
-        cell.kind,
-        method,
-        small(cell.kind, cell.spec["options"]),
-        cell.claim,
-        n if cell.claim == "lossless" else max(10_000, n // 5),
-    )
+    n = n if cell.claim == "lossless" else max(10_000, n // 5)
+    return Variant(cell.kind, method, small(cell.kind, own), cell.claim, n)
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:
     """A cell's method at its own options, `n` tokens on each long model; None if it does not run on them."""
-    method, own = cell.spec["method"], cell.spec["options"]
-    if not config.equality.long or not on_enumerable(cell.kind, method, own):
+    method, own, n = cell.spec["method"], cell.spec["options"], config.equality.long
+    if not n or not on_enumerable(cell.kind, method, own):
         return None
-    return Variant(cell.kind, method, own, cell.claim, config.equality.long)
+    return Variant(cell.kind, method, own, cell.claim, n)
+
+
+def variant_key(config: Config, v: Variant) -> str:
+    e = config.equality
+    return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2]])
 
 
 def long_key(config: Config, v: Variant) -> str:
@@ -224,8 +206,3 @@ def long_key(config: Config, v: Variant) -> str:
 def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:
     """Of the tests of a method on models whose law is known."""
     return digest([exact and variant_key(config, exact), long and long_key(config, long)])
-
-
-def variant_key(config: Config, v: Variant) -> str:
-    e = config.equality
-    return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2]])

@@ -4,24 +4,46 @@ Everything stops here, before any job, with one line that names the key, the val
 """
 
 import csv
-import itertools
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical
-from parity.experiment import study, weights
-from parity.experiment.cells import as_list, cells, kinds
+from parity.experiment import pins, stand_in, study, weights
+from parity.experiment.cells import Cell, as_list, cells, kinds
+from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
-from parity.experiment.prompt_files import read_prompts
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, TextTasks
-from parity.experiment.validation import brief, validate
+from parity.experiment.prompt_files import check_embedded, read_prompts
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, validate
+
+
+class Plan(NamedTuple):
+    config: Config
+    prompts: list[str]
+    cells: list[Cell]
+
+
+def planned(
+    raw: dict[str, Any], find: Callable[[str], str], make: stand_in.Make, pin: pins.Pin, published: Sequence[Any]
+) -> Plan:
+    """The experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a name
+    that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers' tables."""
+    ready = pins.filled(stand_in.replaced(located(raw, find), make), pin)
+    config = scaled(load(located(ready, find)))
+    check_sources(config, published)
+    if config.image is None:
+        return Plan(config, [], cells(config, []))
+    most = most_words(config)
+    prompts = read_prompts(config.image.prompts, most=most)
+    if most:
+        check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
+    return Plan(config, prompts, cells(config, prompts))
 
 
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
-    refuse_old_form(raw)
     value = validate(Config, raw, "")
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
@@ -35,16 +57,6 @@ def load(raw: dict[str, Any]) -> Config:
         check_continuous(value.continuous, weights.models(value, "continuous"))
     check_studies(value)
     return value
-
-
-def refuse_old_form(raw: dict[str, Any]) -> None:
-    """ConfigError for a section that names its models itself, as configurations did before `models:`."""
-    for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
-        if isinstance(raw.get(section), dict) and key in raw[section]:
-            raise ConfigError(
-                f"{section}.{key} = {brief(raw[section][key])}: models no longer stand in a section;"
-                " allowed: models: {NAME: {family: ..., source: ..., files: ...}} at the top"
-            )
 
 
 def check_models(value: Config) -> None:
@@ -63,7 +75,7 @@ def check_models(value: Config) -> None:
 
 
 def check_judges(value: Config) -> None:
-    """The protocol is a recipe that there is, and the networks that judge are there, and those that it takes."""
+    """The protocol is a recipe that there is; the networks that judge, and the pictures to compare with, are there."""
     recipes = weights.protocols()
     if value.protocol not in recipes:
         raise ConfigError(f"protocol = {value.protocol!r}: unknown; allowed: {', '.join(recipes)}")
@@ -76,17 +88,16 @@ def check_judges(value: Config) -> None:
     if clip is not None and wanted and clip.architecture not in ("", wanted):
         where = f"networks.clip.architecture = {clip.architecture!r}"
         raise ConfigError(f"{where}: protocol {value.protocol} takes another; allowed: {wanted!r}")
-    if value.image is not None and value.image.reference and not Path(value.image.reference).exists():
-        raise ConfigError(f"image.reference = {value.image.reference!r}: no such folder or file")
-    if value.continuous is not None and value.continuous.reference and not Path(value.continuous.reference).exists():
-        raise ConfigError(f"continuous.reference = {value.continuous.reference!r}: no such folder or file")
+    for key, section in (("image", value.image), ("continuous", value.continuous)):
+        if section is not None and section.reference and not Path(section.reference).exists():
+            raise ConfigError(f"{key}.reference = {section.reference!r}: no such folder or file")
 
 
-def complete_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
+def complete_methods(kind: str, asked: dict[str, list[dict[str, Any]]]) -> None:
     """Put defaults where variants leave options out. Methods of a section are decoders of its kind, their variants are
     valid and differ, one is plain decoding."""
     where, base, has_base = f"{KINDS[kind]}.methods", plain_method(kind), False
-    for method, variants in given.items():
+    for method, variants in asked.items():
         if method not in methods(kind):
             raise ConfigError(f"{where}.{method}: unknown method; allowed: {', '.join(methods(kind))}")
         if not variants:
@@ -103,14 +114,14 @@ def complete_methods(kind: str, given: dict[str, list[dict[str, Any]]]) -> None:
     if not has_base:
         wanted = declaration(kind, base).PLAIN
         raise ConfigError(
-            f"{where} = {sorted(given)}: needs {base}{f' with {wanted}' if wanted else ''}, plain decoding,"
+            f"{where} = {sorted(asked)}: needs {base}{f' with {wanted}' if wanted else ''}, plain decoding,"
             " with which every other method is compared"
         )
 
 
-def check_at_most(kind: str, given: dict[str, list[dict[str, Any]]], most: dict[str, int], what: str) -> None:
+def check_at_most(kind: str, asked: dict[str, list[dict[str, Any]]], most: dict[str, int], what: str) -> None:
     """No option that counts places or tokens is larger than a model has of them."""
-    for method, variants in given.items():
+    for method, variants in asked.items():
         for i, variant in enumerate(variants):
             for key, limit in most.items():
                 if variant.get(key, 0) > limit:
@@ -124,14 +135,11 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         for method in section.methods:
             weights.check_needs(method, model, spec)
         check_at_most("discrete", section.methods, weights.largest(spec), f"models.{model}")
-    samplings = [s.model_dump() for s in as_list(section.sampling)]
-    if len({canonical(s) for s in samplings}) < len(samplings):
-        raise ConfigError(f"image.sampling = {samplings}: a set of settings is given twice")
 
 
 def check_text(section: TextSection) -> None:
-    for kind in TextTasks.model_fields:
-        for i, task in enumerate(getattr(section.tasks, kind)):
+    for kind, tasks in section.tasks:
+        for i, task in enumerate(tasks):
             if task.data and not task.data.startswith("datasets:") and not Path(task.data).is_file():
                 raise ConfigError(f"text.tasks.{kind}.{i}.data = {task.data!r}: no such file")
     prompts = {t.prompt for t in section.tasks.infilling}
@@ -142,18 +150,11 @@ def check_text(section: TextSection) -> None:
                 f"text.methods.{method}: reads from left to right;"
                 f" allowed: with an infilling task whose prompt is {wanted!r}"
             )
-    if len(set(section.cache)) < len(section.cache):
-        raise ConfigError(f"text.cache = {section.cache}: a value is given twice")
 
 
 def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -> None:
     if section.captions is not None:
         captions_of(section)
-    if len(set(section.batch)) < len(section.batch):
-        raise ConfigError(f"continuous.batch = {section.batch}: a value is given twice")
-    for b in section.batch:
-        if not 1 <= b <= 4096:
-            raise ConfigError(f"continuous.batch = {b}: allowed: 1 to 4096")
     drafted = any(needs("continuous", m) == "draft" for m in section.methods)
     for model, spec in models.items():
         family = weights.declared(spec.family)
@@ -193,19 +194,17 @@ def check_head(model: str, family: dict[str, Any], section: ContinuousSection) -
 
 def check_causal(model: str, section: ContinuousSection) -> None:
     """A causal model draws one token at a time, and has no law of a token before it has read the one before."""
-    for (method, variants), (option, value, why) in itertools.product(
-        section.methods.items(),
-        (
-            ("iterations", 0, "draws one token at a time"),
-            ("verify", "each", "has no law of a token before it has read the one before"),
-        ),
+    for option, value, why in (
+        ("iterations", 0, "draws one token at a time"),
+        ("verify", "each", "has no law of a token before it has read the one before"),
     ):
-        for variant in variants:
-            if variant.get(option, value) != value:
-                raise ConfigError(
-                    f"continuous.methods.{method}: {option} = {variant[option]!r} with {model}, which {why};"
-                    f" allowed: {value!r}"
-                )
+        for method, variants in section.methods.items():
+            for variant in variants:
+                if variant.get(option, value) != value:
+                    raise ConfigError(
+                        f"continuous.methods.{method}: {option} = {variant[option]!r} with {model}, which {why};"
+                        f" allowed: {value!r}"
+                    )
 
 
 def slug(title: str) -> str:
@@ -227,9 +226,9 @@ def check_studies(value: Config) -> None:
             titles.add(slug(figure.title))
 
 
-def check_sources(value: Config, published: list[Path]) -> None:
-    """ConfigError for a figure whose paper, or table, is not among the published numbers."""
-    rows = [row for file in published for row in csv.DictReader(file.open(encoding="utf-8"))]
+def check_sources(value: Config, published: Sequence[Any]) -> None:
+    """ConfigError for a figure whose paper, or table, is not in the CSV files `published`."""
+    rows = [row for file in published for row in csv.DictReader(Path(file).read_text(encoding="utf-8").splitlines())]
     for kind in kinds(value):
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
             if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):
@@ -237,8 +236,7 @@ def check_sources(value: Config, published: list[Path]) -> None:
 
 
 def most_words(config: Config) -> int | None:
-    """Words that a prompt may have: of embedded models, which know few places; None where there is none of them, for
-    others cut a prompt as their tokenizer does."""
+    """The most words of a prompt for embedded models; None without one, for other models cut long prompts."""
     assert config.image is not None
     embedded = any(model.source == "embedded" for model in weights.models(config, "discrete").values())
     return config.image.prompts.max_words if embedded else None

@@ -2,13 +2,11 @@
 
 A rule passes `digest("parity.metrics.__main__", ...)` as a parameter, so an edit of any module that the job imports
 runs it again, and an edit of no other does. Docstrings and comments are no part of the digest, so editing them repeats
-nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command. Statistics are
-parity-certify's: its modules are followed as those of `parity` are.
+nothing. Modules that a job imports by name (a decoder, a model family) are listed beside its command.
 """
 
 import ast
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,61 +16,40 @@ from parity.experiment.module_metadata import PACKAGE
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
-OWN = ("parity", "parity_certify")
 
 
 @cache
 def file_of(module: str) -> Path | None:
     """The file of a module of the two packages, None for anything else."""
-    if module.partition(".")[0] not in OWN:
-        return None
-    path = (ROOT if module.partition(".")[0] == "parity" else STATISTICS) / module.replace(".", "/")
-    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
-
-
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Modules that a source imports, also inside functions, and the packages they are in."""
-    for node in ast.walk(tree):
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-        for name in names:
-            parts = name.split(".")
-            yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
-
-
-def without_docstrings(tree: ast.Module) -> ast.Module:
-    """The tree itself, its docstrings cut."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) and body:
-            first = body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = body[1:]
-    return tree
+    root = {"parity": ROOT, "parity_certify": STATISTICS}.get(module.partition(".")[0])
+    path = root and root / module.replace(".", "/")
+    return path and next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
 @cache
-def facts(file: Path) -> tuple[str, list[str]]:
-    """Digest of a source's code, and the modules of the two packages that it may import."""
-    tree = ast.parse(file.read_bytes())
-    names = sorted({name for name in imported(tree) if name.partition(".")[0] in OWN})
-    return hashlib.sha256(ast.dump(without_docstrings(tree)).encode()).hexdigest(), names
+def facts(file: Path) -> tuple[str, frozenset[str]]:
+    """The digest of a source's code without docstrings, and all that it imports, also inside functions."""
+    tree, names = ast.parse(file.read_bytes()), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), frozenset(names)
 
 
 @cache
 def direct(module: str) -> frozenset[str]:
-    """Modules of this package that a module imports itself."""
+    """Modules of the two packages that a module imports itself."""
     file = file_of(module)
-    return frozenset(m for m in facts(file)[1] if file_of(m)) - {module} if file else frozenset()
+    return frozenset(name for name in facts(file)[1] if file_of(name)) - {module} if file else frozenset()
 
 
 def closure(*modules: str) -> list[str]:
-    """The modules and all of this package that they import, directly or not. ValueError for one that is not there."""
+    """The modules, all of the two packages that they import, directly or not, and the packages that these are in.
+    ValueError for one that is not there."""
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -83,8 +60,7 @@ def closure(*modules: str) -> list[str]:
             found.add(module)
             parts = module.split(".")
             packages = [".".join(parts[:n]) for n in range(1, len(parts))]
-            waiting += [package for package in packages if file_of(package)]
-            waiting += direct(module)
+            waiting += [*direct(module), *filter(file_of, packages)]
     return sorted(found)
 
 

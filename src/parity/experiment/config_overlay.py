@@ -6,7 +6,7 @@ key of one section changes that key. `null` removes a key, a list replaces a lis
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ import yaml
 from pydantic import BaseModel
 
 from parity.base.errors import ConfigError
-from parity.experiment.options import KINDS
 from parity.experiment.schema import CLASSES, Config, ContinuousSection, ImageSection, PromptSpec, TextSection
 
 SECTIONS: dict[str, type[BaseModel]] = {"image": ImageSection, "text": TextSection, "continuous": ContinuousSection}
 FEWEST = 2  # prompts, texts or images that a figure with an error can be made of
+FILES = (  # keys whose values are files or folders, of the workflow's own folder where they are not below this one
+    "image.prompts.file", "image.reference", "text.tasks.*.*.data", "continuous.captions.file", "continuous.reference",
+    "models.*.folder", "networks.*.file",
+)  # fmt: skip
 
 
 def stands_alone(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
     """Whether some file, or a configuration that another workflow gives, has a section: then it takes the place of the
     default experiment, instead of being laid over it."""
-    given = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
-    return any(section in one for one in given if isinstance(one, Mapping) for section in SECTIONS)
+    every = [config, *(yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {} for file in files)]
+    return any(section in one for one in every if isinstance(one, Mapping) for section in SECTIONS)
 
 
 def typed(value: Any) -> Any:
@@ -34,15 +37,13 @@ def typed(value: Any) -> Any:
         return {str(key): typed(v) for key, v in value.items()}
     if isinstance(value, list):
         return [typed(v) for v in value]
-    if not isinstance(value, str):
-        return value
     try:
-        return yaml.safe_load(value)
+        return yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError:
         return value
 
 
-def placed(key: str, value: Any) -> dict[str, Any]:
+def in_section(key: str, value: Any) -> dict[str, Any]:
     """A value of the command line under its section: `prompts={limit: 4}` is `image={prompts: {limit: 4}}`, for no
     other section has prompts. ConfigError for a key that several sections have."""
     sections = [name for name, schema in SECTIONS.items() if key in schema.model_fields]
@@ -52,26 +53,6 @@ def placed(key: str, value: Any) -> dict[str, Any]:
         ways = " or ".join(f"'{name}={{{key}: ...}}'" for name in sections)
         raise ConfigError(f"--config {key} = {value!r}: a key of {', '.join(sections)}; allowed: --config {ways}")
     return {sections[0]: {key: value}}
-
-
-def check_circles(value: Any) -> None:
-    """ConfigError for a value that holds itself, as an alias of YAML can. Each value is visited once, however often
-    aliases repeat it."""
-    around: set[int] = set()
-    done: set[int] = set()
-
-    def visit(key: str, inner: Any) -> None:
-        if id(inner) in around:
-            raise ConfigError(f"{key}: an alias of YAML refers to what it is in; allowed: values that end")
-        if not isinstance(inner, Mapping | list) or id(inner) in done:
-            return
-        around.add(id(inner))
-        for name, below in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
-            visit(f"{key}.{name}" if key else str(name), below)
-        around.remove(id(inner))
-        done.add(id(inner))
-
-    visit("", value)
 
 
 def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -88,54 +69,49 @@ def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def overlaid(raw: Mapping[str, Any], command_line: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the command line's `--config` over it.
-
-    raw   as Snakemake merged it
-    command_line  what the command line gave, as Snakemake read it
-    """
-    check_circles(raw)
+    """A configuration with `--config` laid over it; both as Snakemake read them."""
     result: dict[str, Any] = {}
-    merge(result, {key: value for key, value in raw.items() if key not in command_line or key in Config.model_fields})
-    for key, value in command_line.items():
-        more = {key: typed(value)}
-        check_circles(more)
-        merge(result, placed(key, more[key]))
+    key = ""
+    try:
+        for key, value in raw.items():
+            if key not in command_line or key in Config.model_fields:
+                merge(result, {key: value})
+        for key, value in command_line.items():
+            merge(result, in_section(key, typed(value)))
+    except RecursionError:
+        raise ConfigError(f"{key}: an alias of YAML refers to what it is in; allowed: values that end") from None
     return result
 
 
+def holders(value: Any, way: Sequence[str]) -> Iterator[Any]:
+    """What stands at a place of a configuration; `*` is every value of a mapping or a list."""
+    if not way:
+        yield value
+    elif way[0] == "*":
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from holders(inner, way[1:])
+    elif isinstance(value, dict):
+        yield from holders(value.get(way[0]), way[1:])
+
+
 def located(raw: dict[str, Any], find: Callable[[str], str]) -> dict[str, Any]:
-    """The configuration with the paths of its files: `find` gives a path for a name that does not exist from here.
-
-    The workflow may run from another folder than its own; files that belong to it are found all the same.
-    """
-
-    def there(holder: Any, key: str) -> None:
-        name = holder.get(key) if isinstance(holder, dict) else None
-        # os.path, for Path raises for a name too long, which the checks refuse in their words
-        if isinstance(name, str) and name and not name.startswith(("datasets:", CLASSES)) and not os.path.exists(name):
-            holder[key] = find(name)
-
-    image, text, continuous = (raw.get(section) for section in KINDS.values())
-    if isinstance(image, dict):
-        default = PromptSpec().file
-        if not Path(default).exists() and isinstance(image.get("prompts", {}), dict):
-            image["prompts"] = {"file": default, **image.get("prompts", {})}
-        there(image.get("prompts"), "file")
-        there(image, "reference")
-    if isinstance(text, dict) and isinstance(text.get("tasks"), dict):
-        for tasks in text["tasks"].values():
-            for task in tasks if isinstance(tasks, list) else []:
-                there(task, "data")
-    models = raw.get("models")
-    for model in models.values() if isinstance(models, dict) else []:
-        there(model, "folder")
-    there(continuous, "reference")
-    networks = raw.get("networks")
-    for network in networks.values() if isinstance(networks, dict) else []:
-        if isinstance(network, dict) and not network.get("repo"):
-            there(network, "file")
-    if isinstance(continuous, dict):
-        there(continuous.get("captions"), "file")
+    """The configuration with the paths of its files: `find` gives a path for a name that does not exist from here, for
+    the workflow may run from another folder than its own."""
+    image, default = raw.get("image"), PromptSpec().file
+    if isinstance(image, dict) and isinstance(image.get("prompts", {}), dict) and not Path(default).exists():
+        image["prompts"] = {"file": default, **image.get("prompts", {})}
+    for place in FILES:
+        *way, key = place.split(".")
+        for holder in holders(raw, way):
+            name = holder.get(key) if isinstance(holder, dict) and not holder.get("repo") else None
+            # os.path, for Path raises for a name too long, which the checks refuse in their words
+            if (
+                isinstance(name, str)
+                and name
+                and not name.startswith(("datasets:", CLASSES))
+                and not os.path.exists(name)
+            ):
+                holder[key] = find(name)
     return raw
 
 
@@ -158,11 +134,10 @@ def scaled(config: Config) -> Config:
         update["image"] = config.image.model_copy(update={"prompts": prompts.model_copy(update=less)})
     if config.text is not None:
         tasks = {
-            kind: [task.model_copy(update={"rows": share(task.rows)}) for task in given]
-            for kind, given in config.text.tasks
+            kind: [task.model_copy(update={"rows": share(task.rows)}) for task in own]
+            for kind, own in config.text.tasks
         }
         update["text"] = config.text.model_copy(update={"tasks": config.text.tasks.model_copy(update=tasks)})
     if config.continuous is not None:
-        less = {"images": share(config.continuous.images)}
-        update["continuous"] = config.continuous.model_copy(update=less)
+        update["continuous"] = config.continuous.model_copy(update={"images": share(config.continuous.images)})
     return config.model_copy(update=update)

@@ -6,7 +6,6 @@ Nothing that runs reads the file: a new decoder works before it is written. The 
 """
 
 import argparse
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.base.files import write_json
-from parity.experiment.module_metadata import docstring
+from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, methods, option_schema, plain_method
 from parity.experiment.schema import Config
 
@@ -26,7 +25,7 @@ def schema() -> dict[str, Any]:
         variants = {}
         for method in methods(kind):
             variant = option_schema(kind, method).model_json_schema()
-            variant["description"] = inspect.cleandoc(docstring(f"decoders/{kind}", method))
+            variant["description"] = outline(f"decoders/{kind}", method).doc
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],

@@ -13,12 +13,10 @@ from parity.experiment.module_metadata import modules, require
 from parity.experiment.options import coupled, declaration
 from parity.experiment.schema import Config
 
-WHEN = (
-    "always",
-    "coupled",
-    "drafted",
-)  # every cell; what must return plain decoding's tokens; what drafts tokens or steps, and controls
+# Every cell; those that must return plain decoding's tokens; those that draft tokens or steps, and controls.
+WHEN = ("always", "coupled", "drafted")
 DECLARED = ("ROLES", "WHEN", "READS", "WRITES", "SETTINGS")
+Layers = dict[str, dict[str, dict[str, Any]]]  # by kind and name
 
 
 def declared(kind: str) -> dict[str, dict[str, Any]]:
@@ -27,45 +25,34 @@ def declared(kind: str) -> dict[str, dict[str, Any]]:
     of_layer = {name: require(package, name, DECLARED, ("rows",)) for name in modules(package)}
     for name, layer in of_layer.items():
         if layer["WHEN"] not in WHEN:
-            raise ConfigError(
-                f"src/parity/{package}/{name}.py: WHEN = {layer['WHEN']!r}; allowed: {', '.join(map(repr, WHEN))}"
-            )
+            where = f"src/parity/{package}/{name}.py: WHEN = {layer['WHEN']!r}"
+            raise ConfigError(f"{where}; allowed: {', '.join(map(repr, WHEN))}")
     return of_layer
 
 
-def applies(layer: dict[str, Any], cell: Cell) -> bool:
-    """Whether a layer looks at a cell."""
-    method = cell.spec["method"]
-    of_method = declaration(cell.kind, method)
-    wanted = {
-        "always": True,
-        "coupled": coupled(cell.kind, method, cell.spec["options"]),
-        "drafted": cell.role == "control" or bool(of_method.NEEDS) or of_method.TARGETS == "walks",
-    }
-    return cell.role in layer["ROLES"] and wanted[layer["WHEN"]]
-
-
-def of(config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell) -> list[str]:
+def of(config: Config, layers: Layers, cell: Cell) -> list[str]:
     """Layers that look at a cell. Where the batch is part of a specification, the law is tested at the first size."""
     section = config.continuous if cell.kind == "continuous" else None
     if section is not None and (cell.spec["batch"] != section.batch[0] or not section.forced):
         return []
-    return [name for name, layer in layers[cell.kind].items() if applies(layer, cell)]
+    method = declaration(cell.kind, cell.spec["method"])
+    holds = {
+        "always": True,
+        "coupled": coupled(cell.kind, cell.spec["method"], cell.spec["options"]),
+        "drafted": cell.role == "control" or bool(method.NEEDS) or method.TARGETS == "walks",
+    }
+    return [name for name, layer in layers[cell.kind].items() if cell.role in layer["ROLES"] and holds[layer["WHEN"]]]
 
 
-def settings(config: Config, layer: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a layer reads: an edit of any other does not run it again."""
+def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict[str, Any]]:
+    """By name of the layers that look at a cell, the settings that each reads: an edit of any other repeats nothing."""
     known = config.equality.model_dump()
     if config.continuous is not None:
         known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
-    return {name: known[name] for name in layer["SETTINGS"] if name in known}
-
-
-def layer_settings(
-    config: Config, layers: dict[str, dict[str, dict[str, Any]]], cell: Cell
-) -> dict[str, dict[str, Any]]:
-    """Settings of the layers that look at a cell, by name."""
-    return {name: settings(config, layers[cell.kind][name]) for name in of(config, layers, cell)}
+    return {
+        name: {setting: known[setting] for setting in layers[cell.kind][name]["SETTINGS"] if setting in known}
+        for name in of(config, layers, cell)
+    }
 
 
 def baseline(config: Config, every: list[Cell], cell: Cell) -> list[str]:

@@ -6,6 +6,7 @@ the file and what it lacks.
 """
 
 import ast
+import contextlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ PACKAGE = Path(__file__).parents[1]
 
 
 class Outline(NamedTuple):
-    """What stands at the top of a module, by name: values that are assigned, and functions; of two, the first."""
+    """A module's docstring, and by name what stands at its top: literals that are assigned, and functions."""
 
-    values: dict[str, ast.expr]
+    doc: str
+    values: dict[str, Any]
     functions: dict[str, ast.FunctionDef]
 
 
@@ -29,27 +31,23 @@ def modules(package: str) -> tuple[str, ...]:
 
 @cache
 def outline(package: str, module: str) -> Outline:
-    """Of a module's source."""
-    found = Outline({}, {})
-    for node in ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found.values.setdefault(node.targets[0].id, node.value)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found.values.setdefault(node.target.id, node.value)
-        if isinstance(node, ast.FunctionDef):
-            found.functions.setdefault(node.name, node)
-    return found
+    tree = ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))
+    values: dict[str, Any] = {}
+    for node in tree.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name), *_], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                with contextlib.suppress(ValueError):  # no literal
+                    values.setdefault(name, ast.literal_eval(value))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return Outline(ast.get_docstring(tree) or "", values, functions)
 
 
 def constant(package: str, module: str, name: str, default: Any = None) -> Any:
     """The value of a literal that a module assigns; `default` if it assigns none."""
-    value = outline(package, module).values.get(name)
-    return default if value is None else ast.literal_eval(value)
-
-
-def docstring(package: str, module: str) -> str:
-    """A module's docstring; "" if it has none."""
-    return ast.get_docstring(ast.parse((PACKAGE / package / f"{module}.py").read_text(encoding="utf-8"))) or ""
+    return outline(package, module).values.get(name, default)
 
 
 def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
@@ -59,12 +57,10 @@ def function(package: str, module: str, name: str) -> ast.FunctionDef | None:
 
 def require(package: str, module: str, constants: tuple[str, ...], functions: tuple[str, ...] = ()) -> dict[str, Any]:
     """The constants by name; ConfigError that names the file and the first thing it lacks."""
-    missing = object()
-    values = {name: constant(package, module, name, missing) for name in constants}
-    lacks = [name for name, value in values.items() if value is missing]
-    lacks += [f"{name}(...)" for name in functions if function(package, module, name) is None]
+    declared = outline(package, module)
+    lacks = [name for name in constants if name not in declared.values]
+    lacks += [f"{name}(...)" for name in functions if name not in declared.functions]
     if lacks:
-        raise ConfigError(
-            f"src/parity/{package}/{module}.py: declares no {lacks[0]}; needed: {', '.join((*constants, *functions))}"
-        )
-    return values
+        needed = ", ".join((*constants, *functions))
+        raise ConfigError(f"src/parity/{package}/{module}.py: declares no {lacks[0]}; needed: {needed}")
+    return {name: declared.values[name] for name in constants}

@@ -13,15 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from parity.base.errors import ConfigError
-from parity.experiment.module_metadata import function, modules, outline
-from parity.experiment.schema import Word
-from parity.experiment.validation import validate
+from parity.experiment.module_metadata import modules, outline
+from parity.experiment.schema import Word, validate
 
-KINDS = {
-    "discrete": "image",
-    "anysubset": "text",
-    "continuous": "continuous",
-}  # of model: the section of the configuration
+KINDS = {"discrete": "image", "anysubset": "text", "continuous": "continuous"}  # of model: the configuration's section
 # Caps of length options on models of a few positions, where a window of 16 would be the whole sequence.
 SMALL: dict[str, dict[str, Any]] = {
     "discrete": {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12},
@@ -61,7 +56,7 @@ class Declaration(BaseModel):
 def declaration(kind: str, method: str) -> Declaration:
     """What a decoder declares; ConfigError that names its file for a wrong literal."""
     values = outline(f"decoders/{kind}", method).values
-    literals = {name: ast.literal_eval(values[name]) for name in Declaration.model_fields if name in values}
+    literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"src/parity/decoders/{kind}/{method}.py")
 
 
@@ -81,8 +76,8 @@ def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """What the method's paper says of its law with these options: "lossless" or "lossy"; or "equal within eps" where it
-    follows plain decoding's own path, and stops within a tolerance."""
+    """What the paper says of the law with these options: "lossless", "lossy", or "equal within eps" for a method that
+    follows plain decoding's own path and stops within a tolerance."""
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
         return declared.CLAIM
@@ -106,12 +101,10 @@ def on_enumerable(kind: str, method: str, options: dict[str, Any]) -> bool:
 
 @cache
 def plain_method(kind: str) -> str:
-    """The decoder that is plain decoding."""
     return next(m for m in methods(kind) if declaration(kind, m).PLAIN is not None)
 
 
 def plain_options(kind: str) -> dict[str, Any]:
-    """Plain decoding's options."""
     method = plain_method(kind)
     return options(kind, method, declaration(kind, method).PLAIN or {})
 
@@ -122,8 +115,7 @@ def needs(kind: str, method: str) -> str:
 
 
 def small(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: length options are capped, so that a method still takes several
-    passes."""
+    """A variant's options for an enumerable model: lengths are capped, so that a method still takes several passes."""
     return {k: min(v, SMALL[kind][k]) if k in SMALL[kind] else v for k, v in options.items()}
 
 
@@ -146,7 +138,7 @@ def _option_type(annotation: ast.expr) -> Any:
 def option_schema(kind: str, method: str) -> type[BaseModel]:
     """The options of a method: keyword-only arguments but `noise`."""
     file = f"src/parity/decoders/{kind}/{method}.py"
-    signature = function(f"decoders/{kind}", method, method)
+    signature = outline(f"decoders/{kind}", method).functions.get(method)
     if signature is None:
         raise ConfigError(f"{file}: has no function {method}(model, start, *, noise, ...)")
     fields: dict[str, Any] = {}

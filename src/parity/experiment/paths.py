@@ -1,7 +1,6 @@
 """Where everything lies under results/: names that the rules and the report agree on."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from parity.base.files import digest
 from parity.experiment import weights
@@ -12,24 +11,17 @@ ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the
 REAL = 512  # real pictures that continuous models' are compared with
 
 
-def checkpoint(config: Config, cell: Cell) -> str:
-    """The manifest of a cell's model."""
-    return manifest(cell.kind, cell.spec["model"], cell.spec["revision"])
-
-
-def manifest(kind: str, model: str, revision: str) -> str:
-    return f"results/checkpoints/{kind}/{model}-{revision}/manifest.json"
-
-
 def manifests(config: Config) -> dict[str, str]:
-    """The manifest of every model of the experiment, by "<kind>/<model>"."""
-    paths = {}
-    for kind in kinds(config):
-        for model, spec in weights.models(config, kind).items():
-            paths[f"{kind}/{model}"] = manifest(kind, model, weights.revision(spec, captions(config, kind)))
-    for name, network in config.networks.named().items() if any(published(config, k) for k in kinds(config)) else ():
-        paths[f"networks/{name}"] = manifest("networks", name, weights.network_revision(network))
-    return paths
+    """The manifest of every model of the experiment, by "<kind>/<model>", and of the networks that judge."""
+    revisions = {
+        f"{kind}/{model}": weights.revision(spec, captions(config, kind))
+        for kind in kinds(config)
+        for model, spec in weights.models(config, kind).items()
+    }
+    if any(published(config, kind) for kind in kinds(config)):
+        named = config.networks.named().items()
+        revisions |= {f"networks/{name}": weights.network_revision(network) for name, network in named}
+    return {name: f"results/checkpoints/{name}-{revision}/manifest.json" for name, revision in revisions.items()}
 
 
 def prompt_set(config: Config, prompts: list[str]) -> str:
@@ -37,14 +29,8 @@ def prompt_set(config: Config, prompts: list[str]) -> str:
     return f"{prompt_digest(prompts)}-{config.image.prompts.repeats}x{jobs(config, 'discrete')}"
 
 
-def task(kind: str, key: str) -> str:
-    """The file of a text task."""
-    return f"results/inputs/anysubset/{kind}-{key}.npz"
-
-
 def jobs(config: Config, kind: str) -> int:
-    """Jobs that decode a cell, each to a file: one a shard, or some shards each where there are more of them. What a
-    plan costs grows with jobs alone."""
+    """Jobs that decode a cell, each to a file: one a shard, or some shards each where there are more of them."""
     if kind != "discrete" or config.image is None:
         return 1
     return min(config.image.prompts.shards, config.image.prompts.jobs)
@@ -62,21 +48,7 @@ def inputs(config: Config, prompts: list[str], cell: Cell, shard: int | None = N
     if cell.kind == "discrete":
         folder = f"results/inputs/discrete/{prompt_set(config, prompts)}/{spec['model']}-{spec['revision']}"
         return [f"{folder}/{k}.npz" for k in (range(jobs(config, "discrete")) if shard is None else [shard])]
-    return [task(spec["task_kind"], spec["task"])] if cell.kind == "anysubset" else []
-
-
-def together(files: Sequence[str]) -> str:
-    """One name for files of a folder that differ in the number they begin with: a star in its place.
-
-    `base.files.numbered_files` finds them again. ValueError for files that are not so.
-    """
-    places = {(path.parent, path.name.lstrip("0123456789")) for path in map(Path, files)}
-    if len(files) == 1:
-        return files[0]
-    if len(places) != 1:
-        raise ValueError(f"{files[0]} and {len(files) - 1} more: not files of one folder, numbered")
-    [(parent, rest)] = places
-    return f"{parent}/*{rest}"
+    return [f"results/inputs/anysubset/{spec['task_kind']}-{spec['task']}.npz"] if cell.kind == "anysubset" else []
 
 
 def folder(cell: Cell) -> str:
@@ -113,10 +85,10 @@ def judges(config: Config, cell: Cell) -> list[str]:
 
 def asked_reference(config: Config, kind: str) -> tuple[str, int]:
     """What pictures of published models are compared with, "" for nothing, and how many of them: 0 for all."""
-    section = config.image if kind == "discrete" else config.continuous
-    assert section is not None
-    named = config.image is not None and kind == "discrete" and "reference_images" in config.image.model_fields_set
-    return section.reference, config.image.reference_images if named and config.image is not None else 0
+    if kind == "discrete" and config.image is not None:
+        named = "reference_images" in config.image.model_fields_set
+        return config.image.reference, config.image.reference_images if named else 0
+    return (config.continuous.reference, 0) if config.continuous is not None else ("", 0)
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:

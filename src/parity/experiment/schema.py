@@ -1,19 +1,25 @@
-"""What a configuration may say: models, prompts, the networks that judge pictures, a section for each kind of model."""
+"""What a configuration may say. A value against its schema is taken, or refused in one line: key, value, allowed.
 
+The descriptions of the fields are the reference of the configuration (docs/reference/configuration.md).
+"""
+
+import math
 import re
-from typing import Annotated, Any, Literal
+import reprlib
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from parity.base.errors import ConfigError
 
 MOST = 200_000_000  # bytes of a data file of texts, unpacked
 CLASSES = "classes:"  # begins the name of labels that need no file
+HUB = "hub:"  # before owner/name@commit[:path], what lies in a repository of its own
+OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"
+PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))?")
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
-Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Scalar = str | int | float | bool | None
 
-
-def a_path(text: str) -> str:
+def check_path(text: str) -> str:
     """The name of a file or folder that some file system could hold."""
     try:
         whole = text.encode()
@@ -28,29 +34,34 @@ def a_path(text: str) -> str:
     return text
 
 
-HUB = "hub:"  # before owner/name@commit[:path], what lies in a repository of its own
-OWNER = r"(?P<repo>[^/@:\s]+/[^/@:\s]+)"
-PINNED = re.compile(rf"{HUB}{OWNER}@(?P<commit>[0-9a-f]{{40}})(:(?P<path>[^:]+))?")
-File = Annotated[str, AfterValidator(a_path)]
+def check_distinct(values: Any) -> Any:
+    """A list without a value twice; anything that is no list."""
+    if isinstance(values, list) and any(value in values[:i] for i, value in enumerate(values)):
+        raise ValueError("a value is given twice")
+    return values
 
 
-def as_word(value: Any) -> Any:
-    """YAML reads `on` and `off` as truth values; where a word is asked for they are words."""
-    return ("off", "on")[value] if isinstance(value, bool) else value
+def check_sampling(value: Any) -> Any:
+    """One set of sampling settings, or several."""
+    if value == []:
+        raise ValueError("needs at least one set of sampling settings")
+    return value
 
 
-Word = BeforeValidator(as_word)
+# YAML reads `on` and `off` as truth values; where a word is asked for they are words.
+Word = BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
+Hex64 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")]
+Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # the model's family says which there are
+File = Annotated[str, AfterValidator(check_path)]
+Seed = Annotated[int, Field(ge=0, le=2**31)]
+Batch = Annotated[int, Field(ge=1, le=4096)]
+Scalar = str | int | float | bool | None
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-Part = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=32)]  # which, the model's family says
-Methods = Annotated[
-    dict[str, list[dict[str, Any]]],
-    Field(description="a method's variants: a list of option sets; {} for the defaults"),
-]
 
 
 class ModelSpec(Strict):
@@ -59,26 +70,20 @@ class ModelSpec(Strict):
     family: str = Field(description="a module of src/parity/models/*/ that declares FAMILY; it says the model's kind")
     source: Literal["embedded", "hub", "files"] = "embedded"
     grid: Literal[8, 16] = Field(
-        16, description="embedded llamagen: tokens a side; 16 for pictures of 64x64 pixels, 8 for 32x32"
+        16, description="embedded llamagen: tokens a side; 16 makes 64x64 pixels, 8 makes 32x32"
     )
     repo: str = Field("", description="hub: owner/name")
-    revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="hub: the 40-hex commit; a branch would move")
+    revision: Commit = Field("", description="hub: the 40-hex commit; a branch would move")
     files: dict[Part, File] = Field(
         {},
-        description="hub: path in the repository, or hub:owner/name@commit:path in another; files: path here."
-        " Which parts there are, the family says",
+        description="the parts that the family names. hub: a path in the repository, or hub:owner/name@commit:path in"
+        " another; files: a path here",
     )
     sha256: dict[Part, Hex64] = Field({}, description="of a file, or of a folder's weights file by file")
-    folder: File = Field(
-        "", description="files of a continuous pair: a folder that `python -m parity.models convert` wrote"
-    )
-    stand_in: str = Field(
-        "",
-        description="stand-in of src/parity/stand_ins taken with `stand_in: true`; '' for the family's",
-    )
+    folder: File = Field("", description="continuous: a folder that `python -m parity.models convert` wrote")
+    stand_in: str = Field("", description="the stand-in that `stand_in: true` takes; '' for the family's")
     network: dict[str, int | float] = Field(
-        {},
-        description="sizes of a published model that are not its family's own; `parity models add` reads them",
+        {}, description="published: sizes that are not the family's own; `parity models add` reads them"
     )
 
     @model_validator(mode="after")
@@ -107,25 +112,22 @@ class PromptSpec(Strict):
         " labels: a number a line",
     )
     column: str = Field(
-        "", max_length=200, description="of tsv, csv and jsonl; '' for prompt, caption or text, in any case of letters"
+        "",
+        max_length=200,
+        description="tsv, csv, jsonl: the prompt's column; '' for prompt, caption or text, in any case",
     )
     caption: Literal["first", "longest", "sjd"] = Field(
         "first", description="coco: which of a picture's captions; sjd: as the SJD repository picks one"
     )
     limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
-    sample: int | None = Field(
-        None,
-        ge=0,
-        le=2**31,
-        description="seed of a random subset of `limit` prompts, in the file's order; null: the top",
+    sample: Seed | None = Field(
+        None, description="seed of a random subset of `limit` prompts, in the file's order; null: the top"
     )
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
     shards: int = Field(
         1, ge=1, le=100_000, description="parts of the prompts, each kept as soon as it is decoded; changes no result"
     )
-    jobs: int = Field(
-        64, ge=1, le=1000, description="jobs at most that decode a cell's shards, some each; changes no result"
-    )
+    jobs: int = Field(64, ge=1, le=1000, description="at most so many jobs decode a cell's shards; changes no result")
     max_words: int = Field(
         23, ge=1, le=120, description="longest prompt of embedded models; others cut prompts as their tokenizers do"
     )
@@ -135,12 +137,10 @@ class NetworkSpec(Strict):
     """A published network that a metric asks, as one file or folder of its repository or of this machine. It is
     verified before anything reads it; no library fetches it."""
 
-    file: File = Field(
-        description="its weights, or a folder that holds them beside their configuration; with repo: in the repository"
-    )
+    file: File = Field(description="its weights, or a folder of weights and configuration; with repo: a path in it")
     sha256: Hex64
     repo: str = Field("", description="owner/name; '' for a file here")
-    revision: str = Field("", pattern=r"^([0-9a-f]{40})?$", description="the 40-hex commit; a branch would move")
+    revision: Commit = Field("", description="the 40-hex commit; a branch would move")
     architecture: str = Field(
         "",
         pattern=r"^[A-Za-z0-9_.-]*$",
@@ -189,17 +189,14 @@ class HeadSpec(Strict):
 
     steps: int = Field(25, ge=2, le=1000, description="steps of a diffusion or flow trajectory, T; a mixture has none")
     sampler: Literal["ddpm", "ddim"] = Field("ddpm", description="of a diffusion head")
-    eta: float = Field(1.0, gt=0, le=1, description="of ddim: share of DDPM's noise; at 0 a trajectory has no density")
+    eta: float = Field(1.0, gt=0, le=1, description="ddim: share of DDPM's noise; at 0 a trajectory has no density")
     temperature: float = Field(1.0, gt=0, le=10, description="multiplies the deviation of every step")
     guidance: float = Field(1.0, ge=1, le=100)
     guidance_schedule: Literal["linear", "constant"] = Field(
         "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
     )
     clip: float = Field(
-        0.0,
-        ge=0,
-        le=1000,
-        description="bound on a diffusion head's prediction of x_0, for few steps; 0 is none, as published",
+        0.0, ge=0, le=1000, description="bound on a diffusion head's x_0, for few steps; 0 is none, as published"
     )
     last: Literal["noise", "mean"] = Field(
         "noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return"
@@ -209,16 +206,16 @@ class HeadSpec(Strict):
 class Seeds(Strict):
     """Independent seeds: tests compare samples that share no noise."""
 
-    reference: int = Field(0, ge=0, le=2**31, description="of plain decoding, the reference")
-    control: int = Field(1, ge=0, le=2**31, description="of plain decoding again: the null row of every table")
-    methods: int = Field(2, ge=0, le=2**31, description="of every other method")
-    again: int = Field(3, ge=0, le=2**31, description="of the repetition, if `repeat` is on")
+    reference: Seed = Field(0, description="of plain decoding, the reference")
+    control: Seed = Field(1, description="of plain decoding again: the null row of every table")
+    methods: Seed = Field(2, description="of every other method")
+    again: Seed = Field(3, description="of the repetition, if `repeat` is on")
 
     @model_validator(mode="after")
     def _distinct(self):
-        given = [self.reference, self.control, self.methods, self.again]
-        if len(set(given)) < len(given):
-            raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, given))}")
+        seeds = [self.reference, self.control, self.methods, self.again]
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"reference, control, methods and again must differ, got {', '.join(map(str, seeds))}")
         return self
 
 
@@ -230,14 +227,10 @@ class EqualitySpec(Strict):
     mutants: int = Field(10_000, ge=1000, le=10**8, description="sequences per planted fault")
     continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per planted fault of any-subset decoders")
-    long: int = Field(
-        65_536, ge=0, le=10**9,
-        description="tokens per decoder and long model, at its own options; 0 leaves the long layer out",
-    )  # fmt: skip
+    long: int = Field(65_536, ge=0, le=10**9, description="tokens per decoder and long model; 0 leaves these tests out")
     long_mutants: int = Field(
-        65_536, ge=0, le=10**9,
-        description="tokens per planted fault and long model; 0, or no long layer, leaves these faults out",
-    )  # fmt: skip
+        65_536, ge=0, le=10**9, description="tokens per planted fault and long model; 0, or `long: 0`, leaves these out"
+    )
     pathwise: int = Field(
         2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain decoding"
     )
@@ -258,10 +251,8 @@ class FigureSpec(Strict):
     """A figure the experiment ends in, the paper's numbers beside ours."""
 
     title: str = Field(min_length=1, max_length=120)
-    x: str = Field(
-        description="a setting (method, model, sampling.<field>, an option) or a measure (a figure of a metric)"
-    )
-    y: list[str] = Field(min_length=1, max_length=8, description="measures, a panel each")
+    x: str = Field(description="a setting (method, model, sampling.<field>, an option) or a metric's figure")
+    y: list[str] = Field(min_length=1, max_length=8, description="figures of metrics, a panel each")
     by: list[str] = Field(["method"], description="settings; each combination is a line of its own")
     where: dict[str, Scalar | list[Scalar]] = Field(
         {}, description="option: the value, or list of values, that is shown; methods without it stay"
@@ -272,9 +263,7 @@ class FigureSpec(Strict):
 
 class TextTask(Strict):
     rows: int = Field(32, ge=2, le=100_000, description="texts, stories, functions, passages or questions")
-    data: File = Field(
-        "", description="a file, or datasets:NAME[/CONFIG]:SPLIT; '' for the held-out part of the embedded grammar"
-    )
+    data: File = Field("", description="a file, or datasets:NAME[/CONFIG]:SPLIT; '' for the embedded grammar's own")
 
 
 class InfillingTask(TextTask):
@@ -312,28 +301,29 @@ class CodeTask(TextTask):
 class TextTasks(Strict):
     """Tasks, each a list of settings: the first three are decoded by every method, the others ask for laws."""
 
-    infilling: list[InfillingTask] = Field([InfillingTask()])
-    stories: list[StoriesTask] = Field([])
-    code: list[CodeTask] = Field([])
-    last_word: list[TextTask] = Field([])
-    choice: list[TextTask] = Field([])
+    infilling: list[InfillingTask] = [InfillingTask()]
+    stories: list[StoriesTask] = []
+    code: list[CodeTask] = []
+    last_word: list[TextTask] = []
+    choice: list[TextTask] = []
 
 
-def not_empty(value: Any) -> Any:
-    """One set of sampling settings, or several."""
-    if value == []:
-        raise ValueError("needs at least one set of sampling settings")
-    return value
+class Section(Strict):
+    methods: dict[str, list[dict[str, Any]]] = Field(
+        description="a method's variants: a list of option sets; {} for the defaults"
+    )
+    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
 
-class ImageSection(Strict):
+class ImageSection(Section):
     """The experiment on image tokens: models of kind `discrete`."""
 
     prompts: PromptSpec = PromptSpec()
-    sampling: SamplingSpec | list[SamplingSpec] = SamplingSpec()
-    methods: Methods
+    sampling: Annotated[
+        SamplingSpec | list[SamplingSpec], AfterValidator(check_sampling), AfterValidator(check_distinct)
+    ] = SamplingSpec()
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    batch: int = Field(32, ge=1, le=4096, description="images decoded at once; changes no result but rounding")
+    batch: Batch = Field(32, description="images decoded at once; changes no result but rounding")
     reference_images: int = Field(
         512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
     )
@@ -342,68 +332,52 @@ class ImageSection(Strict):
         description="pictures to compare with: a folder, or an .npz of pictures (arr_0) or of statistics (mu, sigma);"
         " '': fresh ones for embedded models, none for others",
     )
-    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
-
-    _some = field_validator("sampling")(not_empty)
 
 
-class TextSection(Strict):
+class TextSection(Section):
     """The experiment on text: models of kind `anysubset`."""
 
     tasks: TextTasks = TextTasks()
-    methods: Methods
-    cache: list[bool] = Field(
+    cache: Annotated[list[bool], AfterValidator(check_distinct)] = Field(
         [True], min_length=1, max_length=2, description="keys and values kept; [true, false] compares both"
     )
-    batch: int = Field(64, ge=1, le=4096, description="rows decoded at once; changes no result but rounding")
+    batch: Batch = Field(64, description="rows decoded at once; changes no result but rounding")
     run_generated_code: bool = Field(
         False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1"
     )
-    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
 
-class ContinuousSection(Strict):
+class ContinuousSection(Section):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
     captions: PromptSpec | None = Field(
         None, description="captions in turn, for published models that read them; null: the embedded models' own"
     )
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
-    sampling: HeadSpec | list[HeadSpec] = HeadSpec()
-    methods: Methods
-    batch: list[int] = Field(
+    sampling: Annotated[HeadSpec | list[HeadSpec], AfterValidator(check_sampling)] = HeadSpec()
+    batch: Annotated[list[Batch], AfterValidator(check_distinct)] = Field(
         [32], min_length=1, max_length=8, description="images decoded at once; several compare speed"
     )
     reference: File = Field(
-        "", description="pictures to compare published models' with: as image.reference; embedded ones have their own"
+        "", description="published models: as image.reference; embedded ones have pictures of their own"
     )
-    forced: int = Field(
-        256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0 leaves them out"
-    )
+    forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0: no such tests")
     conditions: int = Field(
         6,
         ge=1,
         le=1000,
-        description="conditions of the one-token tests: images of plain decoding, cut at a random place",
+        description="conditions of the one-token tests: plain decoding's images, cut at a random place",
     )
-    study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
-
-    _some = field_validator("sampling")(not_empty)
 
 
 class Config(Strict):
     """One experiment: a section for each kind of model that it is about, and what they share."""
 
     experiment: Name = "default"
-    scale: float = Field(
-        1.0, gt=0, le=1, description="share of every section's prompts, texts and images: an experiment in small"
-    )
-    stand_in: bool = Field(
-        False, description="tiny random networks in the published formats in place of every published one; a trial run"
-    )
+    scale: float = Field(1.0, gt=0, le=1, description="share of every section's prompts, texts and images to run")
+    stand_in: bool = Field(False, description="a trial run: tiny random networks in place of every published one")
     models: dict[Name, ModelSpec] = Field(
-        {},
-        description="models by name; a section runs all of its kind, or the embedded one where there is none",
+        {}, description="models by name; a section runs all of its kind, or the embedded one where there is none"
     )
     image: ImageSection | None = None
     text: TextSection | None = None
@@ -431,3 +405,72 @@ class Config(Strict):
         if not (self.image or self.text or self.continuous):
             raise ValueError("no section; allowed: one or more of image, text, continuous")
         return self
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+WANTED = {  # by pydantic's kind of error
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "model_type": "a mapping of keys to values",
+}
+
+
+def validate(schema: type[Schema], value: Any, where: str) -> Schema:
+    """The value as its schema has it; ConfigError, one line, for the first thing that the schema refuses."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as problem:
+        error = problem.errors()[0]
+        path = [str(p) for p in error["loc"] if not (isinstance(p, str) and p.endswith("Spec")) and "[" not in str(p)]
+        key = ".".join(filter(None, (where, *path))) or "config"
+        shown = "" if error["type"] == "missing" else f" = {brief(error['input'])}"
+        raise ConfigError(f"{key}{shown}: {_allowed(error, schema)}") from None
+
+
+def _allowed(error: Any, schema: type[BaseModel]) -> str:
+    """What pydantic would have accepted, in a few words."""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return f"unknown key; allowed: {', '.join(_fields(schema, error['loc'][:-1])) or 'no options'}"
+    if kind == "missing":
+        return "required"
+    if kind == "literal_error":
+        return f"allowed: {error['ctx']['expected']}"
+    if kind in WANTED:
+        return f"allowed: {WANTED[kind]}{_spelling(kind, error['input'])}"
+    text = error["msg"].removeprefix("Value error, ").replace("Input should be", "allowed:")
+    return text.replace("String should", "allowed: text that should")
+
+
+def _spelling(kind: str, value: Any) -> str:
+    """How to write a number that YAML reads as text, such as 1e-4."""
+    try:
+        number = float(value) if kind in ("int_type", "float_type") and isinstance(value, str) else math.nan
+    except ValueError:
+        return ""
+    if not math.isfinite(number) or (kind == "int_type" and number != int(number)):
+        return ""
+    written = str(int(number)) if kind == "int_type" else f"{number:.1e}"
+    return f" (YAML reads {value} as text: write {written}, unquoted)"
+
+
+def _fields(schema: type[BaseModel], loc: tuple) -> list[str]:
+    """Names allowed at a place inside a schema."""
+    for part in loc:
+        if part in schema.model_fields:
+            kind = schema.model_fields[part].annotation
+            nested = [
+                c for c in (kind, *getattr(kind, "__args__", ())) if isinstance(c, type) and issubclass(c, BaseModel)
+            ]
+            schema = nested[0] if nested else schema
+    return list(schema.model_fields)
+
+
+def brief(value: Any) -> str:
+    """The first 116 characters of a value, made without the rest of it: aliases of YAML can hold more than memory."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxdict, short.maxlist, short.maxstring, short.maxother = 3, 4, 6, 116, 116
+    return short.repr(value)[:116]

@@ -17,8 +17,7 @@ from parity.base.files import canonical, read_json
 from parity.experiment import code_digest, pins, weights
 from parity.experiment.module_metadata import constant, modules
 from parity.experiment.options import KINDS, options
-from parity.experiment.schema import Config, ModelSpec
-from parity.experiment.validation import validate
+from parity.experiment.schema import Config, ModelSpec, validate
 
 Entries = Mapping[str, dict[str, Any]]  # of stand-ins in a configuration, by name
 Make = Callable[[Sequence[str]], Entries]

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from parity.base.errors import ConfigError
+from parity.experiment.cells import as_list
 from parity.experiment.module_metadata import constant, modules, require
 
 DIRECTIONS = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
@@ -39,7 +40,7 @@ def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
 
 
 def measures(kind: str) -> dict[str, str]:
-    """Every figure that a metric of a kind of model takes, with its label: what a study may be of."""
+    """Every figure that a metric of a kind of model takes, with its label."""
     return {name: label(*value) for taken in metrics(kind).values() for name, value in taken.items()}
 
 
@@ -60,10 +61,6 @@ def settings(specs: list[dict[str, Any]]) -> list[str]:
     options = {k for s in specs for k in s["options"]}
     sampling = [f"sampling.{k}" for k in specs[0].get("sampling", {})]
     return [*(n for n in SHARED if n in specs[0]), *sampling, *sorted(options - set(SHARED))]
-
-
-def as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def is_shown(where: dict[str, Any], spec: dict[str, Any]) -> bool:

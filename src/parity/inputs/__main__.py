@@ -14,8 +14,7 @@ from parity.base.files import read_json
 
 
 def prompts(a: argparse.Namespace) -> None:
-    from parity.experiment.schema import PromptSpec
-    from parity.experiment.validation import validate
+    from parity.experiment.schema import PromptSpec, validate
     from parity.inputs.prompts import write_prompts
 
     write_prompts(validate(PromptSpec, a.spec, "image.prompts"), a.out)

@@ -27,8 +27,7 @@ from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, write_json
 from parity.decode.shard_io import read_rows, read_shard
 from parity.experiment.prompt_files import every
-from parity.experiment.schema import PromptSpec
-from parity.experiment.validation import validate
+from parity.experiment.schema import PromptSpec, validate
 
 Row = dict[str, Any]  # of the prompt file
 Pictures = Sequence[np.ndarray]  # of one prompt, uint8 [H, W, 3]

@@ -20,8 +20,7 @@ from parity.base.files import foreign_json, publish
 from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
 from parity.experiment.module_metadata import constant
-from parity.experiment.schema import HUB, ModelSpec
-from parity.experiment.validation import validate
+from parity.experiment.schema import HUB, ModelSpec, validate
 from parity.models.continuous import published
 from parity.models.discrete import load as loading
 from parity.models.hub import download, list_files, snapshot

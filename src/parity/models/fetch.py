@@ -13,8 +13,7 @@ from parity.base.errors import ParityError
 from parity.base.files import header, sums
 from parity.base.weights import PICKLED, check, plain, save_weights, sha256, shapes, tensors, unpickle, verified_files
 from parity.experiment import checks, pins, weights
-from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec
-from parity.experiment.validation import validate
+from parity.experiment.schema import PINNED, ContinuousSection, ModelSpec, NetworkSpec, validate
 from parity.models import hub
 
 MADE = "run `snakemake train_embedded`"
