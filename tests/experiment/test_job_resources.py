@@ -25,5 +25,5 @@ def test_large_weights_and_many_pictures_ask_for_more(tmp_path):
     [cell, *_] = cells.cells(small, ["a"] * 4)
     loads = [job_resources.memory(config, n, "discrete", "scenes", c) for n, c in ((0, None), (50_000, cell))]
     assert 25_000 < loads[0] < 30_000 and loads[1] - loads[0] > 8000
-    hours = [job_resources.minutes(small, n, cell) / 60 for n in (5_000, 50_000)]
+    hours = [job_resources.minutes(config, n, cell) / 60 for n in (5_000, 50_000)]
     assert hours[0] < hours[1] and hours[1] > 10
