@@ -56,12 +56,18 @@ while True:
         assert data in (b"a" * 300_000, b"b" * 300_000)
 
 
-def test_a_damaged_file_of_arrays_is_named_and_one_that_is_missing_is_missing(tmp_path):
-    files.write_arrays(tmp_path / "x.npz", x=np.arange(5))
-    assert files.read_arrays(tmp_path / "x.npz")["x"].tolist() == [0, 1, 2, 3, 4]
-    (tmp_path / "x.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:-9])
+def test_a_damaged_file_is_named_and_one_that_is_missing_is_missing(tmp_path):
+    arrays, record = tmp_path / "x.npz", tmp_path / "x.json"
+    files.write_arrays(arrays, x=np.arange(5))
+    files.write_json(record, {"b": 1.5, "a": [None, "é"]})
+    assert files.read_arrays(arrays)["x"].tolist() == [0, 1, 2, 3, 4]
+    arrays.write_bytes(arrays.read_bytes()[:-9])
     with pytest.raises(ParityError, match=r"x\.npz: damaged \(.*\); delete it and run again"):
-        files.read_arrays(tmp_path / "x.npz")
+        files.read_arrays(arrays)
+    for cut in (record.read_bytes()[:-9], b""):
+        record.write_bytes(cut)
+        with pytest.raises(ParityError, match=r"x\.json: damaged"):
+            files.read_json(record)
     with pytest.raises(FileNotFoundError):
         files.read_arrays(tmp_path / "y.npz")
 
@@ -79,13 +85,3 @@ def test_numbered_files_are_found_again_by_one_name(tmp_path):
     os.remove(names[3])
     with pytest.raises(ParityError, match="11 files"):
         files.numbered_files(tmp_path / "*-of-12.npz")
-
-
-def test_json_that_is_cut_off_is_one_line(tmp_path):
-    path = tmp_path / "x.json"
-    files.write_json(path, {"b": 1.5, "a": [None, "é"]})
-    data = path.read_bytes()
-    for cut in (b"", data[:-9]):
-        path.write_bytes(cut)
-        with pytest.raises(ParityError, match=r"x\.json: damaged"):
-            files.read_json(path)

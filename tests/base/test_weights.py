@@ -138,10 +138,8 @@ def test_a_folders_list_decides_what_its_files_are(tmp_path):
     with pytest.raises(ParityError, match=r"^m: .*SHA256SUMS does not name a\.safetensors; run x, which does"):
         verified_files(tmp_path, parts, "m", "run x")
     (tmp_path / "SHA256SUMS").write_text(f"{sha256(file)}  a.safetensors\n")
-    assert verified_files(tmp_path, parts, "m", "run x") == {
-        "files": {"part": str(file)},
-        "sha256": {"part": sums(tmp_path)["a.safetensors"]},
-    }
+    verified = {"files": {"part": str(file)}, "sha256": {"part": sums(tmp_path)["a.safetensors"]}}
+    assert verified_files(tmp_path, parts, "m", "run x") == verified
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(ParityError, match="SHA-256"):
         verified_files(tmp_path, parts, "m", "run x")

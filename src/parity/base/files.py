@@ -59,12 +59,12 @@ def numbered_files(name: Path) -> list[Path]:
     if not star:
         return [name]
     wanted = re.compile(rf"{re.escape(before)}([0-9]+){re.escape(rest)}")
-    found = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
+    files = {int(m[1]): file for file in name.parent.glob("*") if (m := wanted.fullmatch(file.name))}
     total = re.match(r"-of-([0-9]+)\.", rest)
-    n = int(total[1]) if total else len(found)
-    if not found or sorted(found) != list(range(n)):
-        raise ParityError(f"{name}: {len(found)} files; allowed: numbered from 0 without a gap, {n or 'one or more'}")
-    return [found[k] for k in range(n)]
+    n = int(total[1]) if total else len(files)
+    if not files or sorted(files) != list(range(n)):
+        raise ParityError(f"{name}: {len(files)} files; allowed: numbered from 0 without a gap, {n or 'one or more'}")
+    return [files[k] for k in range(n)]
 
 
 def foreign_json(file: Path) -> Any:

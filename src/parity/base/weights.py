@@ -71,18 +71,18 @@ def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
         raise ParityError(f"{file}: no such file")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
-            held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+            content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         raise unreadable(file, "not a checkpoint that can be read safely", error) from None
-    key = next((key for key in HELD if isinstance(held.get(key), dict)), "") if isinstance(held, dict) else ""
-    held = held[key] if key else held
-    found = {plain(k): v for k, v in held.items() if isinstance(v, Tensor)} if isinstance(held, dict) else {}
-    for name, tensor in found.items():  # a view of one number may claim a billion
+    key = next((key for key in HELD if isinstance(content.get(key), dict)), "") if isinstance(content, dict) else ""
+    content = content[key] if key else content
+    state = {plain(k): v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    for name, tensor in state.items():  # a view of one number may claim a billion
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
-    if not found:
+    if not state:
         raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
-    return key, found
+    return key, state
 
 
 def plain(name: str) -> str:
@@ -107,21 +107,21 @@ def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> Non
 def shapes(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, or of a folder of them, without their numbers, on the device "meta". Of safetensors only
     the headers are read. ParityError for what cannot be read."""
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for file in parts(path):
         if file.suffix in PICKLED:
-            found |= {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
+            state |= {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
             continue
         try:
-            with safe_open(file, framework="pt") as held:
-                for name in held.keys():  # noqa: SIM118
-                    entry = held.get_slice(name)
+            with safe_open(file, framework="pt") as reader:
+                for name in reader.keys():  # noqa: SIM118
+                    entry = reader.get_slice(name)
                     shape = entry.get_shape()
                     dtype = (entry[:0] if shape else entry[...]).dtype
-                    found[name] = torch.empty(shape, device="meta", dtype=dtype)
+                    state[name] = torch.empty(shape, device="meta", dtype=dtype)
         except Exception as error:  # its own kind of error for bytes that are none, OSError, ...
             raise unreadable(file, "not a safetensors file that can be read", error) from None
-    return found
+    return state
 
 
 def tensors(
@@ -142,8 +142,8 @@ def tensors(
         for name in [name for name in read if name not in ignored]:
             tensor = read.pop(name)
             if tensor.is_meta and not meta:
-                with safe_open(file, framework="pt", device=str(device)) as held:
-                    tensor = held.get_tensor(name)
+                with safe_open(file, framework="pt", device=str(device)) as reader:
+                    tensor = reader.get_tensor(name)
             check_numbers(file, name, tensor)
             if not meta:
                 to = (dtype or tensor.dtype) if tensor.is_floating_point() else tensor.dtype

@@ -54,17 +54,17 @@ def fill_model(spec: dict[str, Any], pin: Pin) -> None:
             if (other := OPEN.fullmatch(path)) is None:
                 continue  # pinned already, or refused later
             below = other["path"] or "."
-            found = pin(f"{other['repo']}{other['branch'] or ''}:{below}")
-            spec["files"] = {**spec["files"], part: f"{HUB}{other['repo']}@{found['commit']}:{below}"}
+            pinned = pin(f"{other['repo']}{other['branch'] or ''}:{below}")
+            spec["files"] = {**spec["files"], part: f"{HUB}{other['repo']}@{pinned['commit']}:{below}"}
         elif not spec.get("repo"):
             continue  # a folder here, whose digest is taken when it is read
         elif at_home(part, path):
-            found = pin(f"{HERE}{path}")
+            pinned = pin(f"{HERE}{path}")
         else:
-            found = pin(f"{spec['repo']}:{path}")
-            spec["revision"] = found["commit"]
+            pinned = pin(f"{spec['repo']}:{path}")
+            spec["revision"] = pinned["commit"]
         if part != "tokenizer" or path.endswith(".json"):  # a tokenizer's folder has no weights; its commit says it
-            digests[part] = found["sha256"]
+            digests[part] = pinned["sha256"]
     spec["sha256"] = digests
 
 
@@ -78,8 +78,8 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
             fill_model(spec, pin)
     for spec in judges.values() if isinstance(judges, dict) else ():
         if isinstance(spec, dict) and spec.get("repo") and not spec.get("revision"):
-            found = pin(f"{spec['repo']}:{spec.get('file')}")
-            spec |= {"revision": found["commit"], "sha256": found["sha256"]}
+            pinned = pin(f"{spec['repo']}:{spec.get('file')}")
+            spec |= {"revision": pinned["commit"], "sha256": pinned["sha256"]}
     return raw
 
 

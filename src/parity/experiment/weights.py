@@ -57,18 +57,18 @@ def declared(family: str) -> dict[str, Any]:
 
 def models(config: Config, kind: str) -> dict[str, ModelSpec]:
     """An experiment's models of a kind by name: those that it names, or the embedded one."""
-    named = {name: spec for name, spec in config.models.items() if kind_of(spec.family) == kind}
+    chosen = {name: spec for name, spec in config.models.items() if kind_of(spec.family) == kind}
     name, family = DEFAULT[kind]
-    return named or {name: ModelSpec(family=family)}
+    return chosen or {name: ModelSpec(family=family)}
 
 
 def embedded_files(spec: ModelSpec) -> dict[str, str]:
     """Files of an embedded model by part; the transformer's name ends in its grid where that is not 16."""
-    named = declared(spec.family)["embedded"]
-    if not named:
+    files = declared(spec.family)["embedded"]
+    if not files:
         raise ConfigError(f"family = {spec.family!r}: no model of it is embedded; allowed: source hub, or files")
-    sized = f"{named['transformer']}{'' if spec.grid == 16 else spec.grid}"
-    return {part: f"{sized if part == 'transformer' else file}.safetensors" for part, file in named.items()}
+    transformer = f"{files['transformer']}{'' if spec.grid == 16 else spec.grid}"
+    return {part: f"{transformer if part == 'transformer' else file}.safetensors" for part, file in files.items()}
 
 
 def sizes(spec: ModelSpec) -> dict[str, Any]:
@@ -244,8 +244,7 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
     part, where = needs("discrete", method), f"image.methods.{method}: models.{model}"
     if not part:
         return
-    named = next((file for key, file in spec.files.items() if key == part), "")
-    file = EMBEDDED / f"{part}.safetensors" if spec.source == "embedded" else Path(named)
+    file = EMBEDDED / f"{part}.safetensors" if spec.source == "embedded" else Path(spec.files.get(part, ""))
     if spec.source == "embedded" and spec.grid != 16:
         raise ConfigError(f"{where}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
     if spec.source == "embedded" and not file.exists():
@@ -253,7 +252,7 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
             f"{where} has no {part} yet: {file.name} is missing; make it with"
             f" `python -m parity.training {part}`, or all with `snakemake train_embedded`"
         )
-    if spec.source != "embedded" and not named:
+    if spec.source != "embedded" and part not in spec.files:
         raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
     if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded
         check_companion(model, spec, file, part)
@@ -271,8 +270,8 @@ def protocols() -> dict[str, Any]:
 
 def words_of(where: str) -> dict[str, str]:
     """Digests of the files of a folder that make its tokenizer, by name."""
-    found = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
-    return {file.name: digests.of_file(file) for file in found}
+    words = [f for p in ("*token*", "*.model", "vocab*", "merges*") for f in sorted(Path(where).glob(p))]
+    return {file.name: digests.of_file(file) for file in words}
 
 
 def check_text_folders(model: str, files: dict[str, str]) -> None:
@@ -286,7 +285,7 @@ def check_text_folders(model: str, files: dict[str, str]) -> None:
             holds = any(fnmatch.filter(names, p) for p in ("tokenizer.json", "*.model", "vocab.json"))
         else:
             wanted = f"config.json and {' or '.join(digests.KINDS)}"
-            holds = "config.json" in names and digests.weights_among(names)
+            holds = "config.json" in names and bool(digests.weights_among(names))
         if not holds:
             raise ConfigError(
                 f"models.{model}.files.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
@@ -336,8 +335,8 @@ def check_pair(model: str, draft: bool, spec: ModelSpec) -> None:
     for name in (spec.family, *([f"{spec.family}-draft"] if draft else [])):
         file = folder / f"{name}.safetensors"
         if not file.exists():
-            made = f"allowed: what {folder} holds" if spec.folder else "make it with `snakemake train_continuous`"
-            raise ConfigError(f"{where}: {file.name} is missing; {made}")
+            remedy = f"allowed: what {folder} holds" if spec.folder else "make it with `snakemake train_continuous`"
+            raise ConfigError(f"{where}: {file.name} is missing; {remedy}")
         headers.append(header(file))
         if "grid" not in headers[-1]:
             raise ConfigError(

@@ -10,24 +10,23 @@ import torch
 
 @lru_cache
 def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
-    """`function` under torch.compile, one graph for each set of shapes, on a GPU captured (reduce-overhead); `dynamic`:
-    one for all of them. If it cannot be compiled, the first call says so in one line, and it runs as it is from then
-    on."""
+    """`function` under torch.compile: a graph for each set of shapes, captured on a GPU (reduce-overhead), or one for
+    all if `dynamic`. If it cannot be compiled, the first call says so in one line; then it runs uncompiled."""
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     captured, failed = device == "cuda" and not dynamic, False
     mode = "reduce-overhead" if captured else "default"
     fast = torch.compile(function, dynamic=dynamic, fullgraph=True, mode=mode)
 
-    def run(*given: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         nonlocal failed
         if not failed:
             try:
-                out = fast(*given)
-                return out.clone() if captured else out  # a captured graph writes over what it gave
+                out = fast(*arguments)
+                return out.clone() if captured else out  # a captured graph overwrites its output
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 failed = True
                 what = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
                 print(f"compile: {function.__name__}: {what}; it runs as it is", file=sys.stderr)
-        return function(*given)
+        return function(*arguments)
 
     return run

@@ -71,14 +71,14 @@ def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) ->
             raise error from None
     names = [name.removeprefix(start) for name in every if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
-    found = weights_among(flat) if weights else []
-    if weights and not found:
+    wanted = weights_among(flat) if weights else []
+    if weights and not wanted:
         raise ParityError(
             f"models: {what} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"
             " file, or a folder with weights"
         )
-    found += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
-    return explained(what, revision, lambda: fetch(allow_patterns=[start + name for name in found]))
+    wanted += [name for name in flat if any(fnmatch(name, pattern) for pattern in BESIDE)]
+    return explained(what, revision, lambda: fetch(allow_patterns=[start + name for name in wanted]))
 
 
 def download_address(url: str, sha256: str, folder: Path) -> Path:

@@ -77,19 +77,19 @@ def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> N
         raw = yaml.safe_load(experiment.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ParityError(f"{experiment}: no experiment that can be read: {str(error).splitlines()[0]}") from None
-    known, found = pins.read(out), dict[str, Mapping[str, Any]]()
+    known, answers = pins.read(out), dict[str, Mapping[str, Any]]()
 
     def pin(name: str) -> Mapping[str, Any]:
-        if name not in found:
+        if name not in answers:
             here = name.startswith(pins.HERE)  # which may have changed since
-            found[name] = (None if here else known.get(name)) or find_pin(name)
+            answers[name] = (None if here else known.get(name)) or find_pin(name)
             old = " (as before)" if name in known and not here else ""
-            tell(f"{name}: {found[name]['sha256' if here else 'commit']}{old}")
-        return found[name]
+            tell(f"{name}: {answers[name]['sha256' if here else 'commit']}{old}")
+        return answers[name]
 
     pins.filled(copy.deepcopy(raw), pin)
-    if not found:
+    if not answers:
         tell(f"{experiment}: names no repository without a commit")
         return
-    publish(out, yaml.safe_dump({**known, **{k: dict(v) for k, v in found.items()}}, width=120).encode())
+    publish(out, yaml.safe_dump({**known, **{k: dict(v) for k, v in answers.items()}}, width=120).encode())
     tell(f"written: {out}")

@@ -97,7 +97,7 @@ def hours(spec: ModelSpec, cached: int | None, cells: list[C.Cell], images: int)
 
 def needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
     """The needs of every discrete model. listed: bytes of a model's files on the hub, by model."""
-    section, found = config.image, []
+    section, every = config.image, []
     if section is None:
         return []
     cells = [cell for cell in C.cells(config, []) if cell.kind == "discrete"]  # whatever the words of the prompts
@@ -113,8 +113,8 @@ def needs(config: Config, listed: Mapping[str, int | None]) -> list[Needs]:
         cached = cached_numbers(spec)
         row = None if cached is None else row_bytes(section, spec, cached)
         held = here if here is not None else listed.get(name)
-        found.append(Needs(name, download, held, row, images * len(own), hours(spec, cached, own, images)))
-    return found
+        every.append(Needs(name, download, held, row, images * len(own), hours(spec, cached, own, images)))
+    return every
 
 
 def format_size(value: float | None, unit: str, scale: float = 1.0) -> str:

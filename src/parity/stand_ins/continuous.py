@@ -3,6 +3,7 @@ of five, so two pixels a token each way."""
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,12 @@ def xar(folder: Path) -> dict[str, str]:
 
 
 def harmon_sizes(blocks: int, heads: int, vocab: int) -> HarmonConfig:
-    language = {"hidden": 64 * heads, "intermediate": 64, "attention_heads": heads, "key_value_heads": 1}
+    language: dict[str, Any] = {
+        "hidden": 64 * heads,
+        "intermediate": 64,
+        "attention_heads": heads,
+        "key_value_heads": 1,
+    }
     return HarmonConfig(**vars(mar_sizes(blocks, 2)), **language, layers=2, vocab=vocab)
 
 

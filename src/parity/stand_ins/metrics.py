@@ -1,6 +1,7 @@
 """Networks of metrics as they are published, random."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,14 +35,8 @@ def clip(folder: Path, part: str = "clip") -> dict[str, str]:
     return {part: part}
 
 
-def clip_vision(folder: Path) -> dict[str, str]:
-    """The network of CMMD: a CLIP."""
-    return clip(folder, "clip_vision")
-
-
-def hps(folder: Path) -> dict[str, str]:
-    """In place of HPSv2's pickle of ViT-H-14, which has no small form: a CLIP, which is read by the same code."""
-    return clip(folder, "hps")
+clip_vision = partial(clip, part="clip_vision")  # the network of CMMD
+hps = partial(clip, part="hps")  # for HPSv2's pickle of ViT-H-14, which has no small form; the same code reads it
 
 
 def inception(folder: Path) -> dict[str, str]:
