@@ -10,7 +10,6 @@ from parity.base.files import header
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
 from parity.training import data
-from parity.training.data import scene_tokens
 from parity.training.loop import Job, train
 from parity.training.runs import RUNS
 
@@ -31,8 +30,8 @@ def shipped(recipe):
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """One folder for all recipes: what is drawn and encoded once is kept there."""
-    with torch.compiler.set_stance("force_eager"), pytest.MonkeyPatch.context() as few:  # to compile takes minutes
+    """One folder for all recipes, few held-out examples, nothing compiled, which takes minutes."""
+    with torch.compiler.set_stance("force_eager"), pytest.MonkeyPatch.context() as few:
         for name, count in HELD_OUT.items():
             few.setattr(data, name, count)
         yield tmp_path_factory.mktemp("training")
@@ -73,12 +72,3 @@ def test_a_recipe_learns(work):
     """Below a uniform guess over the words within a few steps of the same few texts."""
     log, _ = made(work, "judge", steps=16)
     assert log[-2]["step"] == 16 and log[-2]["loss"] < 0.9 * math.log(len(header(shipped("judge"))["words"]))
-
-
-def test_tokens_of_each_grid_are_kept_apart_and_of_the_tokenizer_that_made_them(work):
-    shutil.copy(shipped("vq"), work / "vq.safetensors")
-    job = Job("any", work, **SIZES)
-    found = {grid: scene_tokens(job, grid) for grid in (16, 8, 16)}
-    assert found[16].shape == (6, 256) and found[8].shape == (6, 64)
-    names = {f.name for f in work.glob("tokens-*-6-*.npz")}
-    assert len(names) == 2 and all(sha256(work / "vq.safetensors")[:8] in name for name in names)

@@ -5,7 +5,7 @@ OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  src/parity/embedded/weights/<kind>: weights (fp16), SHA256SUMS and a model card each, one target a kind:
                  train_embedded (discrete), train_words (anysubset), train_continuous
 
-Takes about five hours on two cores. Seeded; every recipe goes on from its own checkpoint, so a killed run loses minutes.
+Takes about six hours on two cores. Seeded; every recipe goes on from its own checkpoint, so a killed run loses minutes.
 """
 
 from parity.training.runs import INSTALLS, RUNS, of_kind

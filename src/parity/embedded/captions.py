@@ -3,9 +3,8 @@
     python -m parity.embedded.captions plain --count 100 --out prompts/plain.txt
     python -m parity.embedded.captions detailed --count 100 --out prompts/detailed.txt
 
-The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns, whose tokens repeat along a
-line and down a column, and pictures full of detail. The model saw neither set in training, and both come from its own
-grammar.
+The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns and pictures full of detail.
+Both sets follow the grammar of the training captions and are held out from training.
 """
 
 import argparse
@@ -28,7 +27,7 @@ def detailed(scene: Scene) -> bool:
 
 
 KINDS = {"plain": plain, "detailed": detailed}
-TRIES = 200_000  # seeds looked at: 127 plain captions are held out, and about one draw in 36 is plain
+TRIES = 200_000  # seeds tried: 127 plain captions are held out, and about one draw in 36 is plain
 
 
 def captions(kind: str, count: int) -> list[str]:

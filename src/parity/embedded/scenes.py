@@ -1,8 +1,8 @@
 """Scenes: a procedural set of captioned 64x64 pictures, the embedded experiment's data.
 
-A scene is a pure function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or
-count, the background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is
-drawn, so that one caption has many pictures and sampling has something to do.
+A scene is a function of its seed. A caption names what is fixed (colours, shapes, sizes, textures, relation or count,
+the background); everything else (exact place, hue, stripe direction and phase, gradient direction, grain) is drawn, so
+one caption has many pictures.
 """
 
 import hashlib
@@ -67,12 +67,12 @@ class Scene:
 
 
 def held_out(caption: str) -> bool:
-    """One caption in eight is kept from training, by its hash: the split needs no file and cannot leak."""
+    """One caption in eight, by its hash, is held out from training."""
     return hashlib.sha256(caption.encode()).digest()[0] % 8 == 0
 
 
 def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Generator]:
-    """The scene of a seed and the generator that goes on to render it; `test`: of a caption held out, or not."""
+    """The scene of a seed and the generator that renders it; `test`: of a caption held out, or not."""
     rng = np.random.default_rng([seed, 64])
 
     def pick(options):
@@ -96,20 +96,16 @@ def draw_scene(seed: int, test: bool | None = None) -> tuple[Scene, np.random.Ge
             return scene, rng
 
 
-def _cover(shape: str, x: np.ndarray, y: np.ndarray, r: float) -> np.ndarray:
-    """Signed distance-like field, negative inside; x, y [H, W] relative to the centre, r the half-width."""
-    ax, ay = np.abs(x), np.abs(y)
-    if shape == "circle":
-        return np.hypot(x, y) - r
-    if shape == "square":
-        return np.maximum(ax, ay) - 0.88 * r
-    if shape == "triangle":
-        return np.maximum(y - 0.75 * r, (2 * ax - y - 1.05 * r) / np.sqrt(5) * 1.15)
-    if shape == "cross":
-        return np.minimum(np.maximum(ax - r, ay - 0.34 * r), np.maximum(ax - 0.34 * r, ay - r))
-    if shape == "ring":
-        return np.abs(np.hypot(x, y) - 0.74 * r) - 0.26 * r
-    return (ax + ay - 1.2 * r) / np.sqrt(2)  # diamond
+COVERS = {  # signed distance-like fields, negative inside: x, y [H, W] from the centre, r the half-width
+    "circle": lambda x, y, r: np.hypot(x, y) - r,
+    "square": lambda x, y, r: np.maximum(np.abs(x), np.abs(y)) - 0.88 * r,
+    "triangle": lambda x, y, r: np.maximum(y - 0.75 * r, (2 * np.abs(x) - y - 1.05 * r) / np.sqrt(5) * 1.15),
+    "cross": lambda x, y, r: np.minimum(
+        np.maximum(np.abs(x) - r, np.abs(y) - 0.34 * r), np.maximum(np.abs(x) - 0.34 * r, np.abs(y) - r)
+    ),
+    "ring": lambda x, y, r: np.abs(np.hypot(x, y) - 0.74 * r) - 0.26 * r,
+    "diamond": lambda x, y, r: (np.abs(x) + np.abs(y) - 1.2 * r) / np.sqrt(2),
+}
 
 
 def _texture(name: str, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -171,7 +167,7 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         r = SIZES[thing.size] * rng.uniform(0.92, 1.08)
         if scene.relation and thing.size == "large":
             r *= 0.92  # two large things must fit side by side
-        inside = np.clip(0.5 - _cover(thing.shape, x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
+        inside = np.clip(0.5 - COVERS[thing.shape](x - cx, y - cy, r) * 2 * SIZE, 0, 1)[..., None]
         colour = shade(thing.colour)
         second = colour * 0.45 if colour.mean() > 0.25 else colour * 0.4 + 0.6
         canvas += inside * (colour + _texture(thing.texture, x, y, rng)[..., None] * (second - colour) - canvas)
@@ -186,7 +182,7 @@ def example(seed: int, test: bool | None = None) -> tuple[str, np.ndarray]:
 
 
 def parse(caption: str) -> Scene:
-    """The scene a caption describes (the inverse of `Scene.caption`); ParityError if it is none of ours."""
+    """The scene a caption describes (the inverse of `Scene.caption`); ParityError for a caption of something else."""
     words = caption.split()
 
     def take(options, default=None):
@@ -211,7 +207,8 @@ def parse(caption: str) -> Scene:
     if relation:
         take(("a",))
         things.append(thing(""))
-    take(("on",)), take(("a",))
+    take(("on",))
+    take(("a",))
     background, ground = take(BACKGROUNDS[1:], "plain"), take(COLOURS)
     take(("background",))
     return Scene(tuple(things), relation, count, background, ground)
@@ -223,10 +220,8 @@ def ground_truth(caption: str, seed: int) -> np.ndarray:
 
 
 def reduced(pictures: np.ndarray, side: int) -> np.ndarray:
-    """uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; ValueError if these do not fit."""
+    """uint8 [n, H, H, 3] to [n, side, side, 3]: means over squares; `side` divides H."""
     n, high = len(pictures), pictures.shape[1]
-    if high % side:
-        raise ValueError(f"pictures: {high} pixels a side cannot be reduced to {side}; allowed: a divisor")
     if high == side:
         return pictures
     cut = pictures.reshape(n, side, high // side, side, high // side, 3)

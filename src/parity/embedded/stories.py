@@ -32,9 +32,9 @@ SHOPS = ("market", "store", "bakery", "station", "museum")
 WEATHER = ("rain", "snow", "wind", "fog", "storm")
 VEHICLES = ("bus", "train", "boat", "bicycle", "car")
 
-# Each happening: its name, the things it may be about, then the variants of each of its five sentences, without their
-# full stops. {A} {B} are names, {a} {b} their pronouns, {O} is the thing.
-TOLD = """
+# Each event: its name, the things it may be about, then the variants of each of its five sentences, without their full
+# stops. {A} {B} are names, {a} {b} their pronouns, {O} is the thing.
+EVENTS = """
 lost: ring key wallet phone watch letter ticket camera scarf hat
 one {time} {A} could not find the {O} / {A} had lost a {look} {O} / on {day} the {O} of {A} was gone
 {a} looked in the {room} and under the {furniture} / {a} was {trouble} and searched the {room}
@@ -93,17 +93,11 @@ in summer {a} could sell some at the {shop} / they grew taller than the {furnitu
 """
 
 
-def happenings() -> dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]:
-    """Things and sentences by the name of the happening, as TOLD lists them."""
-    kinds = {}
-    for block in TOLD.strip().split("\n\n"):
-        first, *sentences = block.split("\n")
-        name, _, things = first.partition(": ")
-        kinds[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
-    return kinds
-
-
-HAPPENINGS = happenings()
+HAPPENINGS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {}  # name to things and sentences
+for block in EVENTS.strip().split("\n\n"):
+    first, *sentences = block.split("\n")
+    name, _, things = first.partition(": ")
+    HAPPENINGS[name] = tuple(things.split()), tuple(tuple(f"{s} ." for s in v.split(" / ")) for v in sentences)
 
 # First steps: words of the comment, and an expression of x and y or of a list x; second steps: of z and a digit n.
 PAIR_STEPS = {
@@ -144,7 +138,7 @@ def held_out(*parts: str) -> bool:
 
 
 def story(seed: int, test: bool = False) -> Story:
-    """A story whose (happening, thing) is held out, or is not."""
+    """A story whose (happening, thing) is held out if `test`, and is not otherwise."""
     rng = np.random.default_rng([seed, 1])
     while True:
         happening = str(rng.choice(list(HAPPENINGS)))
@@ -156,16 +150,16 @@ def story(seed: int, test: bool = False) -> Story:
     A, B = list(NAMES)[first], list(NAMES)[second]
     kinds = {"room": ROOMS, "furniture": FURNITURE, "feeling": FEELINGS, "trouble": TROUBLES, "look": LOOKS}
     kinds |= {"day": DAYS, "time": TIMES, "shop": SHOPS, "weather": WEATHER, "vehicle": VEHICLES}
-    told = []
+    lines = []
     for variants in sentences:
-        drawn = {k: str(rng.choice(v)) for k, v in kinds.items()}
-        text = str(rng.choice(variants)).format(A=A, B=B, a=NAMES[A], b=NAMES[B], O=thing, **drawn)
-        told.append(tuple(text.split()))
-    return Story(happening, thing, tuple(told))
+        words = {k: str(rng.choice(v)) for k, v in kinds.items()}
+        line = str(rng.choice(variants)).format(A=A, B=B, a=NAMES[A], b=NAMES[B], O=thing, **words)
+        lines.append(tuple(line.split()))
+    return Story(happening, thing, tuple(lines))
 
 
 def snippet(seed: int, test: bool = False) -> Snippet:
-    """A function of two steps that is held out, or is not."""
+    """A function whose two steps are held out if `test`, and are not otherwise."""
     rng = np.random.default_rng([seed, 2])
     while True:
         steps = PAIR_STEPS if rng.random() < 0.5 else LIST_STEPS
@@ -213,11 +207,11 @@ def text(seed: int, test: bool = False, length: int = LENGTH) -> list[str]:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word the grammars can say; the mask is 0, the separator 1."""
+    """Every word of the grammars; the mask is 0, the separator 1."""
     pools = (NAMES, NAMES.values(), ROOMS, FURNITURE, FEELINGS, TROUBLES, LOOKS, DAYS, TIMES, SHOPS, WEATHER, VEHICLES)
     code = [w for steps in (PAIR_STEPS, LIST_STEPS, NEXT_STEPS) for w in (*steps, *steps.values())]
-    happenings = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
-    said = [*(w for pool in pools for w in pool), *happenings, *code, *FUNCTIONS, *NUMBERS]
-    words = {w for t in said for w in t.split() if "{" not in w}
+    stories = [v for things, sentences in HAPPENINGS.values() for s in (things, *sentences) for v in s]
+    phrases = [*(w for pool in pools for w in pool), *stories, *code, *FUNCTIONS, *NUMBERS]
+    words = {w for phrase in phrases for w in phrase.split() if "{" not in w}
     words |= {"def", "(", ")", ":", ",", "#", "=", "return", "z", "then"}
     return (MASK, SEPARATOR, LINE, INDENT, *sorted(words))

@@ -16,9 +16,9 @@ VOCAB = len(WORDS) + 3
 
 
 def tokenizer() -> "Tokenizer":
-    """Any word the grammar does not have is <unk>. The end token has the highest id, as open_clip's pooling expects.
+    """A word outside the grammar is <unk>. The end token has the highest id, as open_clip's pooling expects.
 
-    Of `tokenizers` itself: transformers, which would wrap it, takes longer to import than a job's captions to encode.
+    `tokenizers` is used directly, because importing transformers takes longer than encoding a job's captions.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -30,24 +30,17 @@ def tokenizer() -> "Tokenizer":
 
 
 def encode(captions: list[str], max_length: int, **_: object) -> dict[str, Tensor]:
-    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called as transformers' are."""
-    rows = [read.ids for read in tokenizer().encode_batch([c + " </s>" for c in captions])]
-    check_lengths(rows, captions, max_length)
-    ids = torch.zeros(len(rows), max_length, dtype=torch.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    return {"input_ids": ids, "attention_mask": (torch.arange(max_length) < lengths[:, None]).long()}
-
-
-def check_lengths(rows: list[list[int]], captions: list[str], most: int) -> None:
-    """ParityError for the first caption that is more tokens long than a prefix holds."""
-    for row, caption in zip(rows, captions, strict=True):
-        if len(row) > most:
-            raise ParityError(f"caption: {caption[:60]!r} is {len(row)} tokens long; allowed: at most {most}")
+    """input_ids and attention_mask [B, max_length], right-padded, with the end token; called like transformers'
+    tokenizers."""
+    ids, mask = torch.zeros(2, len(captions), max_length, dtype=torch.int64)
+    for i, encoded in enumerate(tokenizer().encode_batch([c + " </s>" for c in captions])):
+        if (n := len(encoded.ids)) > max_length:
+            raise ParityError(f"caption: {captions[i][:60]!r} is {n} tokens long; allowed: at most {max_length}")
+        ids[i, :n], mask[i, :n] = torch.tensor(encoded.ids), 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def token_ids(captions: list[str], length: int) -> tuple[Tensor, Tensor]:
-    """Ids and mask, each [B, length]; ParityError for a caption that does not fit."""
+    """Ids and mask, each [B, length]; ParityError for a caption that is longer."""
     batch = encode(captions, length)
     return batch["input_ids"], batch["attention_mask"]

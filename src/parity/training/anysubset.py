@@ -123,7 +123,8 @@ def judge(job: Job) -> Recipe:
     torch.manual_seed(job.seed)
     words = stories.vocabulary()
     # one position more than a text has: the first input is the separator
-    sizes = {"vocab_size": len(words), "n_positions": stories.LENGTH + 1, "n_embd": 128, "n_layer": 3, "n_head": 4}
+    sizes: dict[str, Any] = {"vocab_size": len(words), "n_positions": stories.LENGTH + 1}
+    sizes |= {"n_embd": 128, "n_layer": 3, "n_head": 4}
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 1}
     net = causal.build(sizes)
 

@@ -81,7 +81,9 @@ def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
 
 def optimisers_of(recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon, with AdamW's rate, for the hidden matrices; AdamW for the rest, without decay for what is no matrix."""
-    hidden, matrices, other = [], [], []
+    hidden: list[nn.Parameter] = []
+    matrices: list[nn.Parameter] = []
+    other: list[nn.Parameter] = []
     for name, p in recipe.net.named_parameters():
         if p.requires_grad:
             muon = recipe.hidden is not None and p.ndim == 2 and re.search(recipe.hidden, name)

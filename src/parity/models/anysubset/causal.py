@@ -1,6 +1,6 @@
-"""GPT-2 as an any-subset model that knows one order: left to right. The autoregressive baseline, and the judge.
+"""GPT-2 as an any-subset model of one order, left to right: the autoregressive baseline, and the judge.
 
-A row begins with the separator, as GPT-2's texts do; what is known must be a prefix (`decoders.gpt2` says so).
+A row begins with the separator, as GPT-2's texts do; the known positions must be a prefix (`decoders.gpt2` checks it).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -41,30 +41,32 @@ class Causal:
             return exclude(logits.gather(1, at), self.mask)
         wanted = seen[:, 0] + 1  # inputs that the law needs; a finished row keeps asking for its last
         fed = self.fed if self.fed.shape == wanted.shape else torch.full_like(wanted, -1)
-        other = (wanted != fed + 1) & (wanted != fed) | (fed < 0)
-        anew, width, whole = torch.stack([other.any(), (wanted - fed).max(), wanted.max()]).tolist()
-        if anew:
+        new_rows = (wanted != fed + 1) & (wanted != fed) | (fed < 0)
+        restart, width, whole = torch.stack([new_rows.any(), (wanted - fed).max(), wanted.max()]).tolist()
+        if restart:
             from transformers import DynamicCache
 
             self.fed, self.past, width = torch.zeros_like(wanted), DynamicCache(), whole
             self.valid = torch.zeros(B, 0, dtype=torch.int64, device=tokens.device)
         width = max(1, width)
         at = self.fed[:, None] + torch.arange(width, device=tokens.device)
-        # rows stand at different positions: every pass takes the next slots, and what is no row's input is hidden from
-        # all later ones
+        # rows are at different positions: every pass takes the next slots, and a slot that holds no input of its row is
+        # masked from then on
         self.valid = torch.cat([self.valid, (at < wanted[:, None]).long()], 1)
         place = at.clamp(max=N)
-        mask = self.valid if place.device.type == "cpu" else unasked(self.valid, width, self.net.dtype)
-        kept = {"past_key_values": self.past, "attention_mask": mask, "use_cache": True}
-        out = self.net(feed.gather(1, place), position_ids=place, **kept)
+        mask = self.valid if place.device.type == "cpu" else additive_mask(self.valid, width, self.net.dtype)
+        cache = {"past_key_values": self.past, "use_cache": True}
+        out = self.net(feed.gather(1, place), position_ids=place, attention_mask=mask, **cache)
         last = (wanted - self.fed - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.vocab)
         self.fed = wanted
         return exclude(out.logits.gather(1, last), self.mask)
 
 
-def unasked(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T]. Of a
-    mask of two dimensions transformers asks whether all of it holds, which a GPU is not to be."""
+def additive_mask(valid: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """What the last `width` of the slots that are `valid` [B, T] read, to be added to scores [B, 1, width, T].
+
+    transformers reads the values of a mask of two dimensions, which would wait for a GPU.
+    """
     slot = torch.arange(valid.shape[1], device=valid.device)
     seen = (valid[:, None, None] > 0) & (slot <= slot[-width:, None])
     return torch.zeros(seen.shape, dtype=dtype, device=valid.device).masked_fill(~seen, torch.finfo(dtype).min)

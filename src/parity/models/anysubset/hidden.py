@@ -1,8 +1,7 @@
-"""Any-subset models of any length whose conditionals are all known: of a word given any subset of the others.
+"""Any-subset models of any length whose conditionals, of a word given any subset of the others, are known.
 
-A *rule* is that law in closed form: `words` V, and `given(known [Q, N], at [Q]) -> [Q, V]`, the law of the word at a
-position given the known words, where V means unknown. Except for `Sharpened`, each is the law of one joint, so every
-order of decoding has the same law, and a prompt follows the law if its words were drawn from it.
+A *rule* gives this law in closed form. Except for `Sharpened`, the laws are those of one joint, so every order of
+decoding has the same law, and a prompt follows the law if its words were drawn from it.
 """
 
 from typing import Protocol
@@ -12,36 +11,37 @@ from torch import Tensor
 
 from parity.models.anysubset.protocol import ranked
 
-CHUNK = 2**21  # known words looked at together
+CHUNK = 2**21  # known words in one call of a rule
 
 
 class Rule(Protocol):
-    @property
-    def words(self) -> int: ...
+    words: int  # V
 
-    def laws_given(self, known: Tensor, at: Tensor) -> Tensor: ...
+    def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
+        """Laws [Q, V] of the words at positions `at` [Q], given the known words [Q, N]; V stands for unknown."""
+        ...
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Laws [..., V]; even ones after words that cannot stand together."""
+    """Laws [..., V]; uniform where all weights are 0, after words that cannot occur together."""
     total = weights.sum(-1, keepdim=True)
     return torch.where(total > 0, weights / total, 1 / weights.shape[-1])
 
 
 class Strided:
-    """Chains of order 1 laid side by side: a word follows the one `stride` before it, by table [V, V]. They begin at
-    rest. Given any words, the nearest known ones of a chain's own say all (Markov): a power of the table each side."""
+    """Markov chains side by side, begun at their stationary law: a word follows the one `stride` before it, by table
+    [V, V]. Of the known words only the nearest of the same chain on each side matter, each by a power of the table."""
 
     def __init__(self, table: Tensor, length: int, stride: int = 1):
         self.words, self.stride = len(table), stride
-        rest = torch.linalg.matrix_power(table, 2**20)[0]
+        stationary = torch.linalg.matrix_power(table, 2**20)[0]
         powers = [torch.eye(self.words, dtype=table.dtype)]
         while len(powers) <= -(-length // stride):
             powers.append(powers[-1] @ table)
-        each, none = torch.stack(powers), torch.ones_like(rest)
+        each = torch.stack(powers)
         # by distance and word on that side; the last row is for no word
-        self.left = torch.cat([each, rest.expand(len(each), 1, -1)], 1)
-        self.right = torch.cat([each.mT, none.expand(len(each), 1, -1)], 1)
+        self.left = torch.cat([each, stationary.expand(len(each), 1, -1)], 1)
+        self.right = torch.cat([each.mT, torch.ones_like(each[:, :1])], 1)
 
     def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         place = torch.arange(known.shape[1])
@@ -57,17 +57,17 @@ class Strided:
 
 
 class Parity:
-    """Blocks of `period` words, independent draws of `base` [V] but for what their sum modulo V does to the weight,
-    `total` [V]: a word is told something by its block if nearly all the rest of it is known. The words of a last,
-    shorter block are independent."""
+    """Blocks of `period` words: independent draws from `base` [V], weighted by `total` [V] at their sum modulo V. A
+    word's law depends on its block only if nearly all of the block is known. The words of a last, shorter block are
+    independent."""
 
     def __init__(self, base: Tensor, total: Tensor, period: int, length: int):
         self.words, self.base, self.period, self.whole = len(base), base, period, length // period * period
-        around = (torch.arange(self.words)[:, None] + torch.arange(self.words)) % self.words
-        behind = [total]  # by others that are unknown: the weight of what the known ones add up to
+        sums = (torch.arange(self.words)[:, None] + torch.arange(self.words)) % self.words
+        weights = [total]  # by number of unknown words: the weight of the known words' sum
         for _ in range(period - 1):
-            behind.append((base * behind[-1][around]).sum(1))
-        self.behind = torch.stack(behind)
+            weights.append((base * weights[-1][sums]).sum(1))
+        self.weights = torch.stack(weights)
 
     def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
         place = torch.arange(known.shape[1])
@@ -76,7 +76,7 @@ class Parity:
         unknown, total = (own & ~readable).sum(1), torch.where(readable, known, 0).sum(1)
         sums = (total[:, None] + torch.arange(self.words)) % self.words
         unknown = unknown.clamp(max=self.period - 1)
-        weights = self.base * self.behind[unknown[:, None], sums]
+        weights = self.base * self.weights[unknown[:, None], sums]
         return normalised(torch.where((at < self.whole)[:, None], weights, self.base))
 
 
@@ -85,26 +85,26 @@ class Hidden:
 
     def __init__(self, begin: Tensor, step: Tensor, emit: Tensor):
         self.words, self.begin, self.step, self.emit = emit.shape[1], begin, step, emit
-        # times V, so that products over hundreds of words stay numbers
-        self.told = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
+        # times V, so that products over hundreds of words do not underflow; 1 for an unknown word
+        self.evidence = torch.cat([emit.T * self.words, emit.new_ones(1, len(begin))])
 
     def laws_given(self, known: Tensor, at: Tensor) -> Tensor:
-        """Rows of the same words share their messages: they are asked for row after row."""
-        same = torch.cat([torch.ones(1, dtype=torch.bool), (known[1:] != known[:-1]).any(1)])
-        one, which = known[same], same.cumsum(0) - 1
-        far, told = int(at.max()), (one < self.words).any(0).nonzero()
-        last = int(told.max()) if len(told) else 0
-        ahead, behind = [self.begin.expand(len(one), -1)], [torch.ones_like(self.begin).expand(len(one), -1)]
-        for i in range(far):
-            ahead.append((ahead[-1] * self.told[one[:, i]]) @ self.step)
-        for i in range(last, 0, -1):  # behind[j] is what is said behind place last - j
-            behind.append((behind[-1] * self.told[one[:, i]]) @ self.step.T)
-        state = torch.stack(ahead)[at, which] * torch.stack(behind)[(last - at).clamp(min=0), which]
+        """Neighbouring rows of the same words share their messages."""
+        new = torch.cat([torch.ones(1, dtype=torch.bool), (known[1:] != known[:-1]).any(1)])
+        rows, which = known[new], new.cumsum(0) - 1
+        columns = (rows < self.words).any(0).nonzero()
+        last = int(columns.max()) if len(columns) else 0
+        forward, backward = [self.begin.expand(len(rows), -1)], [torch.ones_like(self.begin).expand(len(rows), -1)]
+        for i in range(int(at.max())):
+            forward.append((forward[-1] * self.evidence[rows[:, i]]) @ self.step)
+        for i in range(last, 0, -1):  # backward[j] holds the words behind position last - j
+            backward.append((backward[-1] * self.evidence[rows[:, i]]) @ self.step.T)
+        state = torch.stack(forward)[at, which] * torch.stack(backward)[(last - at).clamp(min=0), which]
         return normalised(state @ self.emit)
 
 
 class Sharpened:
-    """A rule's laws to a power: no joint's, as a network's are not, so another order of decoding is another law."""
+    """A rule's laws to a power. Like a network's they are of no joint: the order of decoding changes the law."""
 
     def __init__(self, rule: Rule, power: float):
         self.rule, self.words, self.power = rule, rule.words, power
@@ -120,7 +120,6 @@ class LongSubset:
         self.rule, self.vocab, self.mask = rule, rule.words + 1, rule.words
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        """See `AnySubsetModel`."""
         (B, N), S = tokens.shape, ranks.shape[1]
         rank, at = ranked(order), order.gather(1, ranks.clamp(max=N - 1))
         size, result = max(1, CHUNK // (N * max(S, 1))), []
@@ -133,7 +132,7 @@ class LongSubset:
 
 
 def drawn(rule: Rule, uniform: Tensor) -> Tensor:
-    """Texts [n, N] of a rule's joint, word by word from the left, of uniform numbers [n, N]."""
+    """Texts [n, N] of a rule's joint, word by word from the left, from uniform numbers [n, N]."""
     known = torch.full(uniform.shape, rule.words)
     for i in range(uniform.shape[1]):
         law = rule.laws_given(known, torch.full((len(known),), i))
@@ -142,16 +141,15 @@ def drawn(rule: Rule, uniform: Tensor) -> Tensor:
 
 
 def pair_law(rule: Rule, length: int) -> Tensor:
-    """[N, V, N, V] of every two words."""
+    """Joint law [N, V, N, V] of every two words."""
     N, V = length, rule.words
-    places, result = torch.arange(N), torch.zeros(N, V, N, V, dtype=torch.float64)
-    nothing = torch.full((N, N), V)
-    one = rule.laws_given(nothing, places)
+    at = torch.arange(N)
+    one = rule.laws_given(torch.full((N, N), V), at)
+    result = []
     for i in range(N):
         known = torch.full((V, N), V)
         known[:, i] = torch.arange(V)
-        each = known.repeat_interleave(N, 0)
-        law = rule.laws_given(each, places.repeat(V)).view(V, N, V)
+        law = rule.laws_given(known.repeat_interleave(N, 0), at.repeat(V)).view(V, N, V)
         law[:, i] = torch.eye(V, dtype=law.dtype)
-        result[i] = one[i, :, None, None] * law
-    return result
+        result.append(one[i, :, None, None] * law)
+    return torch.stack(result)

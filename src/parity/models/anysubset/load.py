@@ -1,9 +1,9 @@
 """Any-subset models and their judge from their manifest: embedded ones with their list of words, or folders of
-transformers' format. Nothing here knows a family."""
+transformers' format."""
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,27 +26,25 @@ TIED = ("lm_loss.weight", "lm_head.weight", ".attn.bias", ".attn.masked_bias")  
 
 @dataclass
 class Loaded:
-    """The any-subset network and the judge, each read when it is first asked for, and the words of both."""
+    """The any-subset network and the judge, each read on first use, and the words of both."""
 
     manifest: Mapping[str, Any]
     device: torch.device
     dtype: torch.dtype = torch.float32
-    files: dict[str, Path] = field(default_factory=dict)  # of parts that were asked for
 
     def file(self, part: str) -> Path:
-        """The file or folder of "xlnet" or "judge"; what ships with the package is verified once."""
-        if part not in self.files:
-            self.files[part] = Path(self.manifest["files"][part])
-            if self.manifest["source"] == "embedded":
-                check(self.files[part], self.manifest["sha256"][part], f"{part}")
-        return self.files[part]
+        """The file or folder of "xlnet", "judge" or "tokenizer"; what ships with the package is verified."""
+        file = Path(self.manifest["files"][part])
+        if self.manifest["source"] == "embedded":
+            check(file, self.manifest["sha256"][part], part)
+        return file
 
     def vocabulary(self, part: str) -> Words | Pieces:
         file = self.file(part)
+        if not file.is_dir():
+            return Words(header(file)["words"])
         apart = part == "xlnet" and "tokenizer" in self.manifest["files"]
-        if file.is_dir():
-            return read_pieces(self.file("tokenizer") if apart else file)
-        return Words(header(file)["words"])
+        return read_pieces(self.file("tokenizer") if apart else file)
 
     @cached_property
     def words(self) -> Words | Pieces:
@@ -59,14 +57,13 @@ class Loaded:
     @property
     def one_vocabulary(self) -> bool:
         """Whether the judge reads the any-subset model's tokens as they are."""
-        ours, judges = self.words, self.judge_words
-        return isinstance(ours, Words) and isinstance(judges, Words) and ours.words == judges.words
+        words, judge = self.words, self.judge_words
+        return isinstance(words, Words) and isinstance(judge, Words) and words.words == judge.words
 
     def read(self, part: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Configuration and weights of a part."""
         file = self.file(part)
-        saved = file / "config.json"
-        config = foreign_json(saved) if file.is_dir() else header(file)["network"]
+        config = foreign_json(file / "config.json") if file.is_dir() else header(file)["network"]
         weights = dict(tensors(file, str(self.device), self.dtype))
         for name, tensor in weights.items():
             if not name.endswith(TIED):
@@ -77,15 +74,15 @@ class Loaded:
         """The any-subset model: our forward with its cache, or transformers' without one."""
         family = importlib.import_module(f"parity.models.anysubset.{self.manifest['family']}")
         config, weights = self.read("xlnet")
-        if cache:
-            if self.manifest["source"] != "embedded":
-                with torch.device("meta"):
-                    self.check_names(family.build(config), weights, "xlnet")
-            return family.cached(weights, config, self.words.mask)
-        return family.plain(self.fitted(family.build(config), weights, "xlnet"), self.words.mask)
+        if not cache:
+            return family.plain(self.fitted(family.build(config), weights, "xlnet"), self.words.mask)
+        if self.manifest["source"] != "embedded":
+            with torch.device("meta"):
+                self.named_weights(family.build(config), weights, "xlnet")
+        return family.cached(weights, config, self.words.mask)
 
     def causal(self, cache: bool) -> AnySubsetModel:
-        """The judge as a decoder. Its words must be those of the any-subset model, for prompts are given in them."""
+        """The judge as a decoder. Its words must be those of the any-subset model, because prompts consist of them."""
         if not self.one_vocabulary:
             raise ParityError(
                 "text.methods.gpt2: the judge has another vocabulary than the any-subset model;"
@@ -101,11 +98,11 @@ class Loaded:
 
     def fitted(self, net: Any, weights: dict[str, Tensor], part: str) -> Any:
         """transformers' network with its weights; ParityError unless every one fits, tied and derived ones aside."""
-        net.load_state_dict(self.check_names(net, weights, part), strict=False)
+        net.load_state_dict(self.named_weights(net, weights, part), strict=False)
         net.tie_weights()
         return nn.Module.to(net, self.device, self.dtype).eval()
 
-    def check_names(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    def named_weights(self, net: Any, weights: dict[str, Tensor], part: str) -> dict[str, Tensor]:
         """The weights under the network's names; ParityError unless they are its own, tied and derived ones aside."""
         own, prefix = net.state_dict(), getattr(net, "base_model_prefix", "")
         named = {k if k in own else f"{prefix}.{k}": v for k, v in weights.items()}
@@ -124,8 +121,8 @@ def load(
     needs: str = "",
     fast: bool = False,
 ) -> Loaded:
-    """The models of a manifest; ParityError if it lacks the part that is needed. Nothing here is compiled, `fast` or
-    not: what is computed anew changes from pass to pass."""
+    """The models of a manifest; ParityError if it lacks the part that is needed. `fast` changes nothing: no pass is
+    compiled, because what is computed changes from pass to pass."""
     if needs and needs not in manifest["files"]:
         raise ParityError(f"text model: has no {needs}; allowed: {', '.join(manifest['files'])}")
     return Loaded(manifest, torch.device(device), dtype)

@@ -1,4 +1,4 @@
-"""What is to be filled in, in the one order that the prompt determines, and what a decoder needs of a model.
+"""The task of filling in, in the order that the prompt determines, and what a decoder needs of a model.
 
 A *family* of models is one module here that declares FAMILY, and has `build(config)`, transformers' network of a saved
 configuration, `plain(net, mask)` and `cached(weights, config, mask)`, which are `AnySubsetModel`s:
@@ -23,26 +23,21 @@ class Infilling(NamedTuple):
     tokens: Tensor  # [B, N] int64: the known tokens, the model's mask elsewhere
     order: Tensor  # [B, N] int64: position of each rank; the prompt's come first
     begin: Tensor  # [B] m, the number of known positions
-    end: Tensor  # [B] positions of the row; what lies behind is read by nothing
+    end: Tensor  # [B] positions of the row; those behind it are not read
 
 
 class AnySubsetModel(Protocol):
-    """A network that gives the law of any position given any subset of the others.
+    """A network that gives the law of any position given any subset of the others."""
 
-    vocab  number of tokens, V, the mask among them; the mask has probability 0 and never occurs in a finished text
-    mask   the token for "unknown"
-    """
-
-    vocab: int
-    mask: int
+    vocab: int  # V, with the mask, which has probability 0 and never occurs in a finished text
+    mask: int  # the token for "unknown"
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         """tokens, order [B, N], begin [B], ranks, seen [B, S] -> probabilities [B, S, V], in one pass.
 
         Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the
-        prompt, see one another; behind them each sees what came before it. A draft has seen = n for all ranks, a joint
-        density seen = ranks (Eq. 6). The ranks of a row are distinct; those at N or beyond are slots of no meaning, and
-        so are their laws.
+        prompt, see one another; each later rank sees those before it. A draft has seen = n for all ranks, a joint
+        density seen = ranks (Eq. 6). The ranks of a row are distinct; slots with a rank of N or more have no meaning.
         """
         ...
 
@@ -65,15 +60,15 @@ def lattice(known: Tensor, end: Tensor | None = None) -> tuple[Tensor, Tensor, T
 
 
 def write(values: Tensor, positions: Tensor, new: Tensor, where: Tensor) -> Tensor:
-    """values [B, N] with new [B, W] at positions [B, W] `where` true; slots past a row's end write nothing."""
-    spare = torch.cat([values, values[:, :1]], 1)  # the last column takes what is not to be written
+    """values [B, N] with new [B, W] at positions [B, W] `where` true."""
+    spare = torch.cat([values, values[:, :1]], 1)  # the last column takes the others
     return spare.scatter_(1, torch.where(where, positions, values.shape[1]), new.to(values.dtype))[:, :-1]
 
 
 def infilling(tokens: Tensor, known: Tensor, mask: int, vocab: int, end: Tensor | None = None) -> Infilling:
-    """The task of filling in what is not `known` [B, N] of tokens [B, N]; ParityError for a row it leaves nothing of.
+    """The task of filling in what is not `known` [B, N] of tokens [B, N].
 
-    A token outside the vocabulary, or a mask among the known ones, is an error that names the row and the position.
+    ParityError for a row of which nothing or everything is known, or for a known token that is no word.
     """
     order, begin, end = lattice(known, end)
     for row in range(len(tokens)):
@@ -96,8 +91,8 @@ class Ranks(NamedTuple):
 
     rank: Tensor
     position: Tensor  # of each rank; past a row's end that of another
-    open: Tensor  # bool: the rank is the row's
-    asked: Tensor  # what a model is asked for: the rank, or N where it is not the row's
+    open: Tensor  # bool: whether the row has this rank
+    asked: Tensor  # what a model is asked for: the rank, or N where the row does not have it
 
 
 def ranks(start: Infilling, first: Tensor, k: int) -> Ranks:

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from parity.base.errors import ParityError
@@ -13,22 +14,18 @@ from parity.models.anysubset.protocol import Infilling, ranked
 class TabularAnySubset:
     """Logits [(V + 1)^N, N, V] of every position after every partial text; V stands for unknown, and is the mask.
 
-    A random table is inconsistent, as a network is (Eq. 3): another order of decoding is another law.
+    A random table is inconsistent, as a network is (Eq. 3): the order of decoding changes the law. Laws are float64.
     """
 
     def __init__(self, table: Tensor):
         self.words, self.length = table.shape[2], table.shape[1]
         self.vocab, self.mask = self.words + 1, self.words
-        self.table = torch.cat(
-            [table.double().softmax(-1), table.new_zeros(*table.shape[:2], 1, dtype=torch.float64)], -1
-        )
+        self.table = F.pad(table.double().softmax(-1), (0, 1))  # the mask has probability 0
         self.place = self.vocab ** torch.arange(self.length - 1, -1, -1, device=table.device)
 
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-        """See `AnySubsetModel`; float64."""
-        N = self.length
         known = torch.where(ranked(order)[:, None] < seen[..., None], tokens[:, None], self.mask)  # [B, S, N]
-        return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=N - 1))]
+        return self.table[(known * self.place).sum(-1), order.gather(1, ranks.clamp(max=self.length - 1))]
 
 
 def random_table(vocab: int, length: int, generator: torch.Generator, scale: float = 1.5) -> Tensor:
@@ -43,7 +40,7 @@ def consistent_table(vocab: int, length: int, generator: torch.Generator, scale:
     for i, j in itertools.combinations(range(length), 2):
         logits += scale * torch.randn(vocab, vocab, generator=generator, dtype=torch.float64)[cells[:, i], cells[:, j]]
     mass = logits.softmax(0).view([vocab] * length)
-    for i in range(length):  # one more value stands for "unknown": the sum over the token
+    for i in range(length):  # one more value, the sum over the token, for "unknown"
         mass = torch.cat([mass, mass.sum(i, keepdim=True)], i)
     partial = torch.tensor(list(itertools.product(range(vocab + 1), repeat=length)))
     place = (vocab + 1) ** torch.arange(length - 1, -1, -1)
@@ -66,8 +63,8 @@ def codes(model: TabularAnySubset, start: Infilling, tokens: Tensor) -> np.ndarr
     """Numbers [B] of complete rows in the order of `joint_law`; ParityError for a token outside the vocabulary."""
     m, K = int(start.begin[0]), int(start.end[0] - start.begin[0])
     drawn = tokens.gather(1, start.order[:, m : m + K])
-    if ((drawn < 0) | (drawn >= model.words)).any():
-        row, at = ((drawn < 0) | (drawn >= model.words)).nonzero()[0].tolist()
+    if len(bad := ((drawn < 0) | (drawn >= model.words)).nonzero()):
+        row, at = bad[0].tolist()
         raise ParityError(
             f"row {row}, position {int(start.order[row, m + at])}: token {int(drawn[row, at])} is not in the vocabulary"
         )

@@ -1,8 +1,8 @@
 """Texts as numbers: whole words for the embedded models, a published tokenizer's pieces for others.
 
-XLNet's pieces know no white space but single spaces between words. The published code model was trained, and is judged,
-on source in which marks of the tokenizer stand for the rest (the authors' packed_dataset.py and eval_coding.py); what
-it draws is read back the same way.
+XLNet's pieces hold no white space except single spaces between words. The published code model is trained and judged on
+source in which the tokenizer's marks stand for other white space (the authors' packed_dataset.py and eval_coding.py);
+what it draws is read back the same way.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,7 @@ from parity.embedded import stories
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
-# What marks stand for, replaced in this order: so three spaces become <unk> and a space, and <pad> is only ever drawn.
+# White space by its mark, replaced in this order: three spaces become <unk> and a space, and <pad> is only drawn.
 MARKS = {"\n": "<cls>", "\t": "<sep>", "  ": "<unk>", "   ": "<pad>"}
 
 
@@ -30,13 +29,13 @@ class Words:
 
     def encode(self, text: str) -> list[int]:
         """ParityError that names the first word the model does not know."""
-        for word in text.split():
-            if word not in self.number:
-                raise ParityError(
-                    f"word {word!r} is not in the vocabulary of {self.vocab} words;"
-                    " give a model that knows it, or another text"
-                )
-        return [self.number[word] for word in text.split()]
+        try:
+            return [self.number[word] for word in text.split()]
+        except KeyError as error:
+            raise ParityError(
+                f"word {error} is not in the vocabulary of {self.vocab} words;"
+                " give a model that knows it, or another text"
+            ) from None
 
     def decode(self, tokens: list[int]) -> str:
         return " ".join(self.words[t] for t in tokens)
@@ -52,8 +51,8 @@ class Pieces:
         self.mask = tokenizer.mask_token_id
         self.separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
         self.vocab = len(tokenizer)
-        said = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
-        self.marked = said == tuple(MARKS.values())  # whether source is read and written with marks
+        own = (tokenizer.cls_token, tokenizer.sep_token, tokenizer.unk_token, tokenizer.pad_token)
+        self.marked = own == tuple(MARKS.values())  # whether source is read and written with marks
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -62,21 +61,21 @@ class Pieces:
         return str(self.tokenizer.decode(tokens))
 
     def encode_code(self, source: str) -> list[int]:
-        """Source code with special tokens for its white space, if the tokenizer has them; otherwise unchanged."""
+        """Source code with the tokenizer's marks for its white space, if it has them."""
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(space, mark)
         return self.encode(source)
 
     def decode_code(self, tokens: list[int]) -> str:
-        """Source, with a space more wherever a word follows a mark: the tokenizer puts one before every word."""
+        """Source, with one space more where a word follows a mark: the tokenizer puts one before every word."""
         source = self.decode(tokens)
         for space, mark in MARKS.items() if self.marked else ():
             source = source.replace(mark, space)
         return source
 
     def decode_line(self, tokens: list[int]) -> str:
-        """What was filled in for lines that begin with an indent, without the space between that and the first word,
-        which is taken off as the authors do it: the first character, whatever it is."""
+        """What was filled in behind an indent, without the space between this and the first word: like the authors,
+        without the first character, whatever it is."""
         return self.decode_code(tokens)[1:] if self.marked else self.decode(tokens)
 
 
@@ -95,10 +94,8 @@ def read_pieces(folder: Path) -> Pieces:
 
 
 def check_words(files: Mapping[str, str]) -> None:
-    """ParityError for a tokenizer that does not fit its network: more pieces than it has, or no mask.
-
-    files  folders: "xlnet", "judge", and "tokenizer" where xlnet's lies apart
-    """
+    """ParityError for a tokenizer that does not fit its network: more pieces than it has, or no mask. `files` are the
+    folders "xlnet", "judge", and "tokenizer" where xlnet's is a folder of its own."""
     for part in ("xlnet", "judge"):
         folder = Path(files["tokenizer"] if part == "xlnet" and "tokenizer" in files else files[part])
         pieces = read_pieces(folder)

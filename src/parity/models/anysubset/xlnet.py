@@ -1,12 +1,11 @@
-"""XLNet as an any-subset model (Yang et al. 2019; Guo & Ermon 2025, sec. 4): transformers' `XLNetLMHeadModel`, asked in
-one order.
+"""XLNet as an any-subset model (Yang et al. 2019; Guo & Ermon 2025, sec. 4): transformers' `XLNetLMHeadModel` in one
+order.
 
 XLNet has two streams: content (keys and values, which read the token) and query (which reads the position alone), so a
 law never sees its own token (appendix D). `permutation_mask` says what each position may read.
 
-`XLNet` asks transformers' own forward. `CachedXLNet` computes the same from the same weights, keeps keys and values,
-and does without transformers, whose import takes longer than a small cell's decoding: hence the imports inside
-functions.
+`XLNet` calls transformers' forward. `CachedXLNet` computes the same from the same weights, keeps keys and values, and
+needs no transformers, whose import takes longer than a small cell's decoding: hence the imports inside functions.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 FAMILY = {"files": ("xlnet", "judge"), "also": ("tokenizer",)}  # see models.anysubset.protocol
 
 
-def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
-    """A small XLNet with no dropout and no memory."""
-    from transformers import XLNetConfig, XLNetLMHeadModel
-
-    sizes: Any = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
-    return XLNetLMHeadModel(XLNetConfig(**sizes, dropout=0.0, use_mems_eval=False, use_mems_train=False))
-
-
 def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
     """transformers' XLNet of a saved configuration, its weights not yet read."""
     from transformers import XLNetConfig, XLNetLMHeadModel
@@ -39,10 +30,16 @@ def build(config: dict[str, Any]) -> "XLNetLMHeadModel":
     return XLNetLMHeadModel(XLNetConfig(**config))
 
 
+def xlnet(vocab: int, width: int = 128, layers: int = 3, heads: int = 4) -> "XLNetLMHeadModel":
+    """A small XLNet with no dropout and no memory."""
+    sizes = {"vocab_size": vocab, "d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width}
+    return build(sizes | {"dropout": 0.0, "use_mems_eval": False, "use_mems_train": False})
+
+
 def permutation_mask(order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-    """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, but a prompt that sees itself whole."""
+    """1.0 where a position may not read another, [B, N, N] (query, key): Eq. 6, and the prompt sees itself whole."""
     N, rank = order.shape[1], ranked(order)
-    # ranks below this are read; one slot more for no meaning
+    # by rank: ranks below this are read; the last slot is for ranks that a row does not have
     limit = torch.arange(N + 1, device=order.device).maximum(begin[:, None])
     limit = limit.scatter(1, ranks.clamp(max=N), seen)
     return (rank[:, None, :] >= limit.gather(1, rank)[:, :, None]).float()
@@ -79,9 +76,9 @@ class CachedXLNet:
     weights  the state of an `XLNetLMHeadModel`, by name
     config   its configuration, as saved
 
-    The cache is addressed by position and stores the token of each. So a rejected draft is recognised and computed
-    again. The prompt is computed once; generated tokens do not join it and keep their causal attention. Relative
-    positions are computed in every pass. A new batch (other rows, orders or prompts) starts an empty cache.
+    The cache is addressed by position and stores each position's token, so a rejected draft is recognised and computed
+    again. The prompt is computed once; generated tokens do not join it and keep their causal attention. A new batch
+    (other rows, orders or prompts) starts an empty cache.
     """
 
     def __init__(self, weights: dict[str, Tensor], config: dict[str, Any], mask: int):
@@ -106,7 +103,7 @@ class CachedXLNet:
         self.line = torch.full((B, N), -1, device=order.device)  # the token a slot was computed from, by position
         self.rank = ranked(order)
         empty = torch.zeros(B, self.heads, N + 1, self.width // self.heads, device=order.device, dtype=self.words.dtype)
-        # the last slot takes what is no token
+        # the last slot takes padding
         self.keys, self.values = ([empty.clone() for _ in self.layers] for _ in range(2))
         distance = torch.arange(N - 1, -N, -1, device=order.device)  # query minus key
         frequency = 1 / 10000 ** (torch.arange(0, self.width, 2, device=order.device) / self.width)
@@ -115,7 +112,7 @@ class CachedXLNet:
         self.distances = [torch.einsum("ph,hnd->pnd", wave, layer["rel_attn.r"]) for layer in self.layers]
 
     def _knows(self, order: Tensor, begin: Tensor) -> bool:
-        """Whether the cache is of this batch; values are compared on a CPU alone, where asking costs nothing."""
+        """Whether the cache is of this batch. Values are compared on a CPU alone: a GPU would have to be waited for."""
         if self.order is order and self.begin is begin:
             return True
         if order.device.type != "cpu" or self.order.shape != order.shape:
@@ -123,8 +120,8 @@ class CachedXLNet:
         return torch.equal(self.order, order) and torch.equal(self.begin, begin)
 
     def _fresh(self, missing: Tensor, most: int) -> int:
-        """The most ranks that a row misses, [B]. A GPU is not asked: `most` are computed there, and it stops if a row
-        misses more: a decoder that replaces more tokens than it asks for laws."""
+        """The most ranks that a row misses, of `missing` [B]. A GPU computes `most`, so that nothing waits for it, and
+        stops if a row misses more: a decoder may replace no more tokens than it asks for laws."""
         if missing.device.type == "cpu":
             return max(0, int(missing.max()))
         torch._assert_async(
@@ -146,7 +143,7 @@ class CachedXLNet:
         real = fresh < upto[:, None]
         place = order.gather(1, fresh.clamp(max=N - 1))
         slot = torch.where(real, place, N)
-        # what was computed behind a changed token is of another past, even where the token itself comes back
+        # everything behind a changed token was computed from another past, even where the token itself comes back
         line = torch.where(self.rank < clean[:, None], self.line, -1)
         self.line = torch.cat([line, line[:, :1]], 1).scatter_(1, slot, tokens.gather(1, place))[:, :N]
 

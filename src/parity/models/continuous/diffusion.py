@@ -221,7 +221,7 @@ class Steps:
     guidance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self.steps, self.last = self.sampling.steps, self.sampling.last
+        self.steps, self.last = self.sampling.steps, str(self.sampling.last)
         self.noisy = self.sampling.sampler == "ddpm" or self.sampling.eta > 0
 
     @cached_property

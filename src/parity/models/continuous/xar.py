@@ -204,7 +204,7 @@ class Flow:
     noisy = True
 
     def __post_init__(self) -> None:
-        self.steps, self.last = self.sampling.steps, self.sampling.last
+        self.steps, self.last = self.sampling.steps, str(self.sampling.last)
 
     @property
     def prior(self) -> Tensor:
