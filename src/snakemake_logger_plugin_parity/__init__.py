@@ -18,7 +18,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 STYLES = ("auto", "live", "lines", "plain")
 NOISE = ("Assuming unrestricted shared", "Config file ", "Using profile")
-UNKEPT = "Failed to setup log file"  # of Snakemake's own: the run then ends in a line of ours
+NO_LOG_FILE = "Failed to setup log file"  # of Snakemake's own: the run then ends in a line of ours
 
 
 @dataclass
@@ -32,47 +32,44 @@ class LogHandlerSettings(LogHandlerSettingsBase):
 class LogHandler(LogHandlerBase):
     """Gives Snakemake's records to one of three: as Snakemake prints them, as lines, or live."""
 
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False
+
     def __post_init__(self) -> None:
         from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
-        said, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
+        asked, stream = self.common_settings, sys.stdout if self.common_settings.stdout else sys.stderr
         style = getattr(self.settings, "style", None) or "auto"
         if style not in STYLES:
             raise ValueError(f"--logger-parity-style {style}: allowed: {', '.join(STYLES)}")
-        quiet = set(said.quiet or ())
+        quiet = set(asked.quiet or ())
         self.plain = ColorizingTextHandler(
-            nocolor=said.nocolor,
+            nocolor=asked.nocolor,
             stream=stream,
-            formatter=DefaultFormatter(quiet, said.show_failed_logs),
-            filter=DefaultFilter(quiet, said.debug_dag, said.verbose, said.dryrun, said.printshellcmds),  # type: ignore[arg-type]
+            formatter=DefaultFormatter(quiet, asked.show_failed_logs),
+            filter=DefaultFilter(quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds),  # type: ignore[arg-type]
         )
         self.run = None
-        if style != "plain" and not (said.dryrun or said.verbose or said.debug_dag or quiet):
+        if style != "plain" and not (asked.dryrun or asked.verbose or asked.debug_dag or quiet):
             from snakemake_logger_plugin_parity.run import Run
 
             self.run = Run(stream, live=style == "live" or (style == "auto" and stream.isatty()), print_as=self.plain)
 
     def emit(self, record: LogRecord) -> None:
-        if getattr(record, "event", None) == "job_info":
-            said = vars(record)
-            said["told"], said["rule_msg"] = (
-                said.get("rule_msg"),
-                None,
-            )  # elsewhere rule, input and output are told whole
-        if str(record.msg).startswith(UNKEPT):
+        if getattr(record, "event", None) == "job_info":  # Snakemake prints rule, input and output without a message
+            fields = vars(record)
+            fields["title"], fields["rule_msg"] = fields.get("rule_msg"), None
+        if str(record.msg).startswith(NO_LOG_FILE):
             return
         if self.run is not None:
             self.run.take(record)
-        elif not (isinstance(record.msg, str) and record.msg.startswith(NOISE)):
+        elif not str(record.msg).startswith(NOISE):
             self.plain.handle(record)
 
     def close(self) -> None:
         if self.run is not None:
             self.run.end()
         super().close()
-
-    writes_to_stream = True
-    writes_to_file = False
-    has_filter = True
-    has_formatter = True
-    needs_rulegraph = False

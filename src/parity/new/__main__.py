@@ -11,8 +11,6 @@ import argparse
 import ast
 import keyword
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from parity.base.command import one_line
@@ -22,16 +20,9 @@ from parity.experiment.options import KINDS, methods, plain_method
 
 ROOT = PACKAGE.parents[1]
 # How a test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
-WRONG = {
-    "discrete": ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise"),
-    "anysubset": ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise"),
-    "continuous": (
-        "path_noise",
-        "parity.models.continuous.protocol",
-        "lambda *asked: 1.5 * path_noise(*given)(*asked)",
-        "*given",
-    ),
-}
+RACE = ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
+PATH = ("path_noise", "parity.models.continuous.protocol", "lambda *asked: 1.5 * path_noise(*given)(*asked)", "*given")
+WRONG = {"discrete": RACE, "anysubset": RACE, "continuous": PATH}
 DECODER_TEST = '''"""{name} draws from the law of models whose law is known; a fault planted in it is found."""
 
 from parity.decoders.{kind} import {name}
@@ -98,88 +89,75 @@ def test_{name}_of_rows_that_are_known():
 '''
 
 
-def decoder(name: str, kind: str, like: str) -> str:
+def copied_decoder(name: str, kind: str, like: str) -> str:
     """The source of a decoder under a new name; without PLAIN, for a kind has one plain decoding."""
     text = (PACKAGE / "decoders" / kind / f"{like}.py").read_text(encoding="utf-8")
-    kept, drop = text.splitlines(keepends=True), set()
-    for node in ast.parse(text).body:
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and target.id == "PLAIN" and node.end_lineno:
-            drop |= set(range(node.lineno - 1, node.end_lineno))
-    text = "".join(line for i, line in enumerate(kept) if i not in drop)
+        if isinstance(target, ast.Name) and target.id == "PLAIN":
+            del lines[node.lineno - 1 : node.end_lineno]
     head = f'"""{name}, begun as a copy of `{like}`: say here what differs, and the paper and section it is from.\n\n'
-    return re.sub(rf"^def {like}\(", f"def {name}(", text.replace('"""', head, 1), count=1, flags=re.MULTILINE)
+    text = "".join(lines).replace('"""', head, 1)
+    return re.sub(rf"^def {like}\(", f"def {name}(", text, count=1, flags=re.MULTILINE)
 
 
-def checked(name: str, package: str) -> str:
-    """A name for a module of a folder; ParityError for one that is none, or is taken."""
+def check_name(name: str, package: str) -> None:
+    """ParityError for a name that no module of a folder can have, or that one has."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ParityError(f"NAME = {name!r}: allowed: a Python name of lower-case letters, digits and _")
     if name in modules(package) or (PACKAGE / package / name).exists():
         raise ParityError(f"NAME = {name!r}: src/parity/{package} has it already; allowed: another name")
     if not (ROOT / "Snakefile").is_file():
         raise ParityError(f"{PACKAGE}: not in a clone of the project; allowed: run it by a clone's `uv run parity new`")
-    return name
 
 
-def written(files: dict[Path, str]) -> None:
+def write(files: dict[Path, str]) -> None:
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
 
 
-def new_decoder() -> None:
-    """Write a decoder that decodes, and its test."""
-    parser = argparse.ArgumentParser(prog="parity new decoder", description=new_decoder.__doc__)
-    parser.add_argument("name")
-    parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
-    parser.add_argument("--like", default="", help="a decoder to begin from; plain decoding if none is named")
-    a = parser.parse_args(sys.argv[2:])
-    like, package = a.like or plain_method(a.kind), f"decoders/{a.kind}"
-    if like not in methods(a.kind):
-        raise ParityError(f"--like {like}: no decoder of kind {a.kind}; allowed: {', '.join(methods(a.kind))}")
-    name = checked(a.name, package)
-    wrong, source, call, arguments = WRONG[a.kind]
-    text = decoder(name, a.kind, like)
+def new_decoder(name: str, kind: str, like: str) -> None:
+    package, base = f"decoders/{kind}", like or plain_method(kind)
+    if base not in methods(kind):
+        raise ParityError(f"--like {base}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
+    check_name(name, package)
+    wrong, source, call, arguments = WRONG[kind]
+    text = copied_decoder(name, kind, base)
     files = {PACKAGE / package / f"{name}.py": text}
-    if re.search(rf"\b{wrong}\b", text) and not a.like:
-        fields = {"wrong": wrong, "source": source, "call": call, "arguments": arguments}
-        files[ROOT / f"tests/decoders/test_{name}.py"] = DECODER_TEST.format(name=name, kind=a.kind, **fields)
-    written(files)
+    if re.search(rf"\b{wrong}\b", text) and not like:
+        files[ROOT / f"tests/decoders/test_{name}.py"] = DECODER_TEST.format(
+            name=name, kind=kind, wrong=wrong, source=source, call=call, arguments=arguments
+        )
+    write(files)
     print(
-        f"its exact layer, and the rest small: snakemake --cores all --config '{KINDS[a.kind]}={{methods: {{{name}:"
+        f"its exact layer, and the rest small: snakemake --cores all --config '{KINDS[kind]}={{methods: {{{name}:"
         f" [{{}}]}}}}' scale=0.1\nits test: pytest tests/contracts tests/decoders -k {name}"
     )
 
 
-def new_metric() -> None:
-    """Write a metric that measures, and its test."""
-    parser = argparse.ArgumentParser(prog="parity new metric", description=new_metric.__doc__)
-    parser.add_argument("name")
-    parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
-    a = parser.parse_args(sys.argv[2:])
-    name = checked(a.name, "metrics")
-    written(
-        {
-            PACKAGE / f"metrics/{name}.py": METRIC.format(name=name, kind=a.kind),
-            ROOT / f"tests/metrics/test_{name}.py": METRIC_TEST.format(name=name),
-        }
-    )
+def new_metric(name: str, kind: str) -> None:
+    check_name(name, "metrics")
+    source, test = PACKAGE / f"metrics/{name}.py", ROOT / f"tests/metrics/test_{name}.py"
+    write({source: METRIC.format(name=name, kind=kind), test: METRIC_TEST.format(name=name)})
     print(f"its figures: a column of summary.csv in the next run\nits test: pytest tests/metrics/test_{name}.py")
 
 
-WHAT: dict[str, Callable[[], None]] = {"decoder": new_decoder, "metric": new_metric}
-
-
 def main() -> None:
-    given = sys.argv[1:2]
-    if given in (["-h"], ["--help"]):
-        print(__doc__)
-    elif not given or given[0] not in WHAT:
-        raise ParityError(f"new {' '.join(given)}: allowed: {', '.join(WHAT)}, then a name")
+    parser = argparse.ArgumentParser(
+        prog="parity new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("decoder", "metric"))
+    parser.add_argument("name")
+    parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
+    parser.add_argument("--like", default="", help="a decoder to begin from; plain decoding if none is named")
+    a = parser.parse_args()
+    if a.what == "decoder":
+        new_decoder(a.name, a.kind, a.like)
     else:
-        WHAT[given[0]]()
+        new_metric(a.name, a.kind)
 
 
 if __name__ == "__main__":
