@@ -23,7 +23,7 @@ from parity.models.discrete import vq
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
-from parity.stand_ins.discrete import chameleon, janus
+from parity.stand_ins.discrete import chameleon, emu3, janus
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
@@ -161,7 +161,7 @@ def test_a_model_of_classes_goes_from_its_files_to_pictures(tmp_path, pickled):
         assert (vq.to_pixels(tokenizer.eval().decode(done.tokens.long())) == pictures).all()
 
 
-@pytest.mark.parametrize("stand_in", [janus, chameleon])
+@pytest.mark.parametrize("stand_in", [janus, chameleon, emu3])
 def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_in):
     files = {part: tmp_path / path for part, path in stand_in(tmp_path).items()}
     found = add.find(str(files["model"]), None, {k: v for k, v in files.items() if k != "model"}, pixels=96)
@@ -172,7 +172,7 @@ def test_a_folder_of_transformers_is_known_by_its_configuration(tmp_path, stand_
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
     checks.load(raw)
     loaded = models.load(fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out"))
-    assert loaded.side == 16 * said["network"].get("rows", 6)
+    assert loaded.side == 96
     config = files["model"] / "config.json"
     config.write_text(config.read_text().replace(f'"{said["family"]}"', '"gpt2"'))
     with pytest.raises(ParityError, match=r"model_type = 'gpt2'.*chameleon, emu3, janus"):

@@ -168,15 +168,14 @@ def check_floating(path: Path, name: str, tensor: Tensor) -> None:
         raise ParityError(f"{path}: {name} is {tensor.dtype}; allowed: float16, bfloat16, float32, float64")
 
 
-def assign(net: nn.Module, name: str, tensor: Tensor, path: Path) -> None:
-    """Put a tensor in the place of a network's entry `name`, or copy it where the entry has values; ParityError for
-    integers in place of floating-point numbers."""
+def assign(net: nn.Module, name: str, tensor: Tensor, path: Path, replace: bool = True) -> None:
+    """Put a tensor in the place of a network's entry `name`, or copy its numbers there; ParityError for integers in
+    place of floating-point numbers."""
     owner, _, own = name.rpartition(".")
     module = net.get_submodule(owner)  # alone: loading walks through all submodules
-    entry = getattr(module, own)
-    if entry.is_floating_point():
+    if getattr(module, own).is_floating_point():
         check_floating(path, name, tensor)
-    module.load_state_dict({own: tensor}, strict=False, assign=entry.is_meta)
+    module.load_state_dict({own: tensor}, strict=False, assign=replace)
 
 
 class Unfilled(TorchFunctionMode):
@@ -222,8 +221,9 @@ def load_weights(
     copied.
     """
     check_fit(module, {plain(k): v for k, v in shapes(path).items() if k not in ignored}, path)
+    empty = {name for name, entry in module.state_dict().items() if entry.is_meta}
     for name, tensor in tensors(path, device, dtype, ignored):
-        assign(module, plain(name), tensor, path)
+        assign(module, plain(name), tensor, path, replace=plain(name) in empty or tensor.is_meta)
 
 
 def network(
