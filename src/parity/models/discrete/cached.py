@@ -59,7 +59,7 @@ class Cached:
         self.embeddings, self.vocab = embeddings, len(embeddings)
         self.forced, self.length, self.width = forced, len(forced), width
         rows, self.prefix = prefix.shape[:2]
-        shape = (rows, self.prefix + self.length, *net.kept)
+        shape = (rows, self.prefix + self.length, *net.key_shape)
         # one K and one V per layer [rows, T, H, D]; parts of one tensor [layers, 2, rows, T, H, D], so that `keep` is
         # two ops, but where passes are compiled, which take each for itself
         self.whole = None if self.static else prefix.new_zeros(len(net.layers), 2, *shape)
@@ -379,7 +379,7 @@ class EagleDrafter:
         self.before = seen.features.shape[1]
         # at position + 1; the target writes them
         self.features = target.features = at.new_zeros(rows, target.length + 1, at.shape[-1])
-        shape = (rows, self.before + target.length, *target.net.kept)
+        shape = (rows, self.before + target.length, *target.net.key_shape)
         self.keys, self.values = at.new_zeros(shape), at.new_zeros(shape)
         self.on = F.pad(seen.on, (0, target.length), value=True)  # [rows, slots] that are attended
         # rows whose pictures are not done: keys, values, on and shift hold these alone

@@ -7,7 +7,6 @@ al. 2022).
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.base.errors import ParityError
-from parity.base.files import configured
+from parity.base.files import header
 from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
-from parity.experiment.weights import WORDS, released
 from parity.models.discrete import llama
-from parity.models.discrete.cached import Cached, DrafterNet, Remember, Seen
-from parity.models.discrete.llama import Block, Llama, LlamaConfig, condition, groups, pictures  # noqa: F401
+from parity.models.discrete.cached import Cached, DrafterNet, Seen
+from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
 from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import Codebook, Decoder, VQConfig, diffusion_name
 from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
@@ -48,6 +46,10 @@ LUMINA = "Generate an image of {width}x{height} according to the following promp
 ANOLE = "{}"  # the instruction as it is given
 STRIDE = 16  # pixels a code
 KIND = ("chameleon", "ChameleonConfig")
+NETWORK = {
+    "model.layers.": "layers.", "model.norm.": "norm.", "model.embed_tokens.": "embed_tokens.",
+    "lm_head.": "output.chosen.",
+}  # fmt: skip
 VQ_PREFIXES = ("model.vqmodel.", "vqmodel.", "")  # of a model's folder, or of the tokenizer's own file
 VQ_PARTS = ("decoder.", "post_quant_conv.", "quantize.embedding.")  # of an image tokenizer, without its encoder
 sizes = partial(llama.sizes_of, FAMILY)
@@ -55,14 +57,13 @@ shape = partial(llama.shape_of, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side, None for 768; what stands in
-    FAMILY["sizes"] is left out. A configuration that says it is Lumina-mGPT's has lines."""
+    """The configuration's `network` from a folder and the pixels of a side, None for 768. A configuration that says it
+    is Lumina-mGPT's has lines."""
     config = llama.read_object(folder / "config.json")
     lines = any("XLLMX" in name for name in config.get("architectures") or ())
     side = (pixels or 768) // STRIDE if lines else round((image_tokens(config) or 1024) ** 0.5)
-    number = len(numbered(llama.read_tokenizer(folder).get_vocab(), folder))
-    network = {"vocab": number, "rows": side, "columns": side, "line": int(lines), "end": 1}
-    return {key: value for key, value in network.items() if value != FAMILY["sizes"][key]}
+    codes = len(numbered(llama.read_tokenizer(folder).get_vocab(), folder))
+    return llama.changed(FAMILY, {"vocab": codes, "rows": side, "columns": side, "line": int(lines), "end": 1})
 
 
 def image_tokens(config: Mapping[str, Any]) -> int:
@@ -99,10 +100,10 @@ def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, i
     return tokenizer, ids + [named[name] for name in forced], named
 
 
-def repeat_norms(c: LlamaConfig, name: str, tensor: Tensor) -> Tensor:
+def repeat_norms(c: Any, name: str, tensor: Tensor) -> Tensor:
     """Norms of queries and keys, a row for each head. Their authors store one for each of the devices that training was
     spread over, which hold neighbouring heads."""
-    heads = c.heads if ".q_norm." in name else c.kept_heads if ".k_norm." in name else 0
+    heads = {"q_norm": c.num_attention_heads, "k_norm": c.num_key_value_heads}.get(name.split(".")[-2], 0)
     rows = tensor.shape[0] if tensor.dim() == 2 else 0
     return tensor.repeat_interleave(heads // rows, 0) if heads and rows and heads % rows == 0 else tensor
 
@@ -114,17 +115,13 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     if part == "vq":
         return llama.with_sizes(load_vqgan(files.get("vq", folder), device, dtype), s)
     if part == "drafter":
-        return load_drafter(folder, files["drafter"], device, dtype)
+        from transformers import ChameleonConfig
 
-    def rename(name: str) -> str | None:
-        inner = llama.stripped(name, ("model.",))
-        if inner is None:
-            return "output.chosen.weight" if name == "lm_head.weight" else name
-        return None if inner.startswith("vqmodel.") else inner
-
-    ids = vocabulary(manifest)[1]
-    c = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
-    return llama.load_network(c, folder, ids, s["vocab"], rename, device, dtype, partial(repeat_norms, c))
+        c = ChameleonConfig.from_dict(header(files["drafter"]))
+        return loaded(partial(Drafter, c), files["drafter"], (), device, dtype)
+    c = llama.read_config(folder, *KIND)
+    adapt = partial(repeat_norms, c)
+    return llama.load_network(c, folder, vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype, adapt)
 
 
 class VQGAN(nn.Module):
@@ -159,36 +156,27 @@ def read_vq_sizes(state: Mapping[str, Tensor], path: Path) -> VQConfig:
 
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
     """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
-
-    def wanted(name: str) -> str | None:
-        inner = llama.stripped(name, VQ_PREFIXES)
-        return inner if inner is not None and inner.startswith(VQ_PARTS) else None
-
-    def rename(name: str) -> str | None:
-        inner = wanted(name)
-        return None if inner is None else diffusion_name(inner, len(config.ch_mult))
-
-    config = read_vq_sizes({own: entry for name, entry in shapes(path).items() if (own := wanted(name))}, path)
-    return llama.fill(lambda: VQGAN(config), path, rename, device, dtype)
+    inner = llama.by_prefix({at + part: part for at in VQ_PREFIXES for part in VQ_PARTS})
+    config = read_vq_sizes({own: entry for name, entry in shapes(path).items() if (own := inner(name))}, path)
+    rename = lambda name: (own := inner(name)) and diffusion_name(own, len(config.ch_mult))  # noqa: E731
+    return llama.fill(partial(VQGAN, config), path, rename, device, dtype)
 
 
 class Drafter(DrafterNet):
     """What LANTERN (Jang et al. 2024) released for Anole: `fc` with a bias, then one layer of the target's own kind
     with all its norms, and none at the end; its own embeddings of words.
 
-    It reads the prompt first, a slot for each token but the first, at the place of the feature beside it. Parameter
-    names are those of the released file. Source: jadohu/LANTERN, models/drafters/cnets_anole.py.
+    It reads the prompt first, a slot for each token but the first, at the place of the feature beside it. Source:
+    jadohu/LANTERN, models/drafters/cnets_anole.py.
     """
 
-    def __init__(self, c: LlamaConfig):
+    def __init__(self, c: Any):
         super().__init__()
-        self.config, self.embed_tokens = c, nn.Embedding(c.vocab, c.dim)
-        self.fc, self.layers = nn.Linear(2 * c.dim, c.dim), nn.ModuleList([Block(c)])
-
-    def forward(
-        self, embeddings: Tensor, features: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None
-    ) -> Tensor:
-        return self.layers[0](self.fc(torch.cat([embeddings, features], -1)), table, mask, remember)
+        self.embed_tokens, self.fc = (
+            nn.Embedding(c.vocab_size, c.hidden_size),
+            nn.Linear(2 * c.hidden_size, c.hidden_size),
+        )
+        self.layer, self.norm = llama.layer(c), nn.Identity()
 
     def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
         """Prompts ids [R, P] whose padding is masked, and the picture."""
@@ -198,30 +186,25 @@ class Drafter(DrafterNet):
         return Seen(embeddings, words, target.prefix_states, target.on[:, :before], target.net.table, target.shift)
 
 
-def load_drafter(folder: Path, file: Path, device: str, dtype: torch.dtype) -> Drafter:
-    """The released drafter, as `published` left it; ParityError for one of another target than the folder's."""
-    target = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
-    c = configured(LlamaConfig, file, ignored=WORDS)
-    for name in ("vocab", "dim", "heads", "kept_heads", "rope_base"):
-        size, wanted = getattr(c, name), getattr(target, name)
-        if size != wanted:
-            raise ParityError(f"{file}: a drafter of another target: {name} {size}; allowed: {wanted}, as the target's")
-    return loaded(lambda: Drafter(c), file, (), device, dtype)
-
-
 def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and sizes of a part that is read from a folder of its own: the drafter, config.json beside its
-    weights. None for any other."""
+    """The tensors and configuration of a part that is read from a folder of its own: the drafter, config.json beside
+    its weights. None for any other."""
     if part != "drafter":
         return None
     folder = path if path.is_dir() else path.parent
-    c = llama.llama_config(llama.read_config(folder, *KIND), folder, normed=True)
-    if c.layers != 1:
-        raise ParityError(f"{folder}: a network of {c.layers} layers; allowed: a drafter of one, as LANTERN's")
-    state = {name: repeat_norms(c, name, t) for name, t in tensors(path, dtype=None) if "rotary_emb" not in name}
+    c = llama.read_config(folder, *KIND)
+    if c.num_hidden_layers != 1:
+        raise ParityError(
+            f"{folder}: a network of {c.num_hidden_layers} layers; allowed: a drafter of one, as LANTERN's"
+        )
+    state = {
+        name.replace("layers.0.", "layer."): repeat_norms(c, name, tensor)
+        for name, tensor in tensors(path, dtype=None)
+        if "rotary_emb" not in name
+    }
     with unfilled():
         check_fit(Drafter(c), state, path)
-    return state, asdict(c) | released(folder)
+    return state, llama.read_object(folder / "config.json")
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:

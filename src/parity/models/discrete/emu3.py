@@ -40,19 +40,19 @@ NEGATIVE = (
 STRIDE = 8  # pixels a code
 KIND = ("emu3", "Emu3Config")
 VISION = ("model.vqmodel.", "vqmodel.")
-LANGUAGE = ("model.text_model.", "text_model.model.")  # as transformers names it now, and as published files have it
-WANTED = ("decoder.", "post_quant_conv.", "quantize.")
+NETWORK = {  # as transformers names it now, and as published files have it
+    "model.text_model.": "", "text_model.model.": "", "text_model.lm_head.": "output.chosen.",
+    "lm_head.": "output.chosen.",
+}  # fmt: skip
 sizes = partial(llama.sizes_of, FAMILY)
 shape = partial(llama.shape_of, FAMILY, STRIDE)
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder and the pixels of a side, None for 720; what stands in
-    FAMILY["sizes"] is left out."""
+    """The configuration's `network` from a folder and the pixels of a side, None for 720."""
     side = (pixels or 720) // STRIDE
-    number = llama.read_config(folder, *KIND).vq_config.codebook_size
-    network = {"vocab": number, "rows": side, "columns": side}
-    return {key: value for key, value in network.items() if value != FAMILY["sizes"][key]}
+    codes = llama.read_config(folder, *KIND).vq_config.codebook_size
+    return llama.changed(FAMILY, {"vocab": codes, "rows": side, "columns": side})
 
 
 def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, int]]:
@@ -68,45 +68,19 @@ def vocabulary(manifest: Mapping[str, Any]) -> tuple[Any, list[int], dict[str, i
 
 
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq"; ParityError for files that do not fit together."""
-    folder, s = Path(manifest["files"]["model"]), sizes(manifest)
-    if part == "vq":
-        return llama.with_sizes(load_vision(manifest, device, dtype), s)
-
-    def rename(name: str) -> str | None:
-        if llama.stripped(name, VISION) is not None:
-            return None
-        inner = llama.stripped(name, LANGUAGE)
-        return inner if inner is not None else name.removeprefix("text_model.").replace("lm_head", "output.chosen")
-
-    ids = vocabulary(manifest)[1]
-    c = llama.llama_config(llama.read_config(folder, *KIND).text_config, folder)
-    return llama.load_network(c, folder, ids, s["vocab"], rename, device, dtype)
-
-
-def load_vision(manifest: Mapping[str, Any], device: str, dtype: torch.dtype) -> Any:
-    """transformers' vision tokenizer without its encoder, of a folder of its own, or of the model's."""
-    from transformers import Emu3VQVAE
-
-    if "vq" in manifest["files"]:
-        folder = Path(manifest["files"]["vq"])
-        config = llama.read_config(folder, "emu3_vqgan", "Emu3VQVAEConfig")
+    """One network: "net" or "vq", from a folder of its own or the model's; ParityError for files that do not fit
+    together."""
+    files, s = {name: Path(file) for name, file in manifest["files"].items()}, sizes(manifest)
+    folder = files["model"]
+    if part == "net":
+        config = llama.read_config(folder, *KIND).text_config
+        return llama.load_network(config, folder, vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
+    if "vq" in files:
+        config, prefixes = llama.read_config(files["vq"], "emu3_vqgan", "Emu3VQVAEConfig"), (*VISION, "")
     else:
-        folder = Path(manifest["files"]["model"])
-        config = llama.read_config(folder, *KIND).vq_config
-
-    prefixes = (*VISION, "") if "vq" in manifest["files"] else VISION
-
-    def build() -> Any:
-        net: Any = Emu3VQVAE(config)
-        del net.encoder, net.quant_conv
-        return net
-
-    def rename(name: str) -> str | None:
-        inner = llama.stripped(name, prefixes)
-        return inner if inner is not None and inner.startswith(WANTED) else None
-
-    return llama.fill(build, folder, rename, device, dtype)
+        config, prefixes = llama.read_config(folder, *KIND).vq_config, VISION
+    vq = llama.load_vision("Emu3VQVAE", config, files.get("vq", folder), prefixes, device, dtype)
+    return llama.with_sizes(vq, s)
 
 
 def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:

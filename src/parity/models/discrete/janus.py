@@ -35,11 +35,10 @@ START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
 BEGIN, END, IMAGE = "<begin_of_image>", "<end_of_image>", "<image_placeholder>"
 TEMPLATE = "<|User|>: {}\n\n<|Assistant|>:"
 KIND = ("janus", "JanusConfig")
-PREFIX = {
+NETWORK = {
     "model.language_model.": "", "model.generation_embeddings.": "output.embed.",
     "model.generation_aligner.": "output.aligner.", "model.generation_head.": "output.head.",
 }  # fmt: skip
-WANTED = ("decoder.", "post_quant_conv.", "quantize.")
 sizes = partial(llama.sizes_of, FAMILY)
 shape = partial(llama.shape_of, FAMILY, 16)
 
@@ -63,41 +62,24 @@ class Generation(nn.Module):
 
 
 def read_sizes(folder: Path, pixels: int | None) -> dict[str, int]:
-    """The configuration's `network` from a folder, which says the pixels itself; what stands in FAMILY["sizes"] is left
-    out."""
+    """The configuration's `network` from a folder, which says the pixels itself."""
     c = llama.read_config(folder, *KIND)
     side = c.vision_config.image_size // c.vision_config.patch_size
-    network = {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side}
-    return {key: value for key, value in network.items() if value != FAMILY["sizes"][key]}
+    return llama.changed(FAMILY, {"vocab": c.vq_config.num_embeddings, "rows": side, "columns": side})
 
 
 def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype) -> nn.Module:
-    """One network: "net" or "vq", which is transformers' without its encoder; ParityError for a folder that does not
-    hold it whole."""
+    """One network: "net" or "vq"; ParityError for a folder that does not hold it whole."""
     folder, s = Path(manifest["files"]["model"]), sizes(manifest)
     config = llama.read_config(folder, *KIND)
     codes, side = config.vq_config.num_embeddings, config.vq_config.num_patches
     if (codes, side, side) != (s["vocab"], s["rows"], s["columns"]):
         raise ParityError(f"{folder}: {codes} codes, {side} x {side} a picture; network says others: {s}")
-
-    def language(name: str) -> str | None:
-        return next((to + name.removeprefix(at) for at, to in PREFIX.items() if name.startswith(at)), None)
-
-    def vision(name: str) -> str | None:
-        inner = llama.stripped(name, ("model.vqmodel.",))
-        return inner if inner is not None and inner.startswith(WANTED) else None
-
-    def tokenizer() -> Any:
-        from transformers import JanusVQVAE
-
-        net: Any = JanusVQVAE(config.vq_config)
-        del net.encoder, net.quant_conv
-        return net
-
-    if part == "net":
-        c = llama.llama_config(config.text_config, folder)
-        return llama.fill(lambda: Llama(c, Generation(config.vq_config)), folder, language, device, dtype)
-    return llama.with_sizes(llama.fill(tokenizer, folder, vision, device, dtype), s)
+    if part == "vq":
+        vq = llama.load_vision("JanusVQVAE", config.vq_config, folder, ("model.vqmodel.",), device, dtype)
+        return llama.with_sizes(vq, s)
+    build = lambda: Llama(config.text_config, Generation(config.vq_config))  # noqa: E731
+    return llama.fill(build, folder, llama.by_prefix(NETWORK), device, dtype)
 
 
 def pictures(nets: dict[str, Any], tokens: Tensor) -> Tensor:

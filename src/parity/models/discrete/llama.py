@@ -1,15 +1,7 @@
 """What families that are language models too share: their network, their folders, prompts and image codes.
 
-**Network**: a causal transformer as Llama (Touvron et al. 2023, sec. 2.2). Rotary embedding in one dimension, in
-transformers' layout (a head's first half turns with its second), grouped queries, RMSNorm, SwiGLU; Chameleon's has
-LayerNorms of queries and keys, too. Parameter names and numbers are transformers', so its files are read as they are;
-the forward is ours, since a window's rows stand at different positions and a tree's nodes see their branch alone. Facts
-that a re-implementation must get right:
-
-- cosines and sines are float32, rounded to the network's dtype once;
-- what RMSNorm has normalised is rounded to the dtype before its weight multiplies it;
-- Chameleon's norms of queries and keys have statistics of a head, at an epsilon of 1e-5 whatever the configuration
-  says, and a weight and a bias for each head (Chameleon, sec. 2.2, for the reason; transformers for the layout).
+**Network**: the layers are transformers' own, so its files are read as they are. The loop over them is ours (`cached`),
+since a window's rows stand at different positions and a tree's nodes see their branch alone.
 
 **Folders** in transformers' layout: nothing of a folder is executed. Its configuration is read by transformers' class
 of that name, its tokenizer by the tokenizers library, its weights as tensors.
@@ -22,9 +14,9 @@ padded, and what of them is attended, `valid` and `negative_valid`. A row's firs
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -44,100 +36,55 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound=nn.Module)
 Rename = Callable[[str], str | None]  # a tensor's name in a file to that in the network, None: not wanted
+Adapt = Callable[[str, Tensor], Tensor]  # a tensor of a file, with its name in the network, to the network's own
 Sizes = Mapping[str, int]  # codes, rows and columns of a picture, and how many tokens end a row and a picture
 MOST = 1024  # ids of a caption; the longest of PartiPrompts, COCO and GenEval have 200
 STEP = 16  # prompts of a batch are padded to a multiple of it: so few shapes are compiled
 NEVER = -1e30  # the logit of a token that is never chosen: finite, so that guidance may subtract two of them
+VISION = ("decoder.", "post_quant_conv.", "quantize.")  # an image tokenizer without its encoder
 
 
-@dataclass(frozen=True)
-class LlamaConfig:
-    vocab: int  # words and codes, of the embedding
-    dim: int
-    layers: int
-    heads: int
-    kept_heads: int  # heads of keys and values
-    head_dim: int
-    hidden: int
-    places: int  # positions it was made for
-    rope_base: float
-    eps: float
-    normed: bool = False  # queries and keys
+class KeysAndValues(NamedTuple):
+    """A layer's cache as transformers' attention asks for it: heads before positions."""
+
+    remember: Remember
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = self.remember(keys.transpose(1, 2), values.transpose(1, 2))
+        return keys.transpose(1, 2), values.transpose(1, 2)
 
 
-def rotary_table(places: int, width: int, base: float) -> Tensor:
-    """Cosines and sines [places, width / 2, 2], float32."""
-    frequency = 1.0 / base ** (torch.arange(0, width, 2).float() / width)
-    angles = torch.arange(places)[:, None].float() * frequency
-    return torch.stack([angles.cos(), angles.sin()], -1)
+@lru_cache
+def called_by_us(base: Any) -> Any:
+    """A layer of transformers' as a class that is called as `cached` calls layers."""
+
+    class Layer(base):
+        def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
+            cache = None if remember is None else KeysAndValues(remember)
+            out = super().forward(x, mask, past_key_values=cache, position_embeddings=table.unbind(-1))
+            return out[0] if isinstance(out, tuple) else out
+
+    return Layer
 
 
-def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """x [R, S, H, D], its halves turned against each other; table [R or 1, S, D / 2, 2]."""
-    cos, sin = table[:, :, None].unbind(-1)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+def layer(config: Any, index: int = 0) -> nn.Module:
+    """transformers' layer of a configuration's network."""
+    from transformers.models.chameleon.modeling_chameleon import ChameleonDecoderLayer, ChameleonSwinDecoderLayer
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    config._attn_implementation = "sdpa"
+    base: Any = LlamaDecoderLayer  # Emu3's and Janus' layers are Llama's
+    if config.model_type == "chameleon":
+        base = ChameleonSwinDecoderLayer if config.swin_norm else ChameleonDecoderLayer
+    return called_by_us(base)(config, index)
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, dim: int, eps: float):
-        super().__init__()
-        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
+def rotary_table(config: Any) -> Tensor:
+    """Cosines and sines [places, width of a head, 2], float32."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * torch.rms_norm(x, self.weight.shape, None, self.eps)
-
-
-class HeadNorm(nn.Module):
-    """LayerNorm of each head, with its own weight and bias [H, D]."""
-
-    def __init__(self, heads: int, width: int):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(heads, width)), nn.Parameter(torch.zeros(heads, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape[-1:], eps=1e-5) * self.weight + self.bias
-
-
-class Attention(nn.Module):
-    def __init__(self, c: LlamaConfig):
-        super().__init__()
-        self.width, self.grouped = c.head_dim, c.heads != c.kept_heads
-        self.q_proj = nn.Linear(c.dim, c.heads * c.head_dim, bias=False)
-        self.k_proj, self.v_proj = (nn.Linear(c.dim, c.kept_heads * c.head_dim, bias=False) for _ in range(2))
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.dim, bias=False)
-        self.q_norm = HeadNorm(c.heads, c.head_dim) if c.normed else nn.Identity()
-        self.k_norm = HeadNorm(c.kept_heads, c.head_dim) if c.normed else nn.Identity()
-
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
-        q, k, v = (f(x).unflatten(-1, (-1, self.width)) for f in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rotate(self.q_norm(q), table), rotate(self.k_norm(k), table)
-        if remember is not None:
-            k, v = remember(k, v)
-        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.grouped)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, c: LlamaConfig):
-        super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(c.dim, c.hidden, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(c.hidden, c.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class Block(nn.Module):
-    def __init__(self, c: LlamaConfig):
-        super().__init__()
-        self.self_attn, self.mlp = Attention(c), FeedForward(c)
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
-
-    def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), table, mask, remember)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    places = torch.arange(config.max_position_embeddings)[None]
+    return torch.stack(LlamaRotaryEmbedding(config)(torch.zeros(1), places), -1)[0]
 
 
 class Codes(nn.Module):
@@ -167,18 +114,22 @@ class Llama(nn.Module):
 
     table: Tensor
 
-    def __init__(self, c: LlamaConfig, output: nn.Module):
+    def __init__(self, config: Any, output: nn.Module):
+        """config: transformers', of the language model."""
         super().__init__()
-        self.config, self.output = c, output
-        self.embed_tokens = nn.Embedding(c.vocab, c.dim)
-        self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
-        self.norm = RMSNorm(c.dim, c.eps)
-        self.register_buffer("table", rotary_table(c.places, c.head_dim, c.rope_base), persistent=False)
+        from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+        self.config, self.output = config, output
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(layer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.register_buffer("table", rotary_table(config), persistent=False)
 
     @property
-    def kept(self) -> tuple[int, int]:
+    def key_shape(self) -> tuple[int, int]:
         """Heads and width of the keys and values of a position."""
-        return self.config.kept_heads, self.config.head_dim
+        attention: Any = self.layers[0].self_attn
+        return self.config.num_key_value_heads, attention.head_dim
 
 
 # Folders
@@ -211,24 +162,6 @@ def read_config(folder: Path, kind: str, name: str) -> Any:
         raise ParityError(f"{folder / 'config.json'}: not a configuration of {kind}: {cause}") from None
 
 
-def llama_config(c: Any, folder: Path, normed: bool = False) -> LlamaConfig:
-    """Sizes of the network of a language model's configuration; ParityError for what `Llama` does not compute."""
-    rope = c.rope_parameters or {}
-    odd = [key for key in ("attention_bias", "mlp_bias", "swin_norm") if getattr(c, key, None)]
-    odd += [f"rope_type {rope['rope_type']!r}"] if rope.get("rope_type", "default") != "default" else []
-    odd += [f"hidden_act {c.hidden_act!r}"] if c.hidden_act != "silu" else []
-    heads, width = c.num_attention_heads, c.hidden_size
-    kept = c.num_key_value_heads or heads
-    odd += [f"{heads} heads of width {width}"] if width % heads or heads % kept else []
-    if odd:
-        raise ParityError(f"{folder / 'config.json'}: {odd[0]}: not built; allowed: networks without")
-    head = getattr(c, "head_dim", None) or width // heads
-    return LlamaConfig(
-        c.vocab_size, width, c.num_hidden_layers, heads, kept, head, c.intermediate_size,
-        c.max_position_embeddings, float(rope.get("rope_theta", 10000.0)), c.rms_norm_eps, normed,
-    )  # fmt: skip
-
-
 def read_tokenizer(folder: Path) -> "Tokenizer":
     """A folder's tokenizer; ParityError for a file that holds none."""
     from tokenizers import Tokenizer
@@ -245,17 +178,15 @@ def read_tokenizer(folder: Path) -> "Tokenizer":
 
 def ids_of(names: Iterable[str], vocabulary: Mapping[str, int], folder: Path) -> dict[str, int]:
     """Ids of tokens by name; ParityError for the first that a vocabulary lacks."""
-    ids = {}
-    for name in names:
-        if name not in vocabulary:
-            raise ParityError(f"{folder}: the tokenizer has no {name!r}; allowed: that of the model's own repository")
-        ids[name] = vocabulary[name]
-    return ids
+    names = list(names)
+    if lacking := next((name for name in names if name not in vocabulary), ""):
+        raise ParityError(f"{folder}: the tokenizer has no {lacking!r}; allowed: that of the model's own repository")
+    return {name: vocabulary[name] for name in names}
 
 
-def stripped(name: str, prefixes: Iterable[str]) -> str | None:
-    """A tensor's name without the first of the prefixes that matches; None if none matches."""
-    return next((name.removeprefix(p) for p in prefixes if name.startswith(p)), None)
+def by_prefix(prefixes: Mapping[str, str]) -> Rename:
+    """Replaces the first prefix that a name has; a name that has none is not wanted."""
+    return lambda name: next((to + name.removeprefix(p) for p, to in prefixes.items() if name.startswith(p)), None)
 
 
 def fill(
@@ -264,40 +195,54 @@ def fill(
     rename: Rename,
     device: str,
     dtype: torch.dtype,
-    rows: Mapping[str, Tensor] | None = None,
-    adapt: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
+    adapt: Adapt = lambda name, tensor: tensor,
 ) -> N:
-    """A network with its weights, one tensor at a time, on its device and in its dtype; ParityError unless all fit.
-    By the network's names: the rows of a tensor that it has, and how a tensor of a file is adapted to it."""
+    """A network with its weights, one tensor at a time, on its device and in its dtype; ParityError unless all fit."""
     with unfilled():
         net = build()
-    stored, rows = shapes(path), rows or {}
+    stored = shapes(path)
     names = {name: own for name in stored if (own := rename(name)) is not None}
-    whole = {own: adapt(own, stored[name]) for name, own in names.items()}
-    check_fit(net, {own: entry[: len(rows[own])] if own in rows else entry for own, entry in whole.items()}, path)
+    check_fit(net, {own: adapt(own, stored[name]) for name, own in names.items()}, path)
     for name, tensor in tensors(path, device, dtype, stored.keys() - names.keys()):
-        own = names[name]
-        part = tensor[rows[own].to(tensor.device)] if own in rows else tensor
-        assign(net, own, adapt(own, part), path)
+        assign(net, names[name], adapt(names[name], tensor), path)
     return net.to(device, dtype).eval()
 
 
 def load_network(
-    c: LlamaConfig,
+    config: Any,
     folder: Path,
     ids: list[int],
     codes: int,
-    rename: Rename,
+    prefixes: Mapping[str, str],
     device: str,
     dtype: torch.dtype,
-    adapt: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
+    adapt: Adapt = lambda name, tensor: tensor,
 ) -> Llama:
     """The transformer of a folder, its output matrix that of the codes alone; ids, codes: see `Codes`."""
-    if max(ids) >= c.vocab:
-        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {c.vocab}")
+    if max(ids) >= config.vocab_size:
+        raise ParityError(f"{folder}: the tokenizer has more tokens than the network's {config.vocab_size}")
     chosen = torch.tensor(ids)
-    build = lambda: Llama(c, Codes(c.dim, chosen, codes))  # noqa: E731
-    return fill(build, folder, rename, device, dtype, {"output.chosen.weight": chosen[:codes]}, adapt)
+
+    def of_codes(name: str, tensor: Tensor) -> Tensor:
+        rows = name == "output.chosen.weight"
+        return tensor[chosen[:codes].to(tensor.device)] if rows else adapt(name, tensor)
+
+    build = lambda: Llama(config, Codes(config.hidden_size, chosen, codes))  # noqa: E731
+    return fill(build, folder, by_prefix(prefixes), device, dtype, of_codes)
+
+
+def load_vision(
+    kind: str, config: Any, folder: Path, prefixes: Iterable[str], device: str, dtype: torch.dtype
+) -> nn.Module:
+    """transformers' image tokenizer `kind` of a folder, without its encoder; prefixes of its tensors' names there."""
+    import transformers
+
+    def build() -> Any:
+        net = getattr(transformers, kind)(config)
+        del net.encoder, net.quant_conv
+        return net
+
+    return fill(build, folder, by_prefix({at + part: part for at in prefixes for part in VISION}), device, dtype)
 
 
 def with_sizes(vq: Any, s: Sizes) -> nn.Module:
@@ -316,6 +261,11 @@ def sizes_of(family: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str
     return {**family["network"], **manifest["network"]}
 
 
+def changed(family: Mapping[str, Any], network: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that are not those which a family declares."""
+    return {key: value for key, value in network.items() if value != family["sizes"][key]}
+
+
 def shape_of(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens in a row of a picture; pixels of its longer side, `stride` a code."""
     s = sizes_of(family, manifest)
@@ -324,10 +274,10 @@ def shape_of(family: Mapping[str, Any], stride: int, manifest: Mapping[str, Any]
 
 def grammar(s: Sizes) -> Tensor:
     """Forced tokens [L] of a picture, -1 for a code: `line` tokens behind each row, then `end` more."""
-    line = list(range(s["vocab"], s["vocab"] + s.get("line", 0)))
-    end = range(s["vocab"] + len(line), s["vocab"] + len(line) + s.get("end", 0))
-    row = torch.tensor([-1] * s["columns"] + line)
-    return torch.cat([row.repeat(s["rows"]), torch.tensor(end, dtype=torch.int64)])
+    line, end = s.get("line", 0), s.get("end", 0)
+    forced = torch.arange(s["vocab"], s["vocab"] + line + end)
+    row = torch.cat([torch.full((s["columns"],), -1), forced[:line]])
+    return torch.cat([row.repeat(s["rows"]), forced[line:]])
 
 
 def codes_of(tokens: Tensor, s: Sizes) -> Tensor:
@@ -348,8 +298,8 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
     s, codes = vq.size, vq.quantize.embedding.weight
     ids, valid = batch_ids(inputs, guided)
     forced = grammar(s).to(ids.device)
-    if (length := ids.shape[1] + len(forced)) > net.config.places:
-        most = f"at most {net.config.places}, max_position_embeddings"
+    if (length := ids.shape[1] + len(forced)) > net.config.max_position_embeddings:
+        most = f"at most {net.config.max_position_embeddings}, max_position_embeddings"
         raise ParityError(f"prompt and picture: {length} positions; allowed: {most}")
     words, width = net.embed_tokens.weight, s["columns"] + s.get("line", 0)
     embeddings, shift = net.output.embeddings(words), ids.shape[1] - valid.sum(1)

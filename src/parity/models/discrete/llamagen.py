@@ -199,7 +199,7 @@ class Transformer(nn.Module):
         self.register_buffer("table", rotary_table(c), persistent=False)
 
     @property
-    def kept(self) -> tuple[int, int]:
+    def key_shape(self) -> tuple[int, int]:
         """Heads and width of the keys and values of a position."""
         return self.config.heads, self.config.dim // self.config.heads
 
