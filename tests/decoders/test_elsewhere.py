@@ -21,9 +21,8 @@ from parity.models.continuous.protocol import Pair, Start, draw_order
 from parity.models.discrete.cached import EagleDrafter
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.tabular import TabularModel
 from tests.elsewhere import DEVICE, back, elsewhere
-from tests.tables import decoder, prompts, table, texts
+from tests.tables import decoder, prompts, texts
 
 ROWS = 3
 SETUP = 2  # reads before the first pass: what the grammar forces
@@ -104,8 +103,7 @@ def begin(model: str, nets: Nets, put: Put, kind: str, method: str) -> tuple[Any
     noise.keys = put(noise.keys)
     noise = Noise(noise.keys, noise.dtype)
     if kind == "discrete":
-        made: Any = nets.llamagen(put) if model == "network" else TabularModel(put(table(4, 6)), 6, ROWS, width=2)
-        return made, torch.zeros_like(noise.keys), noise
+        return nets.llamagen(put), torch.zeros_like(noise.keys), noise
     if kind == "anysubset":
         shape = texts(8, 2)
         shape.length = 5
@@ -184,10 +182,10 @@ def forgets_the_device(model: Any, start: Any, *, noise: Noise) -> Iterator[Step
 
 def test_what_a_gpu_would_wait_for_or_refuse_is_noticed_with_its_place(nets):
     with elsewhere() as device:
-        _, looks = run("table", nets, "discrete", asks_twice, {}, device)
+        _, looks = run("network", nets, "discrete", asks_twice, {}, device)
         assert all(len(reads) == 2 for reads in looks[1:-1]) and "test_elsewhere.py" in looks[1][0]
-        with pytest.raises(AssertionError, match=r"two devices, at .*tabular\.py"):
-            run("table", nets, "discrete", forgets_the_device, {}, device)
+        with pytest.raises(AssertionError, match=r"two devices, at .*cached\.py"):
+            run("network", nets, "discrete", forgets_the_device, {}, device)
         x = torch.arange(3, device=DEVICE)
         for ask in (lambda: x[x > 1], (x > 1).nonzero, x.tolist, x.cpu, lambda: bool(x[0])):
             before = len(device.reads)

@@ -24,8 +24,7 @@ from parity.equality.targets.continuous import number_scores
 from parity.models.anysubset import hidden
 from parity.models.continuous.hidden import LongMixture, Regimes
 from parity.models.continuous.protocol import Pair
-from parity.models.discrete.hidden import HashedTable, HiddenMarkov, Law, chain, counter
-from parity.models.discrete.tabular import joint
+from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, chain, counter, joint
 
 
 def targets(kind, options, size, start=""):

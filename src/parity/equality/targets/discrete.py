@@ -20,10 +20,18 @@ from parity.equality.martingale_tests import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
 from parity.experiment.options import longest_place
-from parity.models.discrete.hidden import Guided, HashedTable, HiddenMarkov, Law, chain, counter
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
-from parity.models.discrete.tabular import TabularModel, random_table
+from parity.models.discrete.tabular import (
+    HashedTable,
+    HiddenMarkov,
+    Law,
+    TabularModel,
+    chain,
+    counter,
+    paired,
+    random_table,
+)
 
 DRAWS = 9999
 FAMILY = "targets"
@@ -253,10 +261,9 @@ def hashed(generator: torch.Generator) -> Make:
 
 def guided(generator: torch.Generator) -> Make:
     tables = [chain_table(generator) for _ in range(2)]
+    law, drafts = paired(*map(chain, tables)), paired(*(chain(mixed(t)) for t in tables))
     sampling = TokenSampling(guidance=2.0, top_k=5)
-    return lambda length, rows, width, forced: Sampled(
-        Guided(*(HiddenMarkov(chain(t), length, rows, width, forced, chain(mixed(t))) for t in tables)), sampling
-    )
+    return lambda length, rows, width, forced: Sampled(HiddenMarkov(law, length, rows, width, forced, drafts), sampling)
 
 
 FORCED = ("hidden", "hash")

@@ -6,13 +6,12 @@ sides.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from parity.models.discrete.protocol import Drafter, TokenModel
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,12 @@ def top_p_filter(logits: Tensor, p: float) -> Tensor:
 class Sampled:
     """A model under sampling settings: the same protocol, its logits those of the law, float32 or wider."""
 
-    codebook: Any  # these three: the model's, None where it has none
-    raw_codebook: Any
-    embeddings: Any
-
-    def __init__(self, model: TokenModel, sampling: TokenSampling):
+    def __init__(self, model: Any, sampling: TokenSampling):
         self.model, self.sampling = model, sampling
         self.vocab, self.length, self.width, self.forced = model.vocab, model.length, model.width, model.forced
-        for vectors in ("codebook", "raw_codebook", "embeddings"):
-            setattr(self, vectors, getattr(model, vectors, None))
         self.static = getattr(model, "static", False)
+        vectors = ("codebook", "raw_codebook", "embeddings")
+        self.codebook, self.raw_codebook, self.embeddings = (getattr(model, name, None) for name in vectors)
 
     @cached_property
     def grammar(self) -> bool:
@@ -59,24 +54,24 @@ class Sampled:
 
     def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [B, S] -> [B, S, V]. Guided, the model has B conditional, then B unconditional rows."""
-        return self._law(self.model.logits, positions, tokens)
+        return self._law(self.model.logits, tokens, positions)
 
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
         """tokens, positions, parents [B, S] -> [B, S, V]."""
-        return self._law(lambda t, at, up: self.model.tree(t, at, up), positions, tokens, parents)
+        return self._law(self.model.tree, tokens, positions, parents)
 
     def keep(self, nodes: Tensor) -> None:
-        self.model.keep(nodes if self.sampling.guidance == 1 else nodes.repeat(2, 1))
+        self.model.keep(self._of_model(nodes))
 
     def join(self, rows: Tensor, fresh: "Sampled") -> None:
         """See TokenModel."""
-        model: Any = self.model  # only what can be refilled is asked to
-        model.join(rows if self.sampling.guidance == 1 else rows.repeat(2), fresh.model)
+        self.model.join(self._of_model(rows), fresh.model)
 
     @property
-    def drafter(self) -> "SampledDrafter":
+    def drafter(self) -> Any:
         """The model's drafter, its laws those of the same settings."""
-        return SampledDrafter(self)
+        calls = {name: partial(self._law, getattr(self.model.drafter, name)) for name in ("logits", "tree")}
+        return SimpleNamespace(**calls)
 
     @cached_property
     def draft(self) -> "Sampled | None":
@@ -84,13 +79,16 @@ class Sampled:
         inner = getattr(self.model, "draft", None)
         return None if inner is None else Sampled(inner, self.sampling)
 
-    def _law(self, logits_of: Callable[..., Tensor], positions: Tensor, tokens: Tensor, *more: Tensor) -> Tensor:
+    def _of_model(self, rows: Tensor) -> Tensor:
+        """Rows of the batch as the model's: guided, they are there twice."""
+        return rows if self.sampling.guidance == 1 else torch.cat([rows, rows])
+
+    def _law(self, logits_of: Callable[..., Tensor], tokens: Tensor, positions: Tensor, *more: Tensor) -> Tensor:
         s = self.sampling
-        if s.guidance == 1:
-            logits = logits_of(tokens, positions, *more)
-        else:
-            B, both = len(tokens), logits_of(*(torch.cat([x, x]) for x in (tokens, positions, *more)))
-            logits = torch.lerp(both[B:], both[:B], s.guidance)
+        logits = logits_of(*map(self._of_model, (tokens, positions, *more)))
+        if s.guidance != 1:
+            conditional, unconditional = logits.chunk(2)
+            logits = torch.lerp(unconditional, conditional, s.guidance)
         if logits.dtype.itemsize < 4:
             logits = logits.float()
         if s.temperature != 1:
@@ -101,22 +99,6 @@ class Sampled:
             logits = top_p_filter(logits, s.top_p)
         if self.grammar:
             forced = self.forced[(positions + 1).clamp(max=self.length - 1)][..., None]
-            other = torch.arange(self.vocab, device=logits.device) != forced
-            logits = torch.where((forced >= 0) & other, float("-inf"), torch.where((forced >= 0) & ~other, 0.0, logits))
+            one_hot = torch.where(torch.arange(self.vocab, device=logits.device) == forced, 0.0, float("-inf"))
+            logits = torch.where(forced >= 0, one_hot, logits)
         return logits
-
-
-class SampledDrafter:
-    """A model's drafter under the settings that the model is sampled with."""
-
-    def __init__(self, sampled: Sampled):
-        self.law_of = sampled._law
-        self.drafter: Drafter = sampled.model.drafter  # type: ignore[attr-defined]  # only methods that need one ask
-
-    def logits(self, tokens: Tensor, positions: Tensor, sources: Tensor) -> Tensor:
-        """tokens, positions, sources [B, S] -> [B, S, V]."""
-        return self.law_of(self.drafter.logits, positions, tokens, sources)
-
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """tokens, positions, parents [B, S] -> [B, S, V]."""
-        return self.law_of(self.drafter.tree, positions, tokens, parents)

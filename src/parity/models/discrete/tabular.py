@@ -1,25 +1,117 @@
-"""Models small enough to write down: every conditional is a row of a table, and the joint can be enumerated."""
+"""Models whose every law is known: a table of all prefixes, and laws of any length that follow from a state.
+
+Every token carries the state on, and the state gives the law of the next one. It is the number of the prefix (a table),
+the belief of the forward algorithm (a hidden Markov model, Rabiner 1989, sec. III: chains of any order, counters and
+grammars are such models too), or a hash of all tokens before.
+"""
 
 import itertools
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from parity.models.discrete.protocol import TokenModel
 
-
-def nodes(vocab: int, length: int) -> int:
-    """Number of prefixes, the empty one included, of sequences of `length` tokens."""
-    return sum(vocab**i for i in range(length))
+BASE, PRIME = 31, 65_537
+NOTHING = -1  # in place of a token: nothing was read there
 
 
-class TabularModel:
+class StateModel:
+    """A token model (see `TokenModel`) whose law follows from a state. A hole is passed over."""
+
+    def __init__(
+        self,
+        begin: Tensor,
+        codes: Tensor,
+        length: int,
+        rows: int,
+        width: int | None,
+        forced: Tensor | None,
+        drafts: Any,
+    ):
+        """begin [R, ..]: the states of all rows before any token; codes [V, D]: tokens that are near look alike; rows:
+        sequences, half as many as R if a second half of the rows is unconditional; drafts: the draft model's law."""
+        self.vocab, self.length, self.width, self.count, self.drafts = len(codes), length, width or length, rows, drafts
+        self.forced = torch.full((length,), -1, device=codes.device) if forced is None else forced
+        self.codebook = self.raw_codebook = self.embeddings = codes
+        R = len(begin)
+        self.memory = torch.full((R, length + 1), NOTHING, device=codes.device)  # what was fed, position -1 first
+        self.states = begin[:, None].repeat(1, length + 1, *[1] * (begin.ndim - 1))  # [R, L + 1, ..]
+        self.silent = self.forced.new_zeros(length + 1, dtype=torch.bool)  # positions whose tokens say nothing
+        self.rows = torch.arange(R, device=codes.device)[:, None]
+        self.reached = 0  # states up to here are of what was fed
+
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """States [R, S, ..] one token [R, S] on."""
+        raise NotImplementedError
+
+    def laws(self, states: Tensor) -> Tensor:
+        """Logits [R, S, V] of the token that follows states [R, S, ..]."""
+        raise NotImplementedError
+
+    @cached_property
+    def draft(self) -> Any:
+        """The draft model, of the same kind."""
+        if self.drafts is None:
+            raise ValueError("this model has no draft")
+        make: Any = type(self)
+        return make(self.drafts, self.length, self.count, self.width, self.forced)
+
+    @cached_property
+    def drafter(self) -> "TabularDrafter":
+        return TabularDrafter(self.draft)
+
+    def join(self, rows: Tensor, fresh: "StateModel") -> None:
+        """See TokenModel: every prompt is the same here, and what was fed is replaced."""
+
+    def carry_on(self, first: int, last: int) -> None:
+        """States behind the tokens at positions first to last - 1."""
+        for i in range(first, last):
+            token = torch.full_like(self.memory[:, :1], NOTHING) if self.silent[i] else self.memory[:, i + 1 : i + 2]
+            self.states[:, i + 1 : i + 2] = self.read(self.states[:, i : i + 1], token)
+        self.reached = last
+
+    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """See TokenModel."""
+        self.memory[self.rows, positions + 1] = tokens
+        self.carry_on(max(0, min(int(positions.min()), self.reached)), int(positions.max()) + 1)
+        return self.laws(self.states[self.rows, positions + 1])
+
+    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
+        """See TokenModel."""
+        at = positions.clamp(0, self.length)
+        self.carry_on(self.reached, max(self.reached, int(at[:, 0].max())))
+        fed = torch.where(self.silent[at], NOTHING, tokens)
+        stored, over = self.states[self.rows, at], lambda mask: mask.view(*mask.shape, *[1] * (self.states.ndim - 2))
+        after = stored
+        for _ in range(int((positions - positions[:, :1]).max()) + 1):  # a level of the tree at a time
+            before = torch.where(over(parents >= 0), after[self.rows, parents.clamp(min=0)], stored)
+            # what is fed at -1 begins every sequence alike
+            after = torch.where(over(positions >= 0), self.read(before, fed), before)
+        self.nodes = tokens, positions, after
+        return self.laws(after)
+
+    def keep(self, nodes: Tensor) -> None:
+        """See TokenModel."""
+        tokens, positions, after = self.nodes
+        row, column = (nodes >= 0).nonzero(as_tuple=True)
+        node = nodes[row, column]
+        inside = positions[row, node] < self.length
+        row, node = row[inside], node[inside]
+        where = positions[row, node] + 1
+        self.memory[row, where], self.states[row, where] = tokens[row, node], after[row, node]
+
+
+class TabularModel(StateModel):
     """Full-prefix dependent: table [N, V] of logits, or [2, N, V] for (conditional, unconditional), N = nodes(V, L).
 
-    `rows` sequences are decoded at once (twice as many model rows if the table is a pair). `drafts`, of the same shape,
-    is the draft model's table; None stands for a model that knows something of this one.
+    Prefixes are numbered by length, then by their code. `rows` sequences are decoded at once (twice as many model rows
+    if the table is a pair). `drafts`, of the same shape, is the draft model's table. Unless it is given: these logits,
+    flatter, and something of another prefix's. A token that is impossible here is improbable there, and another's may
+    be likely. A hole counts as token 0.
     """
 
     def __init__(
@@ -31,75 +123,103 @@ class TabularModel:
         forced: Tensor | None = None,
         drafts: Tensor | None = None,
     ):
-        self.vocab, self.length, self.width = table.shape[-1], length, width or length
-        device = table.device
-        self.forced = torch.full((length,), -1, device=device) if forced is None else forced
-        line = 0.3 * torch.arange(1, self.vocab + 1, dtype=table.dtype, device=device)[:, None]  # neighbours look alike
-        self.codebook = self.raw_codebook = self.embeddings = line
-        if table.shape[-2] != (wanted := nodes(self.vocab, length)):
-            raise ValueError(f"table: {table.shape[-2]} prefixes, expected {wanted} for V={self.vocab}, L={length}")
-        self.pair = table.ndim == 3
-        self.table = table.flatten(0, -2)  # [N or 2 N, V]
-        self.drafts = drafts
-        rows = rows * (2 if self.pair else 1)
-        # slot i holds the token fed at position i - 1
-        self.memory = torch.zeros(rows, length + 1, dtype=torch.int64, device=device)
-        shorter = [nodes(self.vocab, i) for i in range(length)]
-        self.first, self.rows = torch.tensor(shorter, device=device), torch.arange(rows, device=device)[:, None]
-        self.offset = self.rows // max(1, rows // 2) * nodes(self.vocab, length) if self.pair else 0
+        V, N = table.shape[-1], nodes(table.shape[-1], length)
+        if table.shape[-2] != N:
+            raise ValueError(f"table: {table.shape[-2]} prefixes, expected {N} for V={V}, L={length}")
+        if drafts is None:
+            own = table.clamp(min=-20)
+            drafts = 0.7 * own + 0.3 * own.roll(1, -2)
+        self.table, self.prefixes = table.flatten(0, -2), N  # [N or 2 N, V]
+        halves = table.shape[0] if table.ndim == 3 else 1
+        line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]  # neighbours look alike
+        begin = torch.zeros(halves * rows, dtype=torch.int64, device=table.device)
+        super().__init__(begin, line, length, rows, width, forced, drafts)
+        self.offset = self.rows // max(rows, 1) * N
 
-    @cached_property
-    def draft(self) -> "TabularModel":
-        """The draft model. Unless its table is given: these logits, flatter, and something of another prefix's. A token
-        that is impossible here is improbable there, and another's may be likely."""
-        shape = (2, -1, self.vocab) if self.pair else (-1, self.vocab)
-        own = self.table.clamp(min=-20).view(shape)
-        table = 0.7 * own + 0.3 * own.roll(1, -2) if self.drafts is None else self.drafts
-        return TabularModel(table, self.length, len(self.memory) // (2 if self.pair else 1), self.width, self.forced)
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        longer = self.vocab * states + tokens.clamp(min=0) + 1
+        return torch.where(longer < self.prefixes, longer, states)  # nothing follows the last token
 
-    @cached_property
-    def drafter(self) -> "TabularDrafter":
-        return TabularDrafter(self.draft)
+    def laws(self, states: Tensor) -> Tensor:
+        return self.table[states + self.offset]
 
-    def logits(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """See TokenModel. Positions past the end of a row read an arbitrary row of the table, as a cache slot would."""
-        self.memory[self.rows, positions + 1] = tokens
-        return self._law(self.memory, positions)
 
-    def _law(self, lines: Tensor, positions: Tensor) -> Tensor:
-        """Logits [R, S, V] at positions + 1 [R, S], after what stands in lines [R or R * S, length + 1]."""
-        code = torch.zeros_like(lines[:, : self.length])  # code[:, i] numbers the prefix of length i
-        for i in range(1, self.length):
-            code[:, i] = code[:, i - 1] * self.vocab + lines[:, i]
-        length = (positions + 1).clamp(max=self.length - 1)
-        wide = length if len(lines) == len(positions) else length.reshape(-1, 1)
-        own = code.gather(1, wide).view_as(length)
-        return self.table[self.first[length] + own + self.offset]
+class Law(NamedTuple):
+    """begin [H] of the first state; step [H, H] from one state to the next; emit [H, V] of a state's token. With a
+    dimension of two before each: the conditional law and the unconditional."""
 
-    def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:
-        """See TokenModel: every node has a line of its own, its ancestors' tokens over what is remembered."""
-        S = tokens.shape[1]
-        lines = torch.cat([self.memory, self.memory[:, :1]], 1).repeat_interleave(S, 0).view(len(tokens), S, -1)
-        node = torch.arange(S, device=tokens.device).expand_as(parents)
-        for _ in range(S):
-            at = node.clamp(min=0)
-            slot = positions.gather(1, at).clamp(max=self.length - 1) + 1
-            where = torch.where(node >= 0, slot, self.length + 1)  # the last slot: of no use
-            lines.scatter_(2, where[..., None], tokens.gather(1, at)[..., None])
-            node = torch.where(node >= 0, parents.gather(1, at), -1)
-            if node.device.type == "cpu" and not (node >= 0).any():
-                break
-        self.nodes = (tokens, positions.clamp(max=self.length - 1))
-        return self._law(lines.flatten(0, 1), positions)
+    begin: Tensor
+    step: Tensor
+    emit: Tensor
 
-    def keep(self, nodes: Tensor) -> None:
-        kept = torch.where(nodes < 0, nodes.amax(1, keepdim=True), nodes)  # in place of none the last again
-        node, some = kept.clamp(min=0), kept >= 0
-        where = torch.where(some, self.nodes[1].gather(1, node) + 1, 0)  # slot 0, the start, is never kept
-        self.memory.scatter_(1, where, torch.where(some, self.nodes[0].gather(1, node), self.memory[:, :1]))
 
-    def join(self, rows: Tensor, fresh: "TabularModel") -> None:
-        """See TokenModel: every prompt is the same here, and what was fed is replaced."""
+def paired(conditional: Law, unconditional: Law) -> Law:
+    return Law(*(torch.stack(both) for both in zip(conditional, unconditional, strict=True)))
+
+
+class HiddenMarkov(StateModel):
+    """Under a hidden law. A hole is summed over; forced tokens, and a token that is impossible, say nothing."""
+
+    def __init__(self, law: Law, length: int, rows: int, width: int, forced: Tensor, drafts: Law | None = None):
+        line = 0.3 * torch.arange(1, law.emit.shape[-1] + 1, dtype=law.emit.dtype)[:, None]
+        begin, self.step, self.emit = (x if law.begin.ndim == 2 else x[None] for x in law)
+        super().__init__(begin.repeat_interleave(rows, 0), line, length, rows, width, forced, drafts)
+        self.silent = torch.cat([forced >= 0, torch.ones(1, dtype=torch.bool)])  # the end, too
+        # [halves, V + 1, H] what each token says of the states, the last where nothing was read
+        self.evidence = F.pad(self.emit.mT, (0, 0, 0, 1), value=1.0)
+        self.half = self.rows // max(rows, 1)
+
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        belief = self.evidence[self.half, tokens] * states
+        total = belief.sum(-1, keepdim=True)
+        if not bool((total > 0).all()):
+            belief, total = torch.where(total > 0, belief, states), torch.where(total > 0, total, 1)
+        return self.times(belief / total, self.step)
+
+    def laws(self, states: Tensor) -> Tensor:
+        return self.times(states, self.emit).log()
+
+    def times(self, states: Tensor, matrix: Tensor) -> Tensor:
+        """States [R, S, H] by the matrix [halves, H, K] of their half."""
+        return (states.unflatten(0, (len(matrix), -1)).flatten(1, 2) @ matrix).view(*states.shape[:2], -1)
+
+
+def chain(table: Tensor) -> Law:
+    """A Markov chain of tokens: table [V, V] of the next token after each, or [V, V, V] after each two. It begins
+    uniformly."""
+    V, order = table.shape[-1], table.ndim - 1
+    states = torch.arange(V**order)
+    step = table.new_zeros(len(states), V, V**order)
+    step[states[:, None], torch.arange(V), (states[:, None] * V + torch.arange(V)) % V**order] = table.reshape(-1, V)
+    emit = F.one_hot(states % V, V).to(table.dtype)
+    return Law(table.new_full((V**order,), V**-order), step.sum(1), emit)
+
+
+def counter(table: Tensor) -> Law:
+    """Tokens that are added up modulo M, and the next one's law table [M, V] by what they come to: every token matters
+    to all that follow."""
+    M, V = table.shape
+    step = table.new_zeros(M, V, M, V)  # a state is the sum before its token, and the token
+    for s in range(M):
+        for v in range(V):
+            step[s, v, (s + v) % M] = table[(s + v) % M]
+    begin = torch.cat([table[0], table.new_zeros((M - 1) * V)])
+    return Law(begin, step.reshape(M * V, M * V), torch.eye(V, dtype=table.dtype).repeat(M, 1))
+
+
+class HashedTable(StateModel):
+    """The law is the row of table [K, V], logits, that a polynomial hash of the prefix names (Karp & Rabin 1987)."""
+
+    def __init__(self, table: Tensor, length: int, rows: int, width: int, forced: Tensor, drafts: Tensor | None = None):
+        line = torch.arange(table.shape[1], dtype=table.dtype)[:, None] / table.shape[1]
+        super().__init__(torch.ones(rows, dtype=torch.int64), line, length, rows, width, forced, drafts)
+        self.table = table
+
+    def read(self, states: Tensor, tokens: Tensor) -> Tensor:
+        return torch.where(tokens < 0, states, (BASE * states + tokens + 1) % PRIME)
+
+    def laws(self, states: Tensor) -> Tensor:
+        return self.table[states % len(self.table)]
 
 
 class TabularDrafter:
@@ -120,11 +240,9 @@ class TabularDrafter:
         return self.draft.tree(*(torch.cat(x, 1) for x in zip(*self.shown, strict=True)))[:, -tokens.shape[1] :]
 
 
-def companion(model: Any) -> Any:
-    """The draft model of a model that holds its law as `drafts`: one of the same kind, length, rows and grammar."""
-    if model.drafts is None:
-        raise ValueError("this model has no draft")
-    return type(model)(model.drafts, model.length, len(model.rows), model.width, model.forced)
+def nodes(vocab: int, length: int) -> int:
+    """Number of prefixes, the empty one included, of sequences of `length` tokens."""
+    return sum(vocab**i for i in range(length))
 
 
 def joint(model: TokenModel, vocab: int, length: int) -> Tensor:
