@@ -183,7 +183,7 @@ class Drafter(DrafterNet):
         assert ids is not None
         own, before = self.embed_tokens.weight, ids.shape[1] - 1
         words, embeddings = F.embedding(ids[:, 1:], own), target.net.output.embeddings(own)
-        return Seen(embeddings, words, target.prefix_states, target.on[:, :before], target.net.table, target.shift)
+        return Seen(embeddings, words, target.prefix_states, target.on[:, :before], target.shift)
 
 
 def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

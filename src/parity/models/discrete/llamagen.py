@@ -12,7 +12,7 @@ that a re-implementation must get right:
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ TENSORS = {  # by which a published file is known for what it is
 }
 COMPUTED = ("freqs_cis",)  # in some files, and computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
-WIDE = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -86,32 +85,9 @@ def rotary_table(c: LlamaGenConfig) -> Tensor:
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """x [R, S, H, D] in interleaved pairs, table [R or 1, S, D / 2, 2]."""
-    pairs = x.unflatten(-1, (-1, 2))
-    if x.dtype in WIDE and not torch.compiler.is_compiling():  # the same products, in one op
-        turned = torch.view_as_complex(pairs) * torch.view_as_complex(table)[:, :, None]
-        return torch.view_as_real(turned).flatten(-2)
     cos, sin = table[:, :, None].unbind(-1)
-    a, b = pairs.unbind(-1)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, dim: int, eps: float):
-        super().__init__()
-        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        eager = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-        if eager and x.device.type == "cpu" and x.dtype in WIDE:  # torch's sums and products, in half as many ops
-            eps, n = numbers((self.eps, x.shape[-1]), x.dtype)
-            return (x * torch.addcdiv(eps, (x * x).sum(-1, keepdim=True), n).rsqrt_()).mul_(self.weight)
-        return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
-@lru_cache
-def numbers(values: tuple[float, ...], dtype: torch.dtype) -> list[Tensor]:
-    """Constants of an op on a CPU: to make one costs as much as to use it."""
-    return [torch.tensor(x, dtype=dtype, device="cpu") for x in values]
 
 
 class Attention(nn.Module):
@@ -122,13 +98,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None) -> Tensor:
         h = self.heads
-        made = F.linear(x, self.wqkv.weight).unflatten(-1, (3 * h, -1))
-        turned = rotate(made[:, :, : 2 * h], table)
-        q, k, v = turned[:, :, :h], turned[:, :, h:], made[:, :, 2 * h :]
+        qkv = self.wqkv(x).unflatten(-1, (3 * h, -1))
+        turned = rotate(qkv[:, :, : 2 * h], table)
+        q, k, v = turned[:, :, :h], turned[:, :, h:], qkv[:, :, 2 * h :]
         if remember is not None:
             k, v = remember(k, v)
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
-        return F.linear(out.transpose(1, 2).flatten(2), self.wo.weight)
+        return self.wo(out.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -138,19 +114,18 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(c.hidden, c.dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.silu(F.linear(x, self.w1.weight)) * F.linear(x, self.w3.weight), self.w2.weight)
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class Block(nn.Module):
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
         self.attention, self.feed_forward = Attention(c), FeedForward(c)
-        self.attention_norm, self.ffn_norm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(c.dim, c.eps), nn.RMSNorm(c.dim, c.eps)
 
     def forward(self, x: Tensor, table: Tensor, mask: Tensor, remember: Remember | None = None) -> Tensor:
-        # `forward` is called by name: a call of a module costs as much as a small product
-        x = x + self.attention.forward(self.attention_norm.forward(x), table, mask, remember)
-        return x + self.feed_forward.forward(self.ffn_norm.forward(x))
+        x = x + self.attention(self.attention_norm(x), table, mask, remember)
+        return x + self.feed_forward(self.ffn_norm(x))
 
 
 class CaptionProjection(nn.Module):
@@ -195,7 +170,7 @@ class Transformer(nn.Module):
         self.cls_embedding = CaptionEmbedder(c) if c.caption_dim else ClassEmbedder(c)
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
         self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
-        self.norm, self.output = RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
+        self.norm, self.output = nn.RMSNorm(c.dim, c.eps), nn.Linear(c.dim, c.vocab, bias=False)
         self.register_buffer("table", rotary_table(c), persistent=False)
 
     @property
@@ -228,11 +203,11 @@ class FeatureDrafter(DrafterNet):
 
     def __init__(self, c: LlamaGenConfig):
         super().__init__()
-        self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), RMSNorm(c.dim, c.eps)
+        self.fc, self.layer, self.norm = nn.Linear(2 * c.dim, c.dim, bias=False), Block(c), nn.RMSNorm(c.dim, c.eps)
 
     def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
         none = target.prefix_states[:, :0]
-        return Seen(target.embeddings, none, none, none.any(-1), target.net.table[target.net.config.prefix :])
+        return Seen(target.embeddings, none, none, none.any(-1), target.shift - target.net.config.prefix)
 
 
 class CaptionedDrafter(DrafterNet):
@@ -249,8 +224,8 @@ class CaptionedDrafter(DrafterNet):
     def sees(self, target: Cached, ids: Tensor | None = None) -> Seen:
         words = self.tokens.weight[:1].expand(*target.prefix_states.shape[:2], -1)
         on = torch.ones_like(words[..., 0], dtype=torch.bool)
-        table = target.net.table[target.net.config.prefix - words.shape[1] :]
-        return Seen(self.tokens.weight, words, target.prefix_states, on, table)
+        before = target.net.config.prefix - words.shape[1]
+        return Seen(self.tokens.weight, words, target.prefix_states, on, target.shift - before)
 
 
 NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
