@@ -26,7 +26,7 @@ from parity.decode.discrete import Decoded, record
 from parity.equality.targets import Decoder, Enumerated
 from parity.equality.targets.discrete import law_of
 from parity.models import fetch
-from parity.models.discrete.cached import Cached, EagleDrafter
+from parity.models.discrete.cached import Cached, EagleDrafter, Layers
 from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter
@@ -118,20 +118,22 @@ class Target(Enumerated):
         return (done.tokens[:, self.forced < 0] * CODES ** torch.arange(self.length - 1, -1, -1)).sum(1).numpy()
 
 
+def repeated(cache: Layers, rows: int) -> Layers:
+    return [(keys.repeat_interleave(rows, 0), values.repeat_interleave(rows, 0)) for keys, values in cache]
+
+
 def widened(one: Cached, rows: int) -> Cached:
     """A model that has read one prompt, for so many pictures of it; its drafter too, if it has one of its own."""
     many = copy.copy(one)
     for name in ("on", "last", "prefix_states", "shift"):
-        if (x := getattr(one, name)) is not None:
-            setattr(many, name, x.repeat_interleave(rows, 0))
-    assert one.whole is not None  # on a CPU
-    many.hold(one.whole.repeat_interleave(rows, 2))
+        setattr(many, name, getattr(one, name).repeat_interleave(rows, 0))
+    many.cache = repeated(one.cache, rows)
     many.going = torch.arange(len(many.last))
     if isinstance(one.drafter, EagleDrafter) and one.features is not None:
         many.drafter = drafter = copy.copy(one.drafter)
-        for name in ("keys", "values", "on", "shift"):
-            if (x := getattr(drafter, name)) is not None:
-                setattr(drafter, name, x.repeat_interleave(rows, 0))
+        drafter.cache = repeated(drafter.cache, rows)
+        for name in ("on", "shift"):
+            setattr(drafter, name, getattr(drafter, name).repeat_interleave(rows, 0))
         drafter.features = many.features = one.features.repeat_interleave(rows, 0)
         drafter.target, drafter.going = many, many.going.clone()  # rows leave each in place
     return many

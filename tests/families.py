@@ -112,7 +112,7 @@ def whole(layout: str, folder: Path) -> Whole:
     loaded = load(said, dtype=torch.float64)
     kind = getattr(transformers, f"{said['family'].title()}ForConditionalGeneration")
     theirs = kind.from_pretrained(said["files"]["model"], dtype=torch.float64).eval()
-    for module in theirs.modules():
+    for module in (*theirs.modules(), *loaded.nets["net"].modules()):
         if type(module).__name__.endswith("RMSNorm"):
             in_its_dtype(module)
     inputs = encoder(said)(CAPTIONS)

@@ -117,13 +117,16 @@ def test_a_prompt_that_is_kept_from_the_row_before_is_seen(of, words, monkeypatc
     loaded, rows = words
     spec = cell("lantern_pp") | {"sampling": {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}}
     own = loop.decode("discrete", loaded, spec, rows, 3)
-    rejoin = cached.begin_again
+    take = cached.SlotCache.take_prompts
 
-    def kept(mine: Any, fresh: Any, which: Any, prefixes: Any, cache: Any, theirs: Any) -> None:
-        at, gap = which.nonzero()[:, 0], max(prefixes[0] - prefixes[1], 0)
-        olds = [x[at, gap:].clone() for x in cache] if isinstance(mine, of) else theirs
-        rejoin(mine, fresh, which, prefixes, cache, olds)
+    def kept(self: Any, which: Any, fresh: Any, prefixes: Any) -> int:
+        at, olds = which.nonzero()[:, 0], [x.clone() for x in self.flat()]
+        more = take(self, which, fresh, prefixes)
+        for x, old in zip(self.flat(), olds, strict=True):
+            if isinstance(self, of):
+                x[at, more : more + prefixes[0]] = old[at, : prefixes[0]]
+        return more
 
-    monkeypatch.setattr(cached, "begin_again", kept)
+    monkeypatch.setattr(cached.SlotCache, "take_prompts", kept)
     other = loop.decode("discrete", loaded, spec, rows, 3, refill=True)
     assert not np.array_equal(own.tokens, other.tokens) or not np.array_equal(own.nfe, other.nfe)

@@ -11,7 +11,7 @@ from parity.decoders.discrete.spec import spec
 from parity.decoders.discrete.vvs import vvs
 from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, RMSNorm, Transformer
+from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.t5 import left_pad, t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
@@ -223,12 +223,3 @@ def test_speculative_sampling_with_a_network_as_the_draft_model(net, condition):
     for r in range(3):
         alone = run(small, rows=[r], gamma=3)
         assert torch.equal(alone.tokens[0], together.tokens[r]) and alone.nodes[0] == together.nodes[r]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_norm_is_torchs_bit_for_bit(dtype):
-    generator, norm = torch.Generator().manual_seed(0), RMSNorm(1280, 1e-5).to(dtype)
-    norm.weight.data = torch.randn(1280, generator=generator).to(dtype)
-    x = torch.randn(4, 7, 1280, generator=generator).to(dtype)
-    with torch.inference_mode():
-        assert torch.equal(norm.forward(x), torch.rms_norm(x, (1280,), norm.weight, 1e-5))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import ChameleonConfig
 
 from parity.base.errors import ConfigError, ParityError
 from parity.base.noise import batch_noise
@@ -18,9 +19,8 @@ from parity.models import add, fetch
 from parity.models.discrete import chameleon, llama
 from parity.models.discrete import load as models
 from parity.models.discrete.cached import EagleDrafter
-from parity.models.discrete.llama import LlamaConfig
 from parity.stand_ins.discrete import anole, anole_drafter
-from tests.families import CAPTIONS, whole
+from tests.families import CAPTIONS, in_its_dtype, whole
 
 TREE = {"total": 8, "depth": 2, "top_k": 3}
 
@@ -49,8 +49,10 @@ RELEASED = [
 def test_a_released_drafter_computes_what_its_code_does(family, released):
     """Fed in pieces, with the target's features, rows of different padding; and with a tree of guesses."""
     state, said = chameleon.published("drafter", released, None)
-    net = chameleon.Drafter(LlamaConfig(**{k: v for k, v in said.items() if k not in chameleon.WORDS})).double().eval()
+    net = chameleon.Drafter(ChameleonConfig.from_dict(said)).double().eval()
     net.load_state_dict({k: v.double() for k, v in state.items()})
+    for norm in (net.layer.input_layernorm, net.layer.post_attention_layernorm):
+        in_its_dtype(norm)
     tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1))
     target, R = family.model(), 6
     target.drafter = EagleDrafter(net, target, llama.batch_ids(family.inputs, True)[0])
@@ -98,6 +100,6 @@ def test_a_drafter_of_another_target_is_one_line(tmp_path, released):
         said_of(tmp_path, other)
     state = torch.load(released / "pytorch_model.bin", weights_only=True)
     torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other / "pytorch_model.bin")
-    with pytest.raises(ParityError, match=r"missing layers\.0\.self_attn\.q_norm\.weight") as told:
+    with pytest.raises(ParityError, match=r"missing layer\.self_attn\.q_norm\.weight") as told:
         chameleon.published("drafter", other, None)
     assert "\n" not in str(told.value)
