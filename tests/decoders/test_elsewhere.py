@@ -182,6 +182,8 @@ def forgets_the_device(model: Any, start: Any, *, noise: Noise) -> Iterator[Step
 
 def test_what_a_gpu_would_wait_for_or_refuse_is_noticed_with_its_place(nets):
     with elsewhere() as device:
+        for net in nets.everything():
+            device.put(net)
         _, looks = run("network", nets, "discrete", asks_twice, {}, device)
         assert all(len(reads) == 2 for reads in looks[1:-1]) and "test_elsewhere.py" in looks[1][0]
         with pytest.raises(AssertionError, match=r"two devices, at .*cached\.py"):
