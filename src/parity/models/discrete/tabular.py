@@ -130,9 +130,9 @@ class TabularModel(StateModel):
             own = table.clamp(min=-20)
             drafts = 0.7 * own + 0.3 * own.roll(1, -2)
         self.table, self.prefixes = table.flatten(0, -2), N  # [N or 2 N, V]
-        halves = table.shape[0] if table.ndim == 3 else 1
+        self.pair = table.ndim == 3
         line = 0.3 * torch.arange(1, V + 1, dtype=table.dtype, device=table.device)[:, None]  # neighbours look alike
-        begin = torch.zeros(halves * rows, dtype=torch.int64, device=table.device)
+        begin = torch.zeros(2 * rows if self.pair else rows, dtype=torch.int64, device=table.device)
         super().__init__(begin, line, length, rows, width, forced, drafts)
         self.offset = self.rows // max(rows, 1) * N
 
