@@ -15,7 +15,6 @@ from typing import Any
 
 from parity_certify import certify_sampler, models
 from parity_certify.adapters import transformers as T
-from parity_certify.adapters.continuous import Continuous
 
 from parity.base.errors import ParityError
 
@@ -45,7 +44,7 @@ def sampler_of(folder: Path, kind: str, options: dict[str, Any], end: int | None
     options = dict(options)
     if "num_assistant_tokens" in options:
         options["assistant_model"] = models.companion(model, 0.3)
-    make = Continuous if options.get("cache_implementation") == "paged" else T.Generate
+    make = T.Continuous if options.get("cache_implementation") == "paged" else T.Generate
     return make(model, length, options, end), T.law(model, PROMPTS, length, options, end=end)
 
 

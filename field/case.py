@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 from parity_certify import Law, Sampled, certify_sampler, certify_verifier
-from parity_certify.law_file import random_law
-from parity_certify.laws import absorbed
+from parity_certify.laws import absorbed, random_law
 from parity_certify.verifiers import sample_and_match, tree
 
 SETTINGS = ("n", "margin", "seeds", "batch", "repeat")

@@ -9,7 +9,7 @@ import pytest
 
 from parity_certify import __main__, certify_command, read_law, write_law
 from parity_certify.errors import ParityError
-from parity_certify.law_file import random_law
+from parity_certify.laws import random_law
 
 EXAMPLE = Path(__file__).parents[1] / "examples/c/engine.c"
 QUIET = {"tell": lambda text: None}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from parity_certify import certify_sampler, law
+from parity_certify.calls import Batch
 from parity_certify.independence import dependent, rows_independent
 from parity_certify.joint_tests import digits
 from parity_certify.laws import joint_of
-from parity_certify.store import Batch
 
 V, L = 4, 3
 QUIET = {"tell": lambda text: None, "draws": 199}

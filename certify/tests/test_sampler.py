@@ -9,6 +9,7 @@ import pytest
 
 from parity_certify import Sampled, certify_sampler, law
 from parity_certify import evidence as E
+from parity_certify.calls import Store
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import (
     digits,
@@ -22,7 +23,6 @@ from parity_certify.joint_tests import (
 )
 from parity_certify.laws import first_of
 from parity_certify.result_rows import row
-from parity_certify.sampler import Store
 from parity_certify.verdict import WITHIN, Verdict, verdicts
 
 V, L = 3, 3

@@ -8,7 +8,7 @@ import pytest
 from parity_certify import certify_samples
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
-from parity_certify.law_file import random_law
+from parity_certify.laws import random_law
 
 LAW, WRONG = random_law(3, 2, seed=1), random_law(3, 2, seed=2)
 CELLS = digits(3, 2)

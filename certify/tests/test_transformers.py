@@ -10,7 +10,6 @@ torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transfo
 from parity_certify import __main__ as command  # noqa: E402
 from parity_certify import certify_sampler, models  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
-from parity_certify.adapters.continuous import Continuous  # noqa: E402
 from parity_certify.adapters.mending import located  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
 from parity_certify.texts import certify_texts, report  # noqa: E402
@@ -90,12 +89,12 @@ def test_an_assistant_is_consistent_and_a_wrong_law_of_drafts_is_not(pair):
 @pytest.mark.parametrize("way", [pytest.param("continuous batching", marks=pytest.mark.slow), "a head"])
 def test_other_ways_of_generate(pair, tmp_path, way):
     """They draw, the head drafts, and another law than the model's is rejected."""
-    model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, Continuous
+    model, options, make = pair[0], {"cache_implementation": "paged", "top_k": 3}, T.Continuous
     if way == "a head":
         model, options, make = T.load(models.write_mellum(tmp_path)[0]), {"use_mtp": True}, T.Generate
     law = T.law(model, PROMPTS, 3, options)
     found = certify_sampler(make(model, 3, options), law, n=100, margin=0.9, **QUIET)
-    assert found.exit_code == 0 and (found.beside["drafted"] is None) == (make is Continuous), str(found)
+    assert found.exit_code == 0 and (found.beside["drafted"] is None) == (make is T.Continuous), str(found)
     other = T.law(model, PROMPTS, 3, {"temperature": 0.4})
     assert certify_sampler(make(model, 3, options), other, n=400, margin=0.9, **QUIET).exit_code == 1
 

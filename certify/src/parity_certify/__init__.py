@@ -1,4 +1,4 @@
-"""Is a sampler lossless, whoever wrote it? (docs/start/certify.md)
+"""Is a sampler lossless, whoever wrote it?
 
 from parity_certify import certify_sampler, law
 print(certify_sampler(my_sampler, law(f, vocab=4, ...)))     anything that turns prompts and a seed into tokens
@@ -13,13 +13,13 @@ from typing import Any
 _WHERE = {
     "Certificate": "certificate", "certify_sampler": "sampler", "Sampled": "calls",
     "certify_verifier": "verifier", "Problem": "verifier", "certify_command": "command", "certify_samples": "samples",
-    "Law": "laws", "law": "laws", "read_law": "law_file", "write_law": "law_file",
+    "Law": "laws", "law": "laws", "read_law": "laws", "write_law": "laws",
 }  # fmt: skip
 __all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, on demand: the plugin starts in every run of pytest, without torch."""
+    """The names above, on demand: the plugin starts in every run of pytest, without numpy."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"parity_certify.{_WHERE[name]}"), name)

@@ -17,24 +17,32 @@ goes on where it stopped.
 
 import argparse
 import hashlib
+import importlib.metadata
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parity_certify import page
+from parity_certify.command import certify_command
 from parity_certify.errors import ParityError
 from parity_certify.files import digest
-from parity_certify.import_by_name import Loaded, duration, leaf, load, option
+from parity_certify.import_by_name import Loaded, duration, load, option
+from parity_certify.laws import law as law_of
+from parity_certify.laws import random_law, read_law, write_law
+from parity_certify.sampler import certify_sampler
+from parity_certify.samples import certify_samples
+from parity_certify.verifier import SHAPES, certify_verifier
 
-TRANSFORMERS = "parity_certify.adapters.transformers"
+Arguments = argparse.Namespace
 
 
 def weights_digest(folder: Path) -> str:
-    """What a model's folder holds: configuration and weights."""
+    """Of a model's folder: its configuration and weights."""
     total = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
         if file.is_file():
@@ -42,47 +50,60 @@ def weights_digest(folder: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def prompts_of(a: argparse.Namespace, vocab: int) -> np.ndarray:
+def prompts_of(a: Arguments, vocab: int) -> np.ndarray:
     """Prompts as given (a JSON list), or so many different random ones of --prompt-length tokens."""
     if isinstance(a.prompts, list):
         return np.array(a.prompts)
     if a.prompts > vocab**a.prompt_length:
         raise ParityError(f"--prompts {a.prompts}: allowed: up to {vocab}^{a.prompt_length}")
     rng = np.random.default_rng(0)
-    found: dict[tuple[int, ...], None] = {}
-    while len(found) < a.prompts:
-        found[tuple(rng.integers(vocab, size=a.prompt_length).tolist())] = None
-    return np.array(list(found))
+    prompts: dict[tuple[int, ...], None] = {}  # in their order
+    while len(prompts) < a.prompts:
+        prompts[tuple(rng.integers(vocab, size=a.prompt_length).tolist())] = None
+    return np.array(list(prompts))
 
 
-def judged(a: argparse.Namespace, sample: Any, law: Any, spec: dict[str, Any], name: str, diagnose: Any = None) -> int:
-    """Certify, diagnose, write, print: the exit code."""
-    out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
-    settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "processes": a.processes}
-    settings |= {"budget": a.budget, "repeat": a.repeat, "batch": a.batch, "seeds": (a.seed, a.seed + 1)}
-    settings |= {"folder": out, "spec": spec, "name": name}
-    c = leaf("parity_certify.sampler").certify_sampler(sample, law, **settings)
-    if c.exit_code == 1 and diagnose is not None:
-        c.beside["diagnosis"] = diagnose(c)
-    written = leaf("parity_certify.page")
-    written.write(c, out, spec | {"command": "parity certify " + shlex.join(sys.argv[1:])})
-    print(c)
-    print(f"\n{written.badge_line(c, out)}\n{out / 'report.html'}")
+def settings_of(a: Arguments, *names: str) -> dict[str, Any]:
+    """Keywords of a certification, from the flags of these names and those that all have."""
+    return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
+
+
+def finish(c: Any, out: Path | None, about: dict[str, Any], text: str = "") -> int:
+    """Print a certificate, write its files if a folder is given, and return the exit code."""
+    print(text or c)
+    if out:
+        page.write(c, out, about)
+        print(f"\n{page.badge_line(c, out)}\n{out / 'report.html'}")
     return c.exit_code
 
 
-def transformers(a: argparse.Namespace) -> int:
-    import importlib.metadata
+def judge(a: Arguments, sample: Any, law: Any, spec: dict[str, Any], name: str, diagnose: Any = None) -> int:
+    """Certify a sampler whose samples are kept, and diagnose a lossy one."""
+    out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
+    settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "processes")
+    seeds = a.seed, a.seed + 1
+    c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
+    if c.exit_code == 1 and diagnose is not None:
+        c.beside["diagnosis"] = diagnose(c)
+    return finish(c, out, spec | {"command": "parity certify " + shlex.join(sys.argv[1:])})
 
-    adapter, options = leaf(TRANSFORMERS), dict(a.options)
-    target = a.target or tiny_checkpoint(a, "target")
+
+def transformers(a: Arguments) -> int:
+    from parity_certify.adapters import mending
+    from parity_certify.adapters import transformers as adapter
+    from parity_certify.diagnosis import diagnosis
+
+    options = dict(a.options)
+    target, drafts = a.target or tiny_checkpoint(a, "target"), a.assistant
     model = adapter.load(target)
-    drafts = a.assistant or (tiny_checkpoint(a, "assistant") if not a.target and not drafting(options) else None)
+    drafting = {"prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"}  # ways without an assistant
+    if not drafts and not a.target and not drafting & set(options):
+        drafts = tiny_checkpoint(a, "assistant")
     spec: dict[str, Any] = {"engine": f"transformers {importlib.metadata.version('transformers')}"}
-    spec |= {"target": weights_digest(Path(target)), "options": dict(options), "kind": model.config.model_type}
+    spec |= {"target": weights_digest(target), "options": dict(options), "kind": model.config.model_type}
     if drafts:
         options["assistant_model"] = adapter.load(drafts)
-        spec["assistant"] = weights_digest(Path(drafts))
+        spec["assistant"] = weights_digest(drafts)
         if a.universal:
             options |= {"tokenizer": adapter.tokenizer_of(target), "assistant_tokenizer": adapter.tokenizer_of(drafts)}
             spec["universal"] = True
@@ -91,19 +112,14 @@ def transformers(a: argparse.Namespace) -> int:
         spec["generator"] = a.generator
     law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
     paged = options.get("cache_implementation") == "paged"
-    make = leaf("parity_certify.adapters.continuous").Continuous if paged else adapter.Generate
-    sampler = make(model, a.length, options, a.end)
-    name = " ".join(
-        ["transformers", model.config.model_type, *(f"{k}={short_text(v)}" for k, v in spec["options"].items())]
-    )
+    sampler = (adapter.Continuous if paged else adapter.Generate)(model, a.length, options, a.end)
+    words = [f"{k}={short_text(v)}" for k, v in spec["options"].items()]
 
     def diagnose(c: Any) -> dict[str, Any]:
-        located = leaf("parity_certify.adapters.mending").located(
-            sampler, law, min(400, max(c.beside["n"])), a.seed + 2
-        )
-        return located or leaf("parity_certify.diagnosis").diagnosis(c.counts, law, adapter.suspects(sampler, law))
+        located = mending.located(sampler, law, min(400, max(c.beside["n"])), a.seed + 2)
+        return located or diagnosis(c.counts, law, adapter.suspects(sampler, law))
 
-    return judged(a, sampler, law, spec, name, diagnose)
+    return judge(a, sampler, law, spec, " ".join(["transformers", model.config.model_type, *words]), diagnose)
 
 
 def short_text(value: Any) -> str:
@@ -111,237 +127,199 @@ def short_text(value: Any) -> str:
     return "".join(c for c in text if c.isalnum() or c in ".-,")[:40]
 
 
-def drafting(options: dict[str, Any]) -> bool:
-    """Whether the options say how to draft without an assistant."""
-    return any(k in options for k in ("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"))
-
-
-def tiny_checkpoint(a: argparse.Namespace, role: str) -> Path:
+def tiny_checkpoint(a: Arguments, role: str) -> Path:
     """A tiny checkpoint where none was given."""
-    models, folder = leaf("parity_certify.models"), Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
+    from parity_certify.models import write, write_companion
+
+    folder = Path("results/certify/models") / f"{a.kind}-{a.vocab}-{role}"
     if not (folder / "config.json").is_file():
         if role == "target":
-            models.write(a.kind, folder, a.vocab)
+            write(a.kind, folder, a.vocab)
         else:
-            models.write_companion(tiny_checkpoint(a, "target"), folder, a.tv)
+            write_companion(tiny_checkpoint(a, "target"), folder, a.tv)
     return folder
 
 
-def server(a: argparse.Namespace) -> int:
-    adapter, served = leaf(TRANSFORMERS), leaf("parity_certify.adapters.server")
-    model = adapter.load(a.target)
+def server(a: Arguments) -> int:
+    from parity_certify.adapters import server as adapter
+    from parity_certify.adapters.transformers import tokenizer_of
+
     options = dict(a.options)
-    laws = {k: v for k, v in options.items() if k in served.OF_LAW}
-    law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, laws, end=a.end)
-    letters = adapter.tokenizer_of(a.target)
-    sampler = served.Server(a.url, a.length, letters, model=a.model, timeout=a.timeout, options=options, end=a.end)
-    spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": dict(options)}
-    return judged(a, sampler, law, spec, f"server {a.model}".strip())
+    law = law_of_model(a, {k: v for k, v in options.items() if k in adapter.OF_LAW})
+    settings = {"model": a.model, "timeout": a.timeout, "options": options, "end": a.end}
+    sampler = adapter.Server(a.url, a.length, tokenizer_of(a.target), **settings)
+    spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": options}
+    return judge(a, sampler, law, spec, f"server {a.model}".strip())
 
 
-def sampler(a: argparse.Namespace) -> int:
-    sample = Loaded(a.sampler)
+def law_of_model(a: Arguments, options: dict[str, Any]) -> Any:
+    from parity_certify.adapters import transformers as adapter
+
+    model = adapter.load(a.target)
+    return adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
+
+
+def sampler(a: Arguments) -> int:
+    sample, spec = Loaded(a.sampler), {"sampler": a.sampler}
     if a.law:
         if not (a.vocab and a.length):
             raise ParityError("--law: needs --vocab and --length")
-        law = leaf("parity_certify.laws").law(
-            load(a.law), vocab=a.vocab, length=a.length, prompts=prompts_of(a, a.vocab), end=a.end
-        )
-        spec = {"sampler": a.sampler, "law": a.law}
+        prompts = prompts_of(a, a.vocab)
+        law, more = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end), {"law": a.law}
     elif a.target:
-        adapter = leaf(TRANSFORMERS)
-        model = adapter.load(a.target)
-        law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, dict(a.options), end=a.end)
-        spec = {"sampler": a.sampler, "target": weights_digest(a.target), "options": dict(a.options)}
+        options = dict(a.options)
+        law, more = law_of_model(a, options), {"target": weights_digest(a.target), "options": options}
     else:
         raise ParityError("--target, --law: neither given; allowed: the one or the other")
-    return judged(a, sample, law, spec, a.sampler.rpartition(":")[2])
+    return judge(a, sample, law, spec | more, sample.__name__)
 
 
-def verifier(a: argparse.Namespace) -> int:
-    settings = {"vocab": a.vocab, "drafts": a.drafts, "shape": a.shape, "margin": a.margin, "alpha": a.alpha, "n": a.n}
-    found = leaf("parity_certify.verifier").certify_verifier(
-        load(a.verifier), seeds=(a.seed, a.seed + 1), name=a.verifier.rpartition(":")[2], **settings
-    )
-    return show(found, a.out, {"verifier": a.verifier})
+def verifier(a: Arguments) -> int:
+    name, seeds = a.verifier.rpartition(":")[2], (a.seed, a.seed + 1)
+    settings = settings_of(a, "vocab", "drafts", "shape", "n")
+    c = certify_verifier(load(a.verifier), seeds=seeds, name=name, **settings)
+    return finish(c, a.out, {"verifier": a.verifier})
 
 
-def command(a: argparse.Namespace) -> int:
-    law, own = leaf("parity_certify.law_file").read_law(a.law), a.rest
-    if not own:
+def command(a: Arguments) -> int:
+    law = read_law(a.law)
+    if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
-    settings = {"n": a.n, "minutes": a.minutes, "margin": a.margin, "alpha": a.alpha, "repeat": a.repeat}
-    settings |= {
-        "budget": a.budget,
-        "batch": a.batch,
-        "seeds": (a.seed, a.seed + 1),
-        "timeout": a.timeout,
-        "folder": a.out,
-    }
-    found = leaf("parity_certify.command").certify_command(own, law, **settings)
-    return show(found, a.out, {"engine": shlex.join(own), "law": str(a.law)})
+    settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "timeout")
+    c = certify_command(a.rest, law, seeds=(a.seed, a.seed + 1), folder=a.out, **settings)
+    return finish(c, a.out, {"engine": shlex.join(a.rest), "law": a.law})
 
 
-def samples(a: argparse.Namespace) -> int:
-    law = leaf("parity_certify.law_file").read_law(a.law)
-    found = leaf("parity_certify.samples").certify_samples(a.samples, law, margin=a.margin, alpha=a.alpha)
-    return show(found, a.out, {"samples": str(a.samples), "law": str(a.law)})
+def samples(a: Arguments) -> int:
+    c = certify_samples(a.samples, read_law(a.law), **settings_of(a))
+    return finish(c, a.out, {"samples": a.samples, "law": a.law})
 
 
-def law(a: argparse.Namespace) -> int:
-    tools = leaf("parity_certify.law_file")
-    tools.write_law(tools.random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
+def law(a: Arguments) -> int:
+    write_law(random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
     print(a.out or "law.json")
     return 0
 
 
-def show(found: Any, out: Path | None, spec: dict[str, Any]) -> int:
-    """Print the certificate and write its page, where asked: the exit code."""
-    print(found)
-    if out:
-        leaf("parity_certify.page").write(found, out, spec)
-    return found.exit_code
+def texts(a: Arguments) -> int:
+    from parity_certify.texts import certify_texts, report
+
+    c = certify_texts(a.target, a.texts, options=dict(a.options))
+    target = {"target": weights_digest(a.target)} if a.target else {}
+    return finish(c, a.out, target | {"texts": str(a.texts)}, report(c))
 
 
-def texts(a: argparse.Namespace) -> int:
-    found = leaf("parity_certify.texts").certify_texts(a.target, a.texts, options=dict(a.options))
-    print(leaf("parity_certify.texts").report(found))
-    if a.out:
-        target = {"target": weights_digest(a.target)} if a.target else {}
-        leaf("parity_certify.page").write(found, a.out, target | {"texts": str(a.texts)})
-    return found.exit_code
+def models(a: Arguments) -> int:
+    from parity_certify import models as tools
 
-
-def models(a: argparse.Namespace) -> int:
-    tools = leaf("parity_certify.models")
+    if a.out is None:
+        raise ParityError("--out: needed: the folder to write to")
     if a.kind in ("gemma4", "mellum"):  # what drafts is made with the target
-        make = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind]
-        found = make(a.out, a.vocab, a.seed)
+        folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
-        more = {} if a.head_dim is None else {"head_dim": a.head_dim}
-        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **more)
-        found = [target, *tools.write_companions(target, a.out, a.tv)]
-    print(*found, sep="\n")
+        changes = {} if a.head_dim is None else {"head_dim": a.head_dim}
+        target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
+        folders = [target, *tools.write_companions(target, a.out, a.tv)]
+    print(*folders, sep="\n")
     return 0
 
 
-def parser(more: Sequence[Callable[[Any], None]] = ()) -> argparse.ArgumentParser:
+FLAGS: dict[str, dict[str, Any]] = {
+    "out": {"type": Path, "help": "folder of page, JSON, badge and samples"},
+    "seed": {"type": int, "default": 0, "help": "of the run; a rejection is repeated with the next (%(default)s)"},
+    "n": {"type": int, "help": "sequences (as many as --margin needs)"},
+    "minutes": {"type": float, "help": "no more than fit into this time"},
+    "budget": {"type": duration, "help": "time for everything: 30s, 2m, 1h"},
+    "repeat": {"type": int, "help": "sequences of a rejection's repeat (twice those of the first)"},
+    "margin": {"type": float, "default": 0.05, "help": "TV below which a bound certifies (%(default)s)"},
+    "alpha": {"type": float, "default": 0.05, "help": "false alarms (%(default)s)"},
+    "batch": {"type": int, "default": 100, "help": "sequences between two looks (%(default)s)"},
+    "processes": {"type": int, "default": 1, "help": "samplers side by side (%(default)s)"},
+    "length": {"type": int, "default": 3, "help": "tokens drawn (%(default)s)"},
+    "prompts": {"type": json.loads, "default": 2, "help": "how many, or a JSON list of them (%(default)s)"},
+    "prompt-length": {"type": int, "default": 3, "help": "of random prompts (%(default)s)"},
+    "end": {"type": int, "help": "end token"},
+    "target": {"type": Path, "help": "folder of the model whose law it is"},
+    "assistant": {"type": Path, "help": "folder of the draft model"},
+    "universal": {"action": "store_true", "help": "the assistant has a tokenizer of its own"},
+    "generator": {"help": "FILE.py:FUNCTION of transformers' candidate generator, returns another"},
+    "kind": {"default": "llama", "help": "architecture of the tiny model that is made (%(default)s)"},
+    "vocab": {"type": int, "default": 4, "help": "tokens of the model (%(default)s)"},
+    "tv": {"type": float, "default": 0.3, "help": "of the draft models that are made (%(default)s)"},
+    "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
+    "url": {"required": True, "help": "of the server"},
+    "model": {"default": "", "help": "name of the model in requests"},
+    "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
+    "law": {"required": True, "help": "a file of `law`"},
+    "shape": {"choices": SHAPES, "default": "row", "help": "of the function's arguments (%(default)s)"},
+    "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
+    "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
+}
+JUDGING = ("margin", "alpha")
+TIMES = ("n", "minutes", "budget", "repeat", "batch")
+ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
+FUNCTION = "MODULE:FUNCTION or FILE.py:FUNCTION"
+
+
+def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = main.add_subparsers(dest="way", required=True)
 
-    def way(run: Any, help: str, enumerated: bool = True) -> argparse.ArgumentParser:
+    def way(run: Callable[[Arguments], int], help: str, *flags: str, **changes: dict) -> argparse.ArgumentParser:
+        """A way with flags of FLAGS; `changes` of what stands there, by flag."""
         p = ways.add_parser(run.__name__, help=help)
-        p.set_defaults(run=run, options=[])
-        p.add_argument("--out", type=Path, help="folder of page, JSON, badge and samples")
-        p.add_argument("--seed", type=int, default=0, help="of the run; a rejection is repeated with the next")
-        if enumerated:
-            sampling_flags(p)
+        p.set_defaults(run=run)
+        for flag in ("out", "seed", *flags):
+            p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
         return p
 
-    p = way(transformers, "transformers' generate; options of it follow after --")
-    p.add_argument("--target", type=Path, help="folder of the model (none: a tiny one is made)")
-    p.add_argument("--assistant", type=Path, help="folder of the draft model")
-    p.add_argument("--universal", action="store_true", help="the assistant has a tokenizer of its own")
-    p.add_argument("--generator", help="FILE.py:FUNCTION of transformers' candidate generator, returns another")
-    p.add_argument("--kind", default="llama", help="architecture of the tiny model that is made")
-    p.add_argument("--vocab", type=int, default=4, help="of the model that is made (4)")
-    p.add_argument("--tv", type=float, default=0.3, help="of the assistant that is made (0.3)")
-    p = way(server, "an OpenAI-compatible server; sampling options follow after --")
-    p.add_argument("--url", required=True)
-    p.add_argument("--target", type=Path, required=True, help="folder of the model that it serves")
-    p.add_argument("--model", default="", help="name of the model in requests")
-    p.add_argument("--timeout", type=float, default=60, help="seconds for an answer (60)")
-    p = way(sampler, "a Python function sample(prompts [n, P], seed) -> tokens [n, L]")
-    p.add_argument("sampler", help="MODULE:FUNCTION or FILE.py:FUNCTION")
-    p.add_argument("--target", type=Path, help="folder of the model whose law it is")
-    p.add_argument("--law", help="FUNCTION of prefixes [n, P + t] -> probabilities [n, V]")
-    p.add_argument("--vocab", type=int, default=0)
-    add_tables(way)
-    p = way(texts, "a large model's own texts against its conditionals", enumerated=False)
-    p.add_argument("--target", type=Path, help="without it by the file's own top_logprobs, in fewer tests")
-    p.add_argument("--texts", type=Path, required=True, help="JSON lines: prompt and tokens, perhaps logprobs")
-    p = way(models, "tiny checkpoints of an architecture, and companions", enumerated=False)
-    p.add_argument("--kind", default="llama")
-    p.add_argument("--vocab", type=int, default=4)
-    p.add_argument("--tv", type=float, default=0.3, help="of the companions")
-    p.add_argument("--head-dim", type=int, help="width of a head (8); vLLM's CPU build takes 32 and more")
+    near, needed = {"default": 0.1}, {"required": True}
+    made, drafting = ("kind", "vocab", "tv"), ("assistant", "universal", "generator")
+    own = {"help": "folder of the model (none: a tiny one is made)"}
+    help = "transformers' generate; options of it follow after --"
+    way(transformers, help, "target", *drafting, *made, *ENUMERATED, margin=near, target=own)
+    help = "an OpenAI-compatible server; sampling options follow after --"
+    way(server, help, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target=needed)
+    help = "a Python function sample(prompts [n, P], seed) -> tokens [n, L]"
+    own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
+    p = way(sampler, help, "target", "law", "vocab", *ENUMERATED, margin=near, law=own, vocab={"default": 0})
+    p.add_argument("sampler", help=FUNCTION)
+    help = "verify(draft_tokens, draft_probs, target_probs) -> tokens"
+    way(verifier, help, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
+    help = "an engine over stdin and stdout; the command follows after --"
+    way(command, help, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
+    way(samples, "samples drawn elsewhere: JSON lines or CSV", "law", *JUDGING).add_argument("samples")
+    way(law, "write a random table model and its draft model", "vocab", "length")
+    own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
+    way(texts, "a large model's own texts against its conditionals", "target", "texts", target=own)
+    way(models, "tiny checkpoints of an architecture, and companions", *made, "head-dim")
     for add in more:
         add(way)
     return main
 
 
-def add_tables(way: Callable[..., argparse.ArgumentParser]) -> None:
-    """Ways whose laws are tables: no model is needed."""
-    p = way(verifier, "verify(draft_tokens, draft_probs, target_probs) -> tokens", enumerated=False)
-    p.add_argument("verifier", help="MODULE:FUNCTION or FILE.py:FUNCTION")
-    p.add_argument("--shape", choices=("row", "batch", "tree"), default="row", help="of its arguments (row)")
-    p.add_argument("--vocab", type=int, default=4)
-    p.add_argument("--drafts", type=int, default=3, help="drafted tokens, K (3)")
-    judging_flags(p)
-    p.add_argument("--n", type=int, help="sequences a problem (as many as --margin needs)")
-    p = way(command, "an engine over stdin and stdout; the command follows after --", enumerated=False)
-    p.add_argument("--law", type=Path, required=True, help="a file of `law`")
-    p.add_argument("--timeout", type=float, default=60, help="seconds for an answer (60)")
-    judging_flags(p)
-    p.add_argument("--n", type=int, help="sequences (as many as --margin needs)")
-    p.add_argument("--minutes", type=float, help="no more than fit into this time")
-    p.add_argument("--budget", type=duration, help="time for everything: 30s, 2m, 1h")
-    p.add_argument("--repeat", type=int, help="sequences of a rejection's repeat")
-    p.add_argument("--batch", type=int, default=500, help="sequences of a request (500)")
-    p = way(samples, "samples drawn elsewhere: JSON lines or CSV", enumerated=False)
-    p.add_argument("samples", type=Path)
-    p.add_argument("--law", type=Path, required=True, help="a file of `law`")
-    judging_flags(p)
-    p = way(law, "write a random table model and its draft model", enumerated=False)
-    p.add_argument("--vocab", type=int, default=4)
-    p.add_argument("--length", type=int, default=3)
-
-
-def judging_flags(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--margin", type=float, default=0.05, help="TV below which a bound certifies (0.05)")
-    p.add_argument("--alpha", type=float, default=0.05, help="false alarms (0.05)")
-
-
-def sampling_flags(p: argparse.ArgumentParser) -> None:
-    """What the ways share whose laws are enumerated."""
-    p.add_argument("--n", type=int, help="sequences (as many as --margin needs)")
-    p.add_argument("--minutes", type=float, help="no more than fit into this time")
-    p.add_argument("--repeat", type=int, help="sequences of a rejection's repeat (twice those of the first)")
-    p.add_argument("--margin", type=float, default=0.1, help="TV below which a bound certifies (0.1)")
-    p.add_argument("--alpha", type=float, default=0.05, help="false alarms (0.05)")
-    p.add_argument("--length", type=int, default=3, help="tokens drawn (3)")
-    p.add_argument("--prompts", type=json.loads, default=2, help="how many, or a JSON list of them (2)")
-    p.add_argument("--prompt-length", type=int, default=3, help="of random prompts (3)")
-    p.add_argument("--end", type=int, help="end token")
-    p.add_argument("--batch", type=int, default=100, help="sequences between two looks (100)")
-    p.add_argument("--processes", type=int, default=1, help="samplers side by side (1)")
-    p.add_argument("--budget", type=duration, help="time for everything: 30s, 2m, 1h")
-
-
 def main(*more: Callable[[Any], None]) -> None:
     """The command line. `more` adds ways of another package: each is called with `way`, as in `parser`."""
-    given = sys.argv[1:]
-    if "--texts" in given and given[0].startswith("-"):
-        given = ["texts", *given]  # parity certify --target FOLDER --texts FILE.jsonl
-    at = given.index("--") if "--" in given else len(given)
+    words = sys.argv[1:]
+    if "--texts" in words and words[0].startswith("-"):
+        words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl
+    at = words.index("--") if "--" in words else len(words)
+    message, code = "", 2
     try:
-        a = parser(more).parse_args(given[:at])
-        a.rest = given[at + 1 :]
+        a = parser(*more).parse_args(words[:at])
+        a.rest = words[at + 1 :]
         a.options = [] if a.way == "command" else [option(text) for text in a.rest]
-        if a.way == "models" and a.out is None:
-            raise ParityError("--out: needed: the folder to write to")
         code = a.run(a)
     except ParityError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
+        message = str(error)
     except argparse.ArgumentTypeError as error:
-        print(f"error: options: {error}", file=sys.stderr)
-        code = 2
+        message = f"options: {error}"
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise
-        print(f'error: needs {error.name}: pip install "parity-certify[transformers]"', file=sys.stderr)
-        code = 2
+        message = f'needs {error.name}: pip install "parity-certify[transformers]"'
+    if message:
+        print(f"error: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -1,6 +1,7 @@
-"""Calls of a sampler: of several sizes, in this process or in several, each a function of the seed and its number."""
+"""Calls of a sampler: of several sizes, in one process or in several, kept in a folder and gone on with."""
 
 import itertools
+import math
 import multiprocessing
 import pickle
 from collections import deque
@@ -8,67 +9,155 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from parity_certify.errors import ParityError
+from parity_certify.files import read_arrays, read_json, write_arrays, write_json
+from parity_certify.joint_tests import log_e
 from parity_certify.laws import Law
 from parity_certify.seeding import row_key
-from parity_certify.store import Batch
+
+Sample = Callable[[np.ndarray, int], Any]
+Task = tuple[int, int, int]  # seed, number and size of a batch
 
 
 class Sampled(NamedTuple):
-    """What a sampler returns that can count its drafts: tokens [n, L], drafts offered and accepted in all."""
+    """What a sampler returns that counts its drafts: tokens [n, L], drafts offered and accepted in all."""
 
     tokens: Any
     drafted: int
     accepted: int
 
 
-Sample = Callable[[np.ndarray, int], Any]
+class Batch(NamedTuple):
+    """Prompt numbers [n], tokens [n, L], and drafts offered and accepted; -1: the engine does not count them."""
+
+    prompts: np.ndarray
+    tokens: np.ndarray
+    drafted: int = -1
+    accepted: int = -1
 
 
-def tokens_of(found: Any, rows: int, law: Law) -> np.ndarray:
-    """Tokens [rows, L] of what a sampler returned, all behind an end token set to it; ParityError for anything else."""
+@dataclass
+class Drawn:
+    """The sample of one seed so far."""
+
+    counts: np.ndarray  # [K * V^L]
+    best: float = -math.inf  # largest log e-value at any look
+    batches: list[Batch] = field(default_factory=list)
+    seconds: float = 0.0  # of the sequences sampled now, not read from the folder
+    fresh: int = 0  # their number
+    stopped: bool = False  # by the e-process
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    def add(self, batch: Batch, law: Law) -> None:
+        self.batches.append(batch)
+        self.counts += np.bincount(codes_of(batch, law), minlength=len(self.counts))
+        self.best = max(self.best, float(log_e(self.counts, law.cells)))
+
+    def drafts(self) -> tuple[int | None, int | None]:
+        """Offered and accepted; None where the engine does not count them."""
+        if not self.batches or min(min(b.drafted, b.accepted) for b in self.batches) < 0:
+            return None, None
+        return sum(b.drafted for b in self.batches), sum(b.accepted for b in self.batches)
+
+
+def codes_of(batch: Batch, law: Law) -> np.ndarray:
+    """Cell [n] of each row."""
+    return batch.prompts * law.vocab**law.length + batch.tokens @ law.powers
+
+
+def tokens_of(answer: Any, rows: int, law: Law) -> np.ndarray:
+    """Tokens [rows, L] of a sampler's answer, all behind an end token set to it; ParityError for anything else."""
     L, V, end = law.length, law.vocab, law.end
-    if not isinstance(found, list | tuple) and np.ndim(found) == 0:
-        raise ParityError(f"sampler: returned {type(found).__name__}; allowed: tokens [n, {L}], or Sampled")
-    whole_at_once = isinstance(found, np.ndarray) and found.shape == (rows, L) and found.dtype == np.int64
-    if whole_at_once and end is None and found.min(initial=0) >= 0 and found.max(initial=0) < V:
-        return found
-    lines = [np.asarray(line) for line in found] if isinstance(found, list | tuple) else np.asarray(found)
-    if len(lines) != rows:
-        raise ParityError(f"sampler: {len(lines)} sequences for {rows} prompts; allowed: one each")
-    whole = np.full((rows, L), -1, dtype=np.int64)
-    for i, line in enumerate(lines):
+    if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
+        raise ParityError(f"sampler: returned {type(answer).__name__}; allowed: tokens [n, {L}], or Sampled")
+    if len(answer) != rows:
+        raise ParityError(f"sampler: {len(answer)} sequences for {rows} prompts; allowed: one each")
+    whole = end is None and isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
+    tokens = answer.astype(np.int64) if whole else np.full((rows, L), -1, dtype=np.int64)
+    for i, line in enumerate([] if whole else map(np.asarray, answer)):
         if line.ndim != 1 or len(line) > L or not np.issubdtype(line.dtype, np.integer):
             raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
         ended = end is not None and end in line
         if len(line) < L and not ended:
             raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; allowed: {L}")
-        whole[i, : len(line)] = line
-        if ended and end is not None:
-            whole[i, int(np.argmax(line == end)) :] = end
-    if rows and (whole.min() < 0 or whole.max() >= V):
-        row, at = np.argwhere((whole < 0) | (whole >= V))[0]
-        raise ParityError(f"sampler: row {row}, position {at}: token {whole[row, at]}; allowed: 0 to {V - 1}")
-    return whole
+        tokens[i, : len(line)] = line
+        if ended:
+            tokens[i, int(np.argmax(line == end)) :] = end
+    wrong = np.argwhere((tokens < 0) | (tokens >= V))
+    if len(wrong):
+        row, at = wrong[0]
+        raise ParityError(f"sampler: row {row}, position {at}: token {tokens[row, at]}; allowed: 0 to {V - 1}")
+    return tokens
 
 
-def one_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
+@dataclass
+class Store:
+    """Batches of one sampler by seed and number, a file each; without a folder nothing is kept."""
+
+    folder: Path | None = None
+
+    @property
+    def where(self) -> str:
+        return f"kept in {self.folder}" if self.folder else "not kept: no folder was given"
+
+    def file(self, seed: int, number: int) -> Path | None:
+        return self.folder and self.folder / "samples" / f"{seed}-{number:05d}.npz"
+
+    def get(self, seed: int, number: int) -> Batch | None:
+        file = self.file(seed, number)
+        if file is None or not file.exists():
+            return None
+        arrays = read_arrays(file)
+        return Batch(arrays["prompts"], arrays["tokens"], int(arrays["drafted"]), int(arrays["accepted"]))
+
+    def put(self, seed: int, number: int, batch: Batch) -> None:
+        if file := self.file(seed, number):
+            write_arrays(file, **{k: np.asarray(v) for k, v in batch._asdict().items()})
+
+    def looks(self, seed: int) -> dict[int, float] | None:
+        """Sizes that were looked at, in order, and the p-value of `all four` there; None without a folder."""
+        if self.folder is None:
+            return None
+        file = self.folder / f"looks-{seed}.json"
+        return {int(n): p for n, p in read_json(file)} if file.exists() else {}
+
+    def write_looks(self, seed: int, looks: dict[int, float] | None) -> None:
+        if self.folder and looks:
+            write_json(self.folder / f"looks-{seed}.json", list(looks.items()))
+
+    def check(self, spec: dict[str, Any]) -> None:
+        """ParityError if the folder holds the samples of another sampler."""
+        if self.folder is None:
+            return
+        file = self.folder / "spec.json"
+        if file.exists() and (old := read_json(file)) != spec:
+            other = sorted(k for k in {*old, *spec} if old.get(k) != spec.get(k))
+            raise ParityError(f"{self.folder}: holds samples of another sampler ({', '.join(other)} differ)")
+        write_json(file, spec)
+
+
+def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> Batch:
     """Batch `number` under a seed, a function of the two (as far as the sampler heeds its seed)."""
     key = row_key(seed, f"batch {number}") % 2**31
     prompts = np.random.default_rng([seed, number]).integers(len(law.prompts), size=size)
     if number % 4 >= 2:  # the order of prompts varies, too: sorted, up or down
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
-    found = sample(law.prompts[prompts], key)
-    if isinstance(found, Sampled):
-        return Batch(prompts, tokens_of(found.tokens, size, law), int(found.drafted), int(found.accepted))
-    return Batch(prompts, tokens_of(found, size, law))
+    answer = sample(law.prompts[prompts], key)
+    if isinstance(answer, Sampled):
+        return Batch(prompts, tokens_of(answer.tokens, size, law), int(answer.drafted), int(answer.accepted))
+    return Batch(prompts, tokens_of(answer, size, law))
 
 
-def size_of(seed: int, number: int, batch: int) -> int:
+def batch_size(seed: int, number: int, batch: int) -> int:
     """Rows of batch `number`: every second one has fewer than `batch`, now and then a single one, so that a sampler
     that is right at one size alone is seen."""
     if number % 2 == 0:
@@ -76,13 +165,11 @@ def size_of(seed: int, number: int, batch: int) -> int:
     return 1 if number % 16 == 7 else int(np.random.default_rng([seed, number, 1]).integers(1, batch + 1))
 
 
-def tasks(
-    seed: int, number: int, batch: int, vary: bool, fits: Callable[[int, int], int]
-) -> Iterator[tuple[int, int, int]]:
-    """Seed, number and size of one batch after another; fits(size, rows planned so far): what may be drawn of it."""
+def plan_batches(seed: int, number: int, batch: int, vary: bool, fits: Callable[[int, int], int]) -> Iterator[Task]:
+    """One batch after another from `number` on; fits(size, rows planned so far): how many rows may be drawn of it."""
     planned = 0
     for k in itertools.count(number):
-        size = fits(size_of(seed, k, batch) if vary else batch, planned)
+        size = fits(batch_size(seed, k, batch) if vary else batch, planned)
         if size < 1:
             return
         planned += size
@@ -97,34 +184,33 @@ def _begin(pickled: bytes) -> None:
     _worker = pickle.loads(pickled)
 
 
-def _run(task: tuple[int, int, int]) -> Batch:
-    return one_batch(_worker[0], _worker[1], *task)
+def _run(task: Task) -> Batch:
+    return draw_batch(*_worker, *task)
 
 
 @contextmanager
-def runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable]:
-    """A map over tasks, in order. With several processes, which are started afresh, they run side by side."""
+def runner(sample: Sample, law: Law, processes: int) -> Iterator[Callable[[Iterator[Task]], Iterator[Batch]]]:
+    """A map over tasks, in order. Several processes, which are started afresh, run side by side."""
     if processes == 1:
-        yield lambda tasks: (one_batch(sample, law, *task) for task in tasks)
+        yield lambda tasks: (draw_batch(sample, law, *task) for task in tasks)
         return
+    allowed = "allowed: 1, or a function of a module"
     try:
         pickled = pickle.dumps((sample, law))
     except Exception:  # pickle raises what the object raises
-        what = "the sampler cannot be sent to another process"
-        raise ParityError(f"processes {processes}: {what}; allowed: 1, or a function of a module") from None
+        raise ParityError(f"processes {processes}: the sampler cannot be sent to another process; {allowed}") from None
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (pickled,))
 
-    def ahead(tasks: Iterator[tuple[int, int, int]]) -> Iterator[Batch]:
-        under_way = deque(pool.submit(_run, task) for task in itertools.islice(tasks, 2 * processes))
-        while under_way:
-            yield under_way.popleft().result()
-            under_way.extend(pool.submit(_run, task) for task in itertools.islice(tasks, 1))
+    def run(tasks: Iterator[Task]) -> Iterator[Batch]:
+        waiting = deque(pool.submit(_run, task) for task in itertools.islice(tasks, 2 * processes))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(pool.submit(_run, task) for task in itertools.islice(tasks, 1))
 
-    start = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, start, _begin, (pickled,))
     try:
-        yield ahead
+        yield run
     except BrokenProcessPool:
         what = "a process could not load the sampler, or was ended"
-        raise ParityError(f"processes {processes}: {what}; allowed: 1, or a function of a module") from None
+        raise ParityError(f"processes {processes}: {what}; {allowed}") from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What a certification comes to: the verdict, the rows behind it, and what a maintainer needs to see a fault again."""
+"""The result of a certification: the verdict, the rows behind it, and what a maintainer needs to see a fault again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,19 +8,18 @@ import numpy as np
 from scipy import special
 
 from parity_certify import evidence, verdict
+from parity_certify.calls import Drawn
 from parity_certify.independence import dependent
-from parity_certify.joint_tests import digits
+from parity_certify.joint_tests import TESTS, digits
 from parity_certify.laws import Law, first_of
 from parity_certify.result_rows import ALPHA, Row
 from parity_certify.verdict import Verdict
-
-TESTS = ("joint G", "Valiant-Valiant", "pairs", "conditionals", "all four")
 
 
 @dataclass
 class Certificate:
     """verdict  a value (`verdict.Verdict`)
-    rows     see rows
+    rows     see `result_rows`
     name     of the sampler; claim: what it says of itself ("lossless", "lossy")
     beside   of a black box: n, drafted, accepted, rate, where (the prefix at which the laws differ most), needed
     """
@@ -44,48 +43,46 @@ class Certificate:
         return self.verdict.breaks(self.claim)
 
     def __str__(self) -> str:
-        v = self.verdict
-        last = "all looks" if any(r["test"] == "all looks" for r in self.rows) else "Holm"
-        heads = " ".join(f"{head:>8}" for head in ("n", "G", "V-V", "pairs", "condit.", "all four", last))
-        lines = [f"{self.name}: {v.words}", f"  {v.reason}", "", f"  {'target':<14} {heads}  TV (95 %)"]
+        v, b = self.verdict, self.beside
+        looks = any(r["test"] == "all looks" for r in self.rows)
+        heads = ("n", "G", "V-V", "pairs", "condit.", "all four", "all looks" if looks else "Holm")
+        lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
+        lines.append(f"  {'target':<14} {' '.join(f'{head:>8}' for head in heads)}  TV (95 %)")
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
-            deciding = own["all looks"]["p_value"] if last != "Holm" else own["all four"]["p_holm"]
-            ps = [*(own[t]["p_value"] for t in TESTS), deciding]
+            ps = [own[t]["p_value"] for t in (*TESTS, "all four")]
+            ps.append(own["all looks"]["p_value"] if looks else own["all four"]["p_holm"])
             cells = " ".join(f"{'not run' if p is None else format(p, '.2g'):>8}" for p in ps)
             bound = own["TV certificate"]
             note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], bound["note"]) if n))
             words = f"TV <= {bound['effect']:.4f}" if bound["effect"] < 1 else "not run"
             again = f"   (repeat, seed {seed})" if bound["repeat"] else ""
             lines.append(f"  {model:<14} {bound['n']:>8} {cells}  {words}{again}   {note}".rstrip())
-        return "\n".join([*lines, *self.more()])
-
-    def more(self) -> list[str]:
-        """Lines on a black box: drafts, the place of the largest difference, the fault that fits."""
-        b, lines = self.beside, []
         if b.get("drafted") is not None:
             lines += ["", f"  drafts: {b['accepted']} of {b['drafted']} accepted"]
-        if "where" in b and self.exit_code == 1 and not self.verdict.dependent:
-            lines += ["", "  " + said_where(b["where"])]
+        if where := self.where:
+            lines += ["", f"  {where}"]
         if "diagnosis" in b:
             lines += ["", f"  diagnosis: {b['diagnosis']['says']}"]
-        if self.verdict.untested:
-            lines += ["", f"  tested: {'; '.join(self.verdict.tested)}"]
-            lines += [f"  not tested: {'; '.join(self.verdict.untested)}"]
-        return lines
+        if v.untested:
+            lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(v.untested)}"]
+        return "\n".join(lines)
 
-
-def said_where(place: dict[str, Any]) -> str:
-    """One line on where the laws differ most."""
-    law, drawn = (" ".join(f"{p:.3f}" for p in place[which]) for which in ("law", "drawn"))
-    behind = f"prompt {place['prompt']}, then {place['prefix'] or 'nothing'}"
-    return f"differs most behind {behind}: law {law}; drawn {drawn} ({place['n']} sequences)"
+    @property
+    def where(self) -> str:
+        """Of a lossy sampler, one line on where the laws differ most."""
+        place = self.beside.get("where")
+        if not place or self.exit_code != 1 or self.verdict.dependent:
+            return ""
+        law, drawn = (" ".join(f"{p:.3f}" for p in place[which]) for which in ("law", "drawn"))
+        behind = f"prompt {place['prompt']}, then {place['prefix'] or 'nothing'}"
+        return f"differs most behind {behind}: law {law}; drawn {drawn} ({place['n']} sequences)"
 
 
 def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
     """The prompt and prefix behind which next tokens, drawn [K * V^L], are least likely under the law (largest G)."""
     K, V, L = len(law.prompts), law.vocab, law.length
-    best: tuple[float, dict[str, Any]] = (-1.0, {})
+    largest, place = -1.0, {}
     for depth in range(L):
         own = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
         p = law.tables[:, first_of(V, depth) : first_of(V, depth) + V**depth]
@@ -93,12 +90,11 @@ def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
         with np.errstate(divide="ignore", invalid="ignore"):
             g = 2 * np.where(own > 0, own * np.log(own / np.maximum(total * p, 1e-12)), 0).sum(-1)
         k, prefix = np.unravel_index(int(g.argmax()), g.shape)
-        if g[k, prefix] > best[0]:
-            drawn = own[k, prefix] / max(1, total[k, prefix, 0])
+        if g[k, prefix] > largest:
+            largest, n = float(g[k, prefix]), int(total[k, prefix, 0])
             place = {"prompt": law.prompts[k].tolist(), "prefix": digits(V, depth)[prefix].tolist() if depth else []}
-            place |= {"law": p[k, prefix].tolist(), "drawn": drawn.tolist(), "n": int(total[k, prefix, 0])}
-            best = (float(g[k, prefix]), place)
-    return best[1]
+            place |= {"law": p[k, prefix].tolist(), "drawn": (own[k, prefix] / max(1, n)).tolist(), "n": n}
+    return place
 
 
 def tv_low(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA) -> float:
@@ -116,36 +112,29 @@ def tv_low(first: np.ndarray, second: np.ndarray, law: Law, alpha: float = ALPHA
     return best
 
 
-def concluded(
-    rows: list[Row],
-    law: Law,
-    counts: np.ndarray,
-    samples: Sequence[Any],
-    *,
-    margin: float,
-    alpha: float,
-    claim: str,
-    name: str,
+def conclude(
+    rows: list[Row], law: Law, samples: Sequence[Drawn], *, margin: float, alpha: float, claim: str, name: str
 ) -> Certificate:
     """The verdict on a black box: of its rows, and of its drafts (none accepted: nothing was tested)."""
     v: Verdict = verdict.verdicts(rows, {name: claim}, margin, alpha)[0]["value"]
-    needed = evidence.needed(law.cells, margin)
-    counted = [s.drafts() for s in samples]
-    drafted = None if any(d is None for d, _ in counted) else sum(d for d, _ in counted)
-    accepted = None if drafted is None else sum(a for _, a in counted)
-    row = next((r for r in rows[::-1] if r["test"] == evidence.INDEPENDENCE), None)  # counts alone have no order
-    wrong = [r for r in rows if r["test"] == "all looks"][-1]["verdict"] == "rejected"  # the law of single rows
-    together = v.kind == "lossy" and row is not None and row["p_holm"] <= alpha
-    if row and together and not (wrong and not dependent(samples[-1].batches, law)):
-        reason = f"{row['note']}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call"
-        v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=row["note"], reason=reason)
-    elif v.kind == "lossy":  # of the fresh seed: its size was fixed beforehand
-        again = [r for r in rows if r["test"] == "TV certificate"][-1]
-        again["tv_low"] = tv_low(samples[0].counts, samples[-1].counts, law)
-        again["tv"] = max(again["tv"], again["tv_low"])
-        interval = f"95 % interval {again['tv_low']:.4f} to {again['tv_high']:.4f}"
-        reason = f"on {law.name}, {interval}; rejected on {len(samples)} seeds, p <= {alpha:g} each"
-        v = replace(v, estimate=again["tv"], interval=(again["tv_low"], again["tv_high"]), reason=reason)
+    counts, needed = samples[-1].counts, evidence.needed(law.cells, margin)
+    drafts = [s.drafts() for s in samples]
+    drafted, accepted = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
+    last = {r["test"]: r for r in rows}
+    independence, certificate = last.get(evidence.INDEPENDENCE), last["TV certificate"]
+    law_rejected = last["all looks"]["verdict"] == "rejected"  # of single rows
+    rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
+    if independence and rejected and not (law_rejected and not dependent(samples[-1].batches, law)):
+        where = independence["note"]
+        reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call"
+        v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=where, reason=reason)
+    elif v.kind == "lossy":  # measured on the fresh seed, whose size was fixed beforehand
+        certificate["tv_low"] = tv_low(samples[0].counts, counts, law)
+        certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
+        low, high = interval = certificate["tv_low"], certificate["tv_high"]
+        reason = f"on {law.name}, 95 % interval {low:.4f} to {high:.4f}"
+        reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
+        v = replace(v, estimate=certificate["tv"], interval=interval, reason=reason)
     elif drafted == 0 or accepted == 0:
         what = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
         v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested")
@@ -154,8 +143,4 @@ def concluded(
     fresh, seconds = sum(s.fresh for s in samples), sum(s.seconds for s in samples)
     beside: dict[str, Any] = {"n": [s.n for s in samples], "drafted": drafted, "accepted": accepted, "needed": needed}
     beside |= {"rate": fresh / seconds if seconds else None, "where": largest_difference(counts, law)}
-    beside |= {"alpha": alpha, "margin": margin}
-    return Certificate(v, rows, name, claim, beside, law, counts)
-
-
-__all__ = ["ALPHA", "Certificate", "concluded", "largest_difference"]
+    return Certificate(v, rows, name, claim, beside | {"alpha": alpha, "margin": margin}, law, counts)

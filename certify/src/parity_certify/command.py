@@ -9,14 +9,14 @@ The engine reads a request, answers with one line, flushes, and goes on until st
 optional; with them, an engine that accepts no draft is inconclusive.
 """
 
+import contextlib
 import json
 import queue
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,28 +26,18 @@ from parity_certify.errors import ParityError
 from parity_certify.laws import Law
 from parity_certify.sampler import certify_sampler
 
-SHOWN = 120  # characters of a line in a message
-
 
 def shorten(line: str) -> str:
     line = line.strip()
-    return line if len(line) <= SHOWN else line[:SHOWN] + "..."
+    return line if len(line) <= 120 else line[:120] + "..."
 
 
 class Engine:
-    """A running command as a sampler; a context manager that ends the process."""
+    """A running command as a sampler; `errors` receives its stderr."""
 
-    def __init__(self, command: Sequence[str], law: Law, timeout: float = 60):
-        self.law, self.timeout, self.number = law, timeout, 0
-        self.name = " ".join(command)
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed at the exit)
-        try:
-            self.process = subprocess.Popen(
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors
-            )
-        except OSError as error:
-            self.errors.close()
-            raise ParityError(f"command: {self.name}: does not start: {error.strerror or error}") from None
+    def __init__(self, process: subprocess.Popen, name: str, law: Law, timeout: float, errors: IO[bytes]):
+        self.process, self.name, self.law, self.timeout, self.errors = process, name, law, timeout, errors
+        self.number = 0
         self.lines: queue.Queue[bytes] = queue.Queue()  # b"" at the end
         threading.Thread(target=self.read_lines, daemon=True).start()
 
@@ -57,78 +47,78 @@ class Engine:
             self.lines.put(line)
         self.lines.put(b"")
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.errors):
-            try:
-                if stream is not None:
-                    stream.close()
-            except OSError:  # what was written to an engine that is gone
-                pass
-
-    def fail(self, what: str) -> ParityError:
-        return ParityError(f"command: {self.name}: request {self.number}: {what}")
-
-    def exited(self) -> ParityError:
-        """The error of an engine that ended, with the last line that it wrote to stderr."""
-        try:
-            code: Any = self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            code = "none: stdout is closed"
-        self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        last = f"; stderr: {shorten(lines[-1])}" if lines else ""
-        return self.fail(f"the engine ended without an answer (exit code {code}){last}")
-
     def ask(self, request: dict[str, Any]) -> str:
         """The line that answers a request."""
-        assert self.process.stdin is not None
         stdin, line = self.process.stdin, json.dumps(request).encode() + b"\n"
 
         def send() -> None:
-            try:
+            assert stdin is not None
+            with contextlib.suppress(OSError, ValueError):  # the engine has ended: its stdout says so
                 stdin.write(line)
                 stdin.flush()
-            except (OSError, ValueError):
-                pass  # the engine has ended: its stdout says so
 
         threading.Thread(target=send, daemon=True).start()  # an engine that does not read must not stop us
         try:
             answer = self.lines.get(timeout=self.timeout)
         except queue.Empty:
-            raise self.fail(f"no answer in {self.timeout:g} seconds") from None
-        if not answer:
-            raise self.exited()
-        return answer.decode(errors="replace")
+            raise ParityError(f"no answer in {self.timeout:g} seconds") from None
+        if answer:
+            return answer.decode(errors="replace")
+        code: Any = "none: stdout is closed"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(5)
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        last = f"; stderr: {shorten(lines[-1])}" if lines else ""
+        raise ParityError(f"the engine ended without an answer (exit code {code}){last}")
 
-    def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
-        request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
-        line = self.ask(request)
+    def parse(self, line: str, rows: int) -> Sampled:
+        """Tokens and drafts of an answer; ParityError for anything else."""
         try:
             answer = json.loads(line)
         except ValueError:
-            raise self.fail(f"line {shorten(line)!r} is no JSON") from None
+            raise ParityError(f"line {shorten(line)!r} is no JSON") from None
         if not isinstance(answer, dict) or answer.get("id") != self.number:
-            raise self.fail(f"line {shorten(line)!r}: allowed: an object with the request's id")
+            raise ParityError(f"line {shorten(line)!r}: allowed: an object with the request's id")
         if "error" in answer:
-            raise self.fail(f"the engine's error: {shorten(str(answer['error']))}")
+            raise ParityError(f"the engine's error: {shorten(str(answer['error']))}")
         tokens = answer.get("tokens")
-        counts = [answer.get(key, -1) for key in ("drafted", "accepted")]
-        if not isinstance(tokens, list) or not all(type(count) is int for count in counts):
+        drafts = [answer.get(key, -1) for key in ("drafted", "accepted")]
+        if not isinstance(tokens, list) or not all(type(count) is int for count in drafts):
             allowed = "tokens, a list for each prompt; drafted and accepted, integers"
-            raise self.fail(f"line {shorten(line)!r}: allowed: {allowed}")
+            raise ParityError(f"line {shorten(line)!r}: allowed: {allowed}")
         try:
-            checked = tokens_of(tokens, len(prompts), self.law)
-        except (ParityError, ValueError) as error:
-            raise self.fail(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
+            return Sampled(tokens_of(tokens, rows, self.law), *drafts)
+        except ValueError as error:
+            raise ParityError(f"{str(error).removeprefix('sampler: ')}; line {shorten(line)!r}") from None
+
+    def __call__(self, prompts: np.ndarray, seed: int) -> Sampled:
+        request = {"id": self.number, "prompts": prompts.tolist(), "length": self.law.length, "seed": seed}
+        try:
+            sampled = self.parse(self.ask(request), len(prompts))
+        except ParityError as error:
+            raise ParityError(f"command: {self.name}: request {self.number}: {error}") from None
         self.number += 1
-        return Sampled(checked, *counts)
+        return sampled
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], law: Law, timeout: float) -> Iterator[Engine]:
+    """The command as a sampler; its process ends with the block."""
+    name = " ".join(command)
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        except OSError as error:
+            raise ParityError(f"command: {name}: does not start: {error.strerror or error}") from None
+        try:
+            yield Engine(process, name, law, timeout, errors)
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what was written to an engine that is gone
+                    stream.close()  # type: ignore[union-attr]
 
 
 def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **settings: Any) -> Certificate:
@@ -140,9 +130,8 @@ def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **
         raise ParityError(f'command {command!r}: allowed: a list, as ["./engine", "--flag"]')
     if not timeout > 0:
         raise ParityError(f"timeout {timeout:g}: allowed: above 0")
-    chosen: dict[str, Any] = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
-    chosen |= settings
-    if chosen.get("processes", 1) != 1:
-        raise ParityError(f"processes {chosen['processes']}: allowed: 1, for a command is one process")
-    with Engine(command, law, timeout) as engine:
-        return certify_sampler(engine, law, **chosen)
+    if settings.get("processes", 1) != 1:
+        raise ParityError(f"processes {settings['processes']}: allowed: 1, for a command is one process")
+    common = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
+    with running(command, law, timeout) as engine:
+        return certify_sampler(engine, law, **common | settings)

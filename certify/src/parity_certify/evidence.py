@@ -1,31 +1,29 @@
-"""What samples say: rows as the exact layer's, valid although sampling stops as soon as they are enough.
+"""Rows of a black box's sample, valid although sampling stops as soon as the evidence is enough.
 
-Two tests share the false-alarm rate. The e-process (`sequential`) may be looked at after every batch, so
-sampling stops once it reaches 4 / alpha. The four statistics of `counts` are looked at when a size fixed
-beforehand is reached; a sampler that is gone on with later is looked at again, and the j-th such look (j = 0, 1, ...)
-spends alpha / 2^(j + 2). So
+Two tests share the false-alarm rate. The e-process may be looked at after every batch, so sampling stops once it
+reaches 4 / alpha. The four statistics of `joint_tests` are looked at when a size fixed beforehand is reached; a sampler
+that is gone on with later is looked at again, and the j-th such look (j = 0, 1, ...) spends alpha / 2^(j + 2). So
 
     p = min(1, 2 / max E, min_j 2^(j + 2) p_j)
 
 is a p-value at any time: row "all looks", which decides. The bound of the j-th look holds at 1 - alpha / 2^(j + 1): all
-of them together with 95 %. Where nothing is kept there is one look, and it has the whole 5 %.
+of them together with 95 %. Without a folder there is one look: it has p = 2 p_0, and its bound the whole 5 %.
 
 Row "rows independent" decides as well (`independence`): Holm over the two.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from parity_certify import result_rows as R
+from parity_certify.calls import Drawn
 from parity_certify.independence import rows_independent
-from parity_certify.joint_tests import TESTS, joint_rows, log_e, tv_bound
+from parity_certify.joint_tests import joint_rows, log_e, tv_bound
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 from parity_certify.seeding import row_key
-from parity_certify.store import Batch
 
 DRAWS = 9999
 INDEPENDENCE = "rows independent"
@@ -39,11 +37,8 @@ def floor(law: np.ndarray, n: int) -> float:
 
 def expected_bound(law: np.ndarray, n: int, alpha: float = R.ALPHA) -> float:
     """The bound that nine perfect samplers in ten stay below: TVhat's floor and 1.3 of its largest standard error."""
-    return floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack(n, alpha)
-
-
-def slack(n: int, alpha: float) -> float:
-    return math.sqrt(math.log(1 / alpha) / (2 * n))
+    slack = math.sqrt(math.log(1 / alpha) / (2 * n))
+    return floor(law, n) + 1.3 * 0.5 / math.sqrt(n) * math.sqrt(1 - 2 / math.pi) + slack
 
 
 def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
@@ -57,77 +52,75 @@ def needed(law: np.ndarray, margin: float, alpha: float = R.ALPHA) -> int:
     return -(-high // 100) * 100
 
 
-def rejects(counts: np.ndarray, law: np.ndarray, alpha: float) -> bool:
-    """Whether the e-process of counts [cells] alone rejects."""
-    return bool(log_e(counts, law) >= math.log(2 * SHARES / alpha))
-
-
 def sample_rows(
-    counts: np.ndarray, law: Law, *, seed: int, best: float, look: int | None, fixed: bool, alpha: float, draws: int
+    drawn: Drawn, law: Law, seed: int, *, alpha: float, draws: int = DRAWS, looks: dict[int, float] | None = None
 ) -> list[Row]:
-    """Rows of counts [K * V^L] under one seed.
+    """Rows of the sample of one seed.
 
-    best   largest log e-value seen at any look of the e-process so far
-    look   number of earlier looks at a size fixed beforehand; None where nothing is kept
-    fixed  whether this size was fixed beforehand: one that the e-process stopped has no p-values, and a bound that
-           says so
+    looks   sizes fixed beforehand, in order, and the p-value of `all four` there: this one is added, unless the
+            e-process stopped the sample. Then it has no p-values, and its bound says so. None without a folder
     """
+    n = drawn.n
     wide, at, width = law.wide()
-    padded = np.zeros(len(wide), dtype=np.int64)
-    padded[at] = counts
-    length = law.length + (len(law.prompts) > 1)
-    outside = int(counts[law.cells == 0].sum())
-    note = f"{outside} of {counts.sum()} sequences have probability zero" if outside else ""
+    counts = np.zeros(len(wide), dtype=np.int64)
+    counts[at] = drawn.counts
+    outside = int(drawn.counts[law.cells == 0].sum())
+    note = f"{outside} of {n} sequences have probability zero" if outside else ""
     place: dict[str, Any] = {"model": law.name, "seed": seed, "note": note}
-    rng = np.random.default_rng([seed, row_key(seed, law.name) % 2**32])
-    rows = joint_rows("exact", padded, wide, width, length, rng=rng, draws=draws if fixed else 1, **place)
-    tests = [r for r in rows if r["test"] in (*TESTS, "all four")]
-    evidence, certificate = rows[-2], rows[-1]
-    spend = 1.0 if look is None else 2.0 ** (look + 1)
-    p = min(1.0, 2 * math.exp(-min(max(best, 0.0), 690.0)))
-    if fixed:
-        p = min([p, *(2 * spend * r["p_value"] for r in tests if r["test"] == "all four" and r["p_value"])])
-        bound = min(1.0, tv_bound(counts, law.cells, R.ALPHA / spend))
-        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)"}
-    else:
-        n = int(counts.sum())
-        certificate |= {"effect": 1.0, "verdict": "not run"}
+    settings: dict[str, Any] = {"rng": np.random.default_rng([seed, row_key(seed, law.name) % 2**32])}
+    settings["draws"] = 1 if drawn.stopped else draws
+    length = law.length + (len(law.prompts) > 1)
+    *tests, e_value, certificate = joint_rows("exact", counts, wide, width, length, **settings, **place)
+    spent = [p_of_e(drawn.best, factor=2)]
+    if drawn.stopped:
         tests = [R.not_run("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
+        certificate |= {"effect": 1.0, "verdict": "not run"}
         certificate["note"] = "; ".join(n for n in (note, "stopped by the e-process: see the repeat") if n)
+    else:
+        p, share = tests[-1]["p_value"] or 1.0, 1.0
+        if looks is None:
+            spent.append(2 * p)
+        else:
+            looks[n] = p
+            share = 2.0 ** (list(looks).index(n) + 1)
+        bound = min(1.0, tv_bound(drawn.counts, law.cells, R.ALPHA / share))
+        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)"}
+    spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:
         r["decides"] = False
-    evidence |= {"statistic": R.number(best), "p_value": max(p_of(best), R.SMALLEST)}
-    common = {"effect": certificate["statistic"], "minimum_detectable_effect": evidence["minimum_detectable_effect"]}
-    decision = R.row("exact", "all looks", int(counts.sum()), statistic=R.number(best), p_value=p, **place | common)
-    R.family([decision])
-    decision["verdict"] = "rejected" if p <= alpha else "not rejected"
-    return [*tests, evidence, decision, certificate]
+    e_value |= {"statistic": R.number(drawn.best), "p_value": p_of_e(drawn.best)}
+    common = {"effect": certificate["statistic"], "minimum_detectable_effect": e_value["minimum_detectable_effect"]}
+    decision = R.row("exact", "all looks", n, statistic=R.number(drawn.best), p_value=min(1, *spent), **place | common)
+    deciding = [decision]
+    if drawn.batches and len(drawn.batches[0].prompts):  # counts alone have no order
+        deciding.append(independence_row(drawn, law, seed))
+    R.family(deciding, alpha)
+    by_prompt = prompt_rows(drawn.counts, law, seed) if len(law.prompts) > 1 else []
+    return [*tests, e_value, decision, certificate, *deciding[1:], *by_prompt]
 
 
-def independence_row(batches: Sequence[Batch], law: Law, seed: int, alpha: float) -> Row:
+def independence_row(drawn: Drawn, law: Law, seed: int) -> Row:
     """The row of the test that rows do not depend on each other."""
-    found = rows_independent(batches, law)
-    values: Row = {"model": law.name, "seed": seed, "statistic": R.number(found.log_e), "note": found.where}
-    values["minimum_detectable_effect"] = found.least
-    return R.row("exact", INDEPENDENCE, sum(len(b.prompts) for b in batches), p_value=p_of(found.log_e), **values)
+    dependence = rows_independent(drawn.batches, law)
+    values: Row = {"model": law.name, "seed": seed, "note": dependence.where, "statistic": R.number(dependence.log_e)}
+    values |= {"minimum_detectable_effect": dependence.least, "p_value": p_of_e(dependence.log_e)}
+    return R.row("exact", INDEPENDENCE, drawn.n, **values)
 
 
-def p_of(log_evidence: float) -> float:
-    """p-value of an e-process by its largest value."""
-    return math.exp(-min(max(log_evidence, 0.0), 690.0))
+def p_of_e(log_evidence: float, factor: float = 1) -> float:
+    """p-value of an e-process by its largest value, times a factor."""
+    return min(1.0, factor * math.exp(-min(max(log_evidence, 0.0), 690.0)))
 
 
 def prompt_rows(counts: np.ndarray, law: Law, seed: int) -> list[Row]:
     """A row a prompt, counts [K * V^L]: TVhat behind it alone and its e-value; a fault may stand behind one prompt."""
-    found = []
+    rows = []
     for prompt, own, p in zip(law.prompts, counts.reshape(len(law.prompts), -1), law.joint, strict=True):
         n = int(own.sum())
         if n:
-            tv = float(0.5 * np.abs(own / n - p).sum())
-            where = f"prompt {' '.join(map(str, prompt))}"
+            evidence, tv = float(log_e(own, p)), float(0.5 * np.abs(own / n - p).sum())
             values: Row = {"effect": tv, "minimum_detectable_effect": R.detectable_tv(n), "decides": False}
-            logs = float(log_e(own, p))
-            values |= {"statistic": logs, "note": f"TVhat; a perfect sampler's is about {floor(p, n):.3f}"}
-            place = {"model": law.name, "seed": seed}
-            found.append(R.row("exact", where, n, p_value=p_of(logs), **place | values))
-    return found
+            values |= {"model": law.name, "seed": seed, "statistic": evidence, "p_value": p_of_e(evidence)}
+            values["note"] = f"TVhat; a perfect sampler's is about {floor(p, n):.3f}"
+            rows.append(R.row("exact", f"prompt {' '.join(map(str, prompt))}", n, **values))
+    return rows

@@ -17,33 +17,26 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary file to be written, which then takes the place of `path`: a reader sees the old one, none, or all of
-    the new one. Who may read it is for the umask to say, whoever wrote it."""
+    """A temporary file to write, which then replaces `path`: a reader sees the old file, none, or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    allowed = part.stat().st_mode & 0o777
+    part.touch()
+    permissions = part.stat().st_mode & 0o777
     try:
         yield part
         with part.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.chmod(part, allowed)  # what wrote it may have made a file of its own
+        os.chmod(part, permissions)  # some writers replace the file by one that only its owner may read
         os.replace(part, path)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # of a full disk, a write says no more than that
+            error.filename = str(path)  # an error of a full disk names no file
         raise
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def publish(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old one, none, or all of the new one: temporary file, fsync, replace."""
+    """Write a file whole or not at all."""
     with whole(path) as part:
         part.write_bytes(data)
 
@@ -71,7 +64,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, **arrays: "np.ndarray") -> None:
-    """An .npz, compressed; every member carries zip's CRC, which `read_arrays` checks."""
+    """A compressed .npz; every member carries zip's CRC, which `read_arrays` checks."""
     import numpy as np
 
     stream = io.BytesIO()

@@ -10,8 +10,6 @@ from typing import Any
 
 from parity_certify.errors import ParityError
 
-UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
-
 
 def leaf(module: str) -> Any:
     """A module by name; ParityError where there is none."""
@@ -44,7 +42,7 @@ def load(name: str) -> Any:
 
 
 class Loaded:
-    """What `load` returns, of a function; another process loads it by its name."""
+    """The function of a name, which another process loads by that name."""
 
     def __init__(self, name: str):
         self.name, self.function = name, load(name)
@@ -59,13 +57,14 @@ class Loaded:
 
 def duration(text: str) -> float:
     """Seconds of "30s", "2m", "1h" or "30"."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
     try:
-        if 0 < (seconds := float(number) * UNITS[unit]) < float("inf"):
-            return seconds
+        seconds = float(text[:-1] if unit else text) * (unit or 1)
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h")
+        seconds = 0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h")
+    return seconds
 
 
 def option(text: str) -> tuple[str, Any]:

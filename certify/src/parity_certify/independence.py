@@ -14,24 +14,24 @@ c b) V / b^2) is a supermartingale for any c > 0 (Freedman 1975). Averaged over 
 statistics it is an e-value: P(it ever reaches 1 / alpha) <= alpha, at any size, for any law, whenever sampling stops.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from parity_certify.calls import Batch
 from parity_certify.laws import Law, first_of
-from parity_certify.store import Batch
 
-LAGS = tuple(range(1, 65))
+LAGS = (1, 64)  # the first and the last
 MOST = 60_000  # rows that are looked at: enough to find a share of copies of one in fifty
 RATES = 2.0 ** np.arange(-9, 4)  # c
-STATISTICS = {"ranks": 0.25, "agreement": 1.0}  # largest step b of each
 
 
 class Dependence(NamedTuple):
-    """log_e: evidence against independence; where: the statistic, order and lag with the most of it."""
+    """Evidence against independence, and the statistic, order and lag with the most of it."""
 
     log_e: float
     where: str
@@ -42,13 +42,6 @@ def log_terms(total: float, variance: float, step: float) -> np.ndarray:
     """Logarithms of the supermartingales of one sum, a rate and a sign each."""
     price = (np.expm1(RATES * step) - RATES * step) / step**2 * variance
     return np.concatenate([RATES * total - price, -RATES * total - price])
-
-
-def orders(prompts: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Orders of rows in which neighbours are looked for."""
-    yield "rows", np.arange(len(prompts))
-    if len(np.unique(prompts)) > 1:
-        yield "rows of a prompt", np.argsort(prompts, kind="stable")
 
 
 def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> Dependence:
@@ -62,28 +55,26 @@ def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> De
         code = code * V + tokens[:, t]
     rank = (law.tables.cumsum(-1) - law.tables / 2 - 0.5)[(*behind, tokens)]
     spread = ((1 - (law.tables**3).sum(-1)) / 12)[behind]  # variance of a mid-rank
-    found: list[np.ndarray] = []
-    names: list[str] = []
-    for order, at in orders(prompts):
-        for lag in (d for d in LAGS if d < n):
-            i, j = at[:-lag], at[lag:]
-            if order != "rows":
-                i, j = i[prompts[i] == prompts[j]], j[prompts[i] == prompts[j]]
-            chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
-            sums = {
-                "ranks": ((rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()),
-                "agreement": (((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()),
-            }
-            for name, (total, variance) in sums.items():
-                found.append(log_terms(float(total), float(variance), STATISTICS[name]))
-                names.append(f"{name}, {order} {lag} apart")
-    if not found:
+    orders = {"rows": np.arange(n)}
+    if len(np.unique(prompts)) > 1:
+        orders["rows of a prompt"] = np.argsort(prompts, kind="stable")
+    terms: dict[str, np.ndarray] = {}
+    for (order, at), lag in itertools.product(orders.items(), range(LAGS[0], min(LAGS[1], n - 1) + 1)):
+        i, j = at[:-lag], at[lag:]
+        if order != "rows":
+            i, j = i[prompts[i] == prompts[j]], j[prompts[i] == prompts[j]]
+        chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
+        ranks = (rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()
+        agreement = ((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()
+        terms[f"ranks, {order} {lag} apart"] = log_terms(*map(float, ranks), step=0.25)
+        terms[f"agreement, {order} {lag} apart"] = log_terms(*map(float, agreement), step=1.0)
+    if not terms:
         return Dependence(0.0, "", 1.0)
-    best = names[int(np.argmax([f.max() for f in found]))]
-    terms = sum(map(len, found))
+    logs = np.concatenate(list(terms.values()))
     free = max(1.0, float((spread / spread.max()).sum())) if spread.max() > 0 else 1.0  # positions that can vary
-    least = min(1.0, (math.sqrt(2 * math.log(terms * 4 / 0.05)) + 0.84) / math.sqrt(free))
-    return Dependence(float(special.logsumexp(np.concatenate(found)) - math.log(terms)), best, least)
+    least = min(1.0, (math.sqrt(2 * math.log(len(logs) * 4 / 0.05)) + 0.84) / math.sqrt(free))
+    log_e = float(special.logsumexp(logs) - math.log(len(logs)))
+    return Dependence(log_e, max(terms, key=lambda name: terms[name].max()), least)
 
 
 def dependent(batches: Sequence[Batch], law: Law) -> bool:

@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     share: np.ndarray  # [M] law of a pooled cell within its table
     begin: np.ndarray  # [T] first column of each table
     df: np.ndarray  # [T] degrees of freedom
-    pairs: int  # the first so many tables are pairs, the rest conditionals
+    pairs: int  # number of tables of pairs; conditionals follow
 
 
 def digits(vocab: int, length: int) -> np.ndarray:
@@ -52,12 +52,9 @@ def pool(expected: np.ndarray, least: float = POOL) -> np.ndarray:
     """Group numbers [m] of a table's cells: the smallest are merged until all expect `least`; -1 where impossible."""
     order = np.argsort(expected, kind="stable")
     order = order[expected[order] > 0]
-    if not len(order):
-        return np.full(len(expected), -1)
-    mass = np.cumsum(expected[order])
-    ahead = np.append(expected[order][1:], np.inf)
-    merged = int(np.argmax((mass >= least) & (ahead >= least))) if (mass >= least).any() else len(order) - 1
     group = np.full(len(expected), -1)
+    mass, ahead = np.cumsum(expected[order]), np.append(expected[order][1:], np.inf)
+    merged = int(np.argmax((mass >= least) & (ahead >= least))) if (mass >= least).any() else len(order) - 1
     group[order] = np.maximum(np.arange(len(order)) - merged, 0)
     return group
 
@@ -91,7 +88,7 @@ def tables(law: np.ndarray, vocab: int, length: int, n: int) -> Tables:
 
 
 def statistics(counts: np.ndarray, t: Tables) -> np.ndarray:
-    """The four statistics of each run: counts [R, K] -> [R, 4]; infinite where an impossible sequence was drawn."""
+    """The four statistics [R, 4] of counts [R, K]; infinite where an impossible sequence was drawn."""
     c, can = counts.astype(float), t.law > 0
     expected = t.n * t.law[can]
     joint = 2 * special.xlogy(c[:, can], c[:, can] / expected).sum(1)
@@ -121,10 +118,8 @@ def simulate_null(t: Tables, draws: int, rng: np.random.Generator) -> np.ndarray
 
 def p_values(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     """Monte-Carlo p-values [R, 5] of the four statistics of R runs, [R, 4], and of their smallest, against null [B, 4].
-
     The smallest is compared with that of every null draw, ranked among the other draws and the observed one: all 1 + B
-    are exchangeable.
-    """
+    are exchangeable."""
     draws = len(null)
     ordered = np.sort(null, 0)
     columns = zip(ordered.T, null.T, strict=True)
@@ -143,11 +138,8 @@ def total_variation(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
 
 
 def tv_bound(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> float:
-    """A bound on the decoder's TV that fails with probability at most alpha, whatever its law.
-
-    TV <= E TVhat (Jensen), and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n)
-    (McDiarmid).
-    """
+    """A bound on the TV that fails with probability at most alpha, whatever the sampler's law: TV <= E TVhat (Jensen),
+    and one draw moves TVhat by at most 1/n, so E TVhat <= TVhat + sqrt(ln(1/alpha) / 2n) (McDiarmid)."""
     return float(total_variation(counts, law) + math.sqrt(math.log(1 / alpha) / (2 * counts.sum())))
 
 
@@ -159,11 +151,9 @@ def tv_interval(counts: np.ndarray, law: np.ndarray, alpha: float = R.ALPHA) -> 
 
 
 def tv_estimate(counts: np.ndarray, law: np.ndarray) -> float:
-    """The TV of counts [K] without the bias of the plug-in, which sampling noise alone makes larger than 0.
-
-    Of the laws on the line from `law` to the empirical one the TV of that whose expected plug-in is the observed one; a
-    cell's deviation is taken as normal.
-    """
+    """The TV of counts [K] without the bias of the plug-in, which sampling noise alone makes larger than 0: of the laws
+    on the line from `law` to the empirical one, the TV of that whose expected plug-in is the observed one. A cell's
+    deviation is taken as normal."""
     n, gap = counts.sum(), counts / counts.sum() - law
     observed = float(total_variation(counts, law))
 
@@ -181,11 +171,12 @@ def tv_estimate(counts: np.ndarray, law: np.ndarray) -> float:
     return low * observed
 
 
-def log_e(counts: np.ndarray, law: np.ndarray, concentrations: tuple[float, ...] = CONCENTRATIONS) -> np.ndarray:
+def log_e(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
     """log of the Dirichlet-multinomial e-value of counts [..., K] against `law` (Lindon & Malek 2022).
 
     E = B(a + c) / B(a) / prod p^c with a = concentration * p, averaged over concentrations: a function of the counts
-    alone, so shards add in any order.
+    alone, so shards add in any order. It is a test martingale under the null: P(it ever reaches 1 / alpha) <= alpha
+    (Ville), however often it is read, so min(1, 1 / E) is a p-value at any time.
     """
     if counts[..., law <= 0].any():
         return np.full(counts.shape[:-1], np.inf)
@@ -193,9 +184,9 @@ def log_e(counts: np.ndarray, law: np.ndarray, concentrations: tuple[float, ...]
     n = c.sum(-1)
     logs = [
         special.gammaln(k) - special.gammaln(k + n) + (special.gammaln(k * p + c) - special.gammaln(k * p)).sum(-1)
-        for k in concentrations
+        for k in CONCENTRATIONS
     ]
-    return special.logsumexp(logs, axis=0) - math.log(len(concentrations)) - (c * np.log(p)).sum(-1)
+    return special.logsumexp(logs, axis=0) - math.log(len(CONCENTRATIONS)) - (c * np.log(p)).sum(-1)
 
 
 def joint_rows(
@@ -246,13 +237,40 @@ def joint_rows(
 def code_rows(
     layer: str, model: str, codes: np.ndarray, law: np.ndarray, vocab: int, length: int, *, seed: int, draws: int
 ) -> list[Row]:
-    """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws.
-
-    The note counts sequences of probability zero.
-    """
+    """The rows of sequences drawn from a model, codes [n]; its name and the seed make the null's draws. The note counts
+    sequences of probability zero."""
     counts = np.bincount(codes, minlength=len(law))
     outside = int(counts[law == 0].sum())
     note = f"{outside} of {len(codes)} sequences have probability zero" if outside else ""
     values = {"model": model, "seed": seed, "note": note}
     rng = np.random.default_rng([seed, row_key(seed, model) % 2**32])
     return joint_rows(layer, counts, law, vocab, length, rng=rng, draws=draws, **values)
+
+
+def false_alarms(law: np.ndarray, *, replicates: int = 1000, seed: int = 0, model: str = "") -> list[Row]:
+    """How often a correct sampler is rejected when one looks after each of 20 shards of 500 draws: by the e-process,
+    and by chi-square on pooled cells, which has its size for one look only. effect: the rate; note: its interval."""
+    from scipy import stats  # slow to import
+
+    looks, shard, rng = 20, 500, np.random.default_rng(seed)
+    running = rng.multinomial(shard, law / law.sum(), size=(replicates, looks)).cumsum(1)  # [replicates, looks, K]
+    evidence = np.stack([log_e(running[:, k], law) for k in range(looks)], 1)
+    plain = np.empty((replicates, looks))
+    for k in range(looks):
+        n = (k + 1) * shard
+        group = pool(n * law)
+        fold = (group[:, None] == np.arange(group.max() + 1)).astype(float)
+        expected = (n * law) @ fold
+        plain[:, k] = stats.chisquare(running[:, k] @ fold, expected * (n / expected.sum()), axis=1).pvalue
+    rejected = {
+        f"e-process, {looks} looks": evidence.max(1) >= math.log(1 / R.ALPHA),
+        f"chi-square, {looks} looks": plain.min(1) <= R.ALPHA,
+        "chi-square, one look": plain[:, -1] <= R.ALPHA,
+    }
+    rows = []
+    for test, hit in rejected.items():
+        low, high = stats.binomtest(int(hit.sum()), replicates).proportion_ci(method="wilson")
+        note = f"rate {hit.mean():.3f}, 95 % interval {low:.3f} to {high:.3f}, {replicates} replicates"
+        values: Row = {"model": model, "seed": seed, "note": note, "verdict": "measured", "decides": False}
+        rows.append(R.row("sequential", f"false alarms: {test}", looks * shard, effect=float(hit.mean()), **values))
+    return rows

@@ -1,11 +1,12 @@
-"""What a certification leaves behind: report.html, certificate.json, junit.xml, badge.svg, and a line for a README."""
+"""Files of a certification: report.html, certificate.json, junit.xml, badge.svg, and a line for a README."""
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from parity_certify.certificate import Certificate, said_where
+from parity_certify.certificate import Certificate
 from parity_certify.files import publish, write_json
 
 COLOURS = {0: "#2e7d32", 1: "#c62828", 2: "#757575"}
@@ -18,12 +19,11 @@ pre{background:#f5f5f5;padding:.75rem;overflow:auto}h1{border-left:.5rem solid;p
 
 
 def badge(c: Certificate) -> str:
-    left, right = "parity", c.verdict.pill
-    a, b = 52, 14 + round(6.6 * len(right))
+    a, b = 52, 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
     boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.exit_code]}"/>'
-    words = text.format(7, left) + text.format(a + 7, escape(right))
+    words = text.format(7, "parity") + text.format(a + 7, escape(c.verdict.pill))
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20">{boxes}{words}</svg>\n'
 
 
@@ -32,15 +32,14 @@ def badge_line(c: Certificate, folder: Path) -> str:
     return f"![parity: {c.verdict.pill}]({folder}/badge.svg)"
 
 
-def cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f'<td class="n">{value:.4g}</td>'
-    return f"<td>{escape('' if value is None else str(value))}</td>"
+def table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return f'<td class="n">{value:.4g}</td>'
+        return f"<td>{escape('' if value is None else str(value))}</td>"
 
-
-def table(rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> str:
     head = "".join(f"<th>{escape(c.replace('_', ' '))}</th>" for c in columns)
-    body = "".join("<tr>" + "".join(cell(r.get(c)) for c in columns) + "</tr>" for r in rows)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
@@ -58,16 +57,20 @@ def page(c: Certificate, about: dict[str, Any]) -> str:
     if v.untested:
         parts.append(f"<p>Tested: {escape('; '.join(v.tested))}.</p>")
         parts.append(f"<p>Not tested, so still possible: {escape('; '.join(v.untested))}.</p>")
-    if b.get("where") and c.exit_code == 1 and not v.dependent:
-        parts.append(f"<h2>Where</h2><p>{escape(said_where(b['where']))}.</p>")
+    if c.where:
+        parts.append(f"<h2>Where</h2><p>{escape(c.where)}.</p>")
     if about.get("command"):
         parts.append(f"<h2>Again</h2><pre>{escape(about['command'])}</pre>")
-    kept = {k: x for k, x in about.items() if k != "command"}
-    sampled = [{"what": k, "value": x} for k, x in kept.items()]
+    sampled = [(key, value) for key, value in about.items() if key != "command"]
     parts.append("<h2>What was sampled</h2>" + table(sampled, ("what", "value")))
-    parts.append("<h2>Rows</h2>" + table(c.rows))
+    parts.append("<h2>Rows</h2>" + table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
     head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(c.name)}</title>"
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
+
+
+def printable(text: str) -> str:
+    """Text that XML can hold."""
+    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
 
 
 def junit(c: Certificate) -> bytes:
@@ -85,22 +88,11 @@ def junit(c: Certificate) -> bytes:
     return ET.tostring(suite, encoding="utf-8", xml_declaration=True)
 
 
-def printable(text: str) -> str:
-    """Text that XML can hold."""
-    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
-
-
 def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """All files, in a folder."""
     publish(folder / "report.html", page(c, about).encode())
     publish(folder / "junit.xml", junit(c))
     publish(folder / "badge.svg", badge(c).encode())
-    found: dict[str, Any] = {
-        "sampler": c.name,
-        "claim": c.claim,
-        "verdict": c.verdict.json(),
-        "rows": c.rows,
-        "beside": c.beside,
-    }
-    found |= {"about": about, "exit_code": c.exit_code}
-    write_json(folder / "certificate.json", found | {"badge": badge_line(c, folder)})
+    content = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows, "beside": c.beside}
+    content |= {"about": about, "exit_code": c.exit_code, "badge": badge_line(c, folder)}
+    write_json(folder / "certificate.json", content)

@@ -66,7 +66,7 @@ def family(rows: Iterable[Row], alpha: float = ALPHA) -> None:
 
 
 def monte_carlo_p(observed: float, null: np.ndarray) -> float:
-    """(1 + b) / (1 + B), b the null draws [B] that are at least as large as the observed one."""
+    """(1 + b) / (1 + B), b the number of null draws [B] that are at least as large as the observed one."""
     return (1 + int((null >= observed).sum())) / (1 + len(null))
 
 
@@ -76,9 +76,6 @@ def detectable_z(standard_error: float) -> float:
 
 
 def detectable_tv(n: int) -> float:
-    """The smallest total variation that any test could find (POWER, one-sided ALPHA) if it knew the event to look at.
-
-    An event of probability near one half, where the binomial is noisiest: n = 618, 15,450,
-    61,800 for TV .05, .01, .005.
-    """
+    """The smallest TV that any test could find (POWER, one-sided ALPHA) if it knew the event to look at, one of
+    probability near one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005."""
     return float((special.ndtri(POWER) - special.ndtri(ALPHA)) / 2 / math.sqrt(n))

@@ -20,110 +20,92 @@ from typing import Any
 
 import numpy as np
 
-from parity_certify import evidence
-from parity_certify.calls import tokens_of
-from parity_certify.certificate import Certificate, concluded
+from parity_certify.calls import Batch, Drawn, tokens_of
+from parity_certify.certificate import Certificate, conclude
 from parity_certify.errors import ParityError
+from parity_certify.evidence import sample_rows
 from parity_certify.joint_tests import log_e
 from parity_certify.laws import Law
-from parity_certify.result_rows import ALPHA, Row
-from parity_certify.sampler import Drawn, check_settings
-from parity_certify.store import Batch
+from parity_certify.result_rows import ALPHA
+from parity_certify.sampler import check_settings
 
-FORMAT = "parity-samples"
-SHOWN = 80  # characters of a line in a message
+Line = dict[str, Any]
 
 
-def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and objects of JSON lines, or of CSV by its ending."""
+def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
+    """Line numbers and objects of JSON lines, or of CSV by its ending; None for a line that is no JSON."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             if file.suffix.lower() == ".csv":
-                for number, row in enumerate(csv.DictReader(stream), 2):
-                    yield number, {key: parse_cell(key, value, number) for key, value in row.items()}
+                yield from enumerate(csv.DictReader(stream), 2)
                 return
             for number, text in enumerate(stream, 1):
-                if text.strip():
-                    yield number, parse_line(text, number)
+                try:
+                    if text.strip():
+                        yield number, json.loads(text)
+                except json.JSONDecodeError:
+                    yield number, None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ParityError(f"samples: {file}: {error}; allowed: a file of JSON lines or CSV") from None
 
 
-def parse_line(text: str, number: int) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError:
-        line = None
-    if not isinstance(line, dict):
-        raise ParityError(f"samples: line {number}: {text.strip()[:SHOWN]!r}; allowed: a JSON object")
-    return line
-
-
-def parse_cell(key: str | None, value: Any, number: int) -> Any:
-    """Integers of a cell of CSV; a list of them where the column is `tokens`."""
-    try:
-        numbers = [int(part) for part in value.split()]
-        return numbers if key == "tokens" else numbers[0]
-    except (AttributeError, ValueError, IndexError):
-        raise ParityError(f"samples: line {number}: {key}: {value!r}; allowed: integers") from None
-
-
-def read_integer(line: dict[str, Any], key: str, number: int, least: int, most: float, default: int | None) -> int:
+def read_integer(line: Line, key: str, least: int, most: float, default: int | None) -> int:
     value = line.get(key, default)
-    if type(value) is not int or not least <= value <= most:
-        limits = f"{least} to {most}" if most < 2**63 else f"{least} or more"
-        raise ParityError(f"samples: line {number}: {key} {value!r}; allowed: an integer, {limits}")
-    return value
-
-
-def read_counts(line: dict[str, Any], number: int, law: Law) -> np.ndarray:
-    """How often a line drew each sequence [V^L]."""
-    if "counts" in line:
-        counts = line["counts"]
-        if not isinstance(counts, dict) or not all(type(c) is int and c >= 0 for c in counts.values()):
-            raise ParityError(f'samples: line {number}: counts; allowed: an object as {{"2 1 3": 412}}')
-        try:
-            rows = [[int(token) for token in text.split()] for text in counts]
-        except ValueError:
-            raise ParityError(f'samples: line {number}: counts; allowed: keys as "2 1 3"') from None
-        weights = list(counts.values())
-    elif isinstance(line.get("tokens"), list):
-        rows, weights = [line["tokens"]], [1]
-    else:
-        raise ParityError(f"samples: line {number}: neither tokens nor counts; allowed: one of the two")
     try:
-        tokens = tokens_of(rows, len(rows), law)
-    except (ParityError, ValueError) as error:
-        raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
-    codes = tokens @ law.vocab ** np.arange(law.length - 1, -1, -1)
-    return np.bincount(codes, weights, law.vocab**law.length).astype(np.int64)
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if type(number) is not int or not least <= number <= most:
+        limits = f"{least} to {most}" if most < 2**63 else f"{least} or more"
+        raise ParityError(f"{key} {value!r}; allowed: an integer, {limits}")
+    return number
+
+
+def read_counts(line: Line, law: Law) -> np.ndarray:
+    """How often a line drew each sequence [V^L]."""
+    counts, tokens = line.get("counts"), line.get("tokens")
+    if isinstance(tokens, str):  # of CSV
+        counts, tokens = {tokens: 1}, None
+    if counts is None and isinstance(tokens, list):
+        rows, weights = [tokens], [1]
+    elif isinstance(counts, dict) and all(type(c) is int and c >= 0 for c in counts.values()):
+        try:
+            rows, weights = [[int(token) for token in text.split()] for text in counts], list(counts.values())
+        except ValueError:
+            raise ParityError(f"tokens: {' / '.join(counts)[:80]!r}; allowed: integers, as in 2 1 3") from None
+    else:
+        raise ParityError('neither tokens nor counts; allowed: "tokens": [2, 1, 3] or "counts": {"2 1 3": 412}')
+    return np.bincount(tokens_of(rows, len(rows), law) @ law.powers, weights, law.vocab**law.length).astype(np.int64)
 
 
 def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
     """What each seed drew, seeds in the order of the file."""
-    counts: dict[int, np.ndarray] = {}
-    drafts: dict[int, list[tuple[int, int]]] = {}
-    for number, line in read_lines(file):
-        if line.get("format") == FORMAT:
-            own = law.extra.get("sha256")
-            if own and line.get("law_sha256", own) != own:
-                raise ParityError(f"samples: line {number}: law_sha256: of another law; allowed: {own}")
-            continue
-        seed = read_integer(line, "seed", number, 0, 2**63, None)
-        prompt = read_integer(line, "prompt", number, 0, len(law.prompts) - 1, 0)
-        counts.setdefault(seed, np.zeros(law.joint.shape, dtype=np.int64))[prompt] += read_counts(line, number, law)
-        pair = [read_integer(line, key, number, -1, 2**63, -1) for key in ("drafted", "accepted")]
-        drafts.setdefault(seed, []).append((pair[0], pair[1]))
+    drawn: dict[int, Drawn] = {}
     nothing = np.zeros(0, dtype=np.int64)
-    found = {}
-    for seed, own in counts.items():
-        sizes = own.sum(1)
+    for number, line in read_lines(file):
+        try:
+            if not isinstance(line, dict):
+                raise ParityError("allowed: a JSON object")
+            if line.get("format") == "parity-samples":
+                if (own := law.extra.get("sha256")) and line.get("law_sha256", own) != own:
+                    raise ParityError(f"law_sha256: of another law; allowed: {own}")
+                continue
+            seed = read_integer(line, "seed", 0, 2**63, None)
+            prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
+            sample = drawn.setdefault(seed, Drawn(np.zeros(len(law.cells), dtype=np.int64)))
+            sample.counts.reshape(law.joint.shape)[prompt] += read_counts(line, law)
+            drafted, accepted = (read_integer(line, key, -1, 2**63, -1) for key in ("drafted", "accepted"))
+            if drafted >= 0:
+                sample.batches.append(Batch(nothing, nothing, drafted, accepted))
+        except ValueError as error:
+            raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
+    for seed, sample in drawn.items():
+        sizes = sample.counts.reshape(law.joint.shape).sum(1)
         if sizes.min() != sizes.max() or not sizes.min():
             allowed = "equally many behind each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
-        batches = [Batch(nothing, nothing, drafted, accepted) for drafted, accepted in drafts[seed] if drafted >= 0]
-        found[seed] = Drawn(own.ravel(), max(0.0, float(log_e(own.ravel(), law.cells))), batches)
-    return found
+        sample.best = max(0.0, float(log_e(sample.counts, law.cells)))
+    return drawn
 
 
 def certify_samples(
@@ -132,26 +114,16 @@ def certify_samples(
     """The verdict on the samples of a file."""
     check_settings(margin=margin, alpha=alpha)
     file = Path(file)
-    found = read_samples(file, law)
-    if len(found) != 2:
+    drawn = read_samples(file, law)
+    if len(drawn) != 2:
         allowed = "two: a rejection must repeat on the second"
-        raise ParityError(f"samples: {file}: seeds {sorted(found)}; allowed: {allowed}")
-    name, rows, used = name or file.stem, list[Row](), list[Drawn]()
-    for repeat, (seed, drawn) in enumerate(found.items()):
-        settings: dict[str, Any] = {
-            "best": drawn.best,
-            "look": None,
-            "fixed": True,
-            "alpha": alpha,
-            "draws": evidence.DRAWS,
-        }
-        own = evidence.sample_rows(drawn.counts, law, seed=seed, **settings)
-        if len(law.prompts) > 1:
-            own += evidence.prompt_rows(drawn.counts, law, seed)
-        rows += [r | {"repeat": repeat, "method": name} for r in own]
-        used.append(drawn)
-        if not any(r["decides"] and r["verdict"] == "rejected" for r in own):
-            break
-    result = concluded(rows, law, used[-1].counts, used, margin=margin, alpha=alpha, claim=claim, name=name)
+        raise ParityError(f"samples: {file}: seeds {sorted(drawn)}; allowed: {allowed}")
+    (seed, first), (again, second) = drawn.items()
+    name, rows, samples = name or file.stem, sample_rows(first, law, seed, alpha=alpha), [first]
+    if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
+        rows += [r | {"repeat": 1} for r in sample_rows(second, law, again, alpha=alpha)]
+        samples.append(second)
+    rows = [r | {"method": name} for r in rows]
+    result = conclude(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     result.verdict = replace(result.verdict, untested=("independence of rows", "other prompts and longer outputs"))
     return result

@@ -70,18 +70,16 @@ def indicators(groups: np.ndarray | None, vocab: int) -> np.ndarray:
 def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Tensor, Tensor]:
     """Names [F], differences d and variances [F, n, L] of every f, for laws p [n, L, V] and tokens x [n, L]."""
     at = x[..., None]
-    own = p.gather(-1, at)[..., 0]
     log_p = torch.where(p > 0, p, 1).log_()
     mean = (p * log_p).sum(-1)
-    names, d = ["log p"], [own.log() - mean]
+    names, d = ["log p"], [p.gather(-1, at)[..., 0].log() - mean]
     var = [((p * log_p.square()).sum(-1) - mean.square()).clamp_(min=0)]
 
-    def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | None = None) -> None:
+    def indicator(name: str, hit: Tensor, chance: Tensor, exists: Tensor | float = 1.0) -> None:
         chance = chance.clamp(0, 1)
-        inside = 1.0 if exists is None else exists.to(p.dtype)
         names.append(name)
-        d.append((hit.to(p.dtype) - chance) * inside)
-        var.append(chance * (1 - chance) * inside)
+        d.append((hit.to(p.dtype) - chance) * exists)
+        var.append(chance * (1 - chance) * exists)
 
     top = p.topk(min(5, p.shape[-1]))
     for k in (1, 5):
@@ -90,7 +88,7 @@ def centred(p: Tensor, x: Tensor, width: int, G: Tensor) -> tuple[list[str], Ten
     i = torch.arange(x.shape[1])
     for name, back, exists in (("equals left", 1, i % width > 0), ("equals upper", width, i >= width)):
         other = x.roll(back, 1)
-        indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.expand(x.shape))
+        indicator(name, x == other, p.gather(-1, other[..., None])[..., 0], exists.to(p.dtype))
     for g, member in enumerate(G):
         indicator(f"group {g}", member[x] > 0, p @ member)
     return names, torch.stack(d), torch.stack(var)
@@ -121,11 +119,7 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
 def detectable_w() -> float:
     """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
     critical = stats.chi2.isf(R.ALPHA, BINS - 1)
-
-    def surplus(noncentrality: float) -> float:
-        return stats.ncx2.sf(critical, BINS - 1, noncentrality) - R.POWER
-
-    return optimize.brentq(surplus, 1e-3, 1e3) ** 0.5
+    return optimize.brentq(lambda c: stats.ncx2.sf(critical, BINS - 1, c) - R.POWER, 1e-3, 1e3) ** 0.5
 
 
 def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
@@ -133,10 +127,9 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     n = int(bins.sum())
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
-    test_of_bins = stats.chisquare(bins)
-    values = {"statistic": test_of_bins.statistic, "effect": (test_of_bins.statistic / n) ** 0.5}
-    values |= {"minimum_detectable_effect": detectable_w() / n**0.5}
-    return R.row("teacher-forced", test, n, p_value=test_of_bins.pvalue, **values, **place)
+    statistic, p = stats.chisquare(bins)
+    values = {"effect": (statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w() / n**0.5}
+    return R.row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **place)
 
 
 class Stratum:
@@ -187,11 +180,8 @@ def battery(
     **place: Any,
 ) -> list[Row]:
     """One row per function and stratum (overall, each grid row, each slot); p_holm is over all of them. Tokens whose
-    law is certain carry no information and are not counted in n.
-
-    A token of probability zero is a ParityError; not `strict`, for decoders that claim nothing, it is a rejection of
-    its own (row "support").
-    """
+    law is certain carry no information and are not counted in n. A token of probability zero is a ParityError if
+    `strict`, else a rejection of its own (row "support")."""
     tokens = np.asarray(tokens)
     n, L = tokens.shape
     strata = [Stratum("", np.zeros((n, L), int))]
@@ -235,7 +225,7 @@ def check(p: Tensor, x: Tensor, first: int, model: str, strict: bool = True) -> 
     for wrong in (bad, outside | zero if strict else outside):
         if wrong.any():
             row, position = wrong.nonzero()[0].tolist()
-            none, token = f"p is not a law (sum {total[row, position]:.6g})", int(x[row, position])
-            what = none if wrong is bad else f"token {token} of probability zero was sampled"
+            what = f"token {int(x[row, position])} of probability zero was sampled"
+            what = f"p is not a law (sum {total[row, position]:.6g})" if wrong is bad else what
             raise ParityError(f"model {model}, position {position}, row {first + row}: {what}")
     return zero

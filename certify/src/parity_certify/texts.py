@@ -10,7 +10,6 @@ texts is the run, the second repeats what it rejects.
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,58 +21,50 @@ from parity_certify import verdict
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
-from parity_certify.teacher_forced import battery
+from parity_certify.teacher_forced import Law, battery
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
 FEW = 40  # texts
 CELLS = 1_600_000  # probabilities that are judged at once: about 1 GB
+Text = dict[str, Any]
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """Lines of a file; ParityError that names the first that is none."""
+def read(file: Path) -> list[Text]:
+    """Texts of a file; ParityError that names the first line that is none."""
     if not file.is_file():
         raise ParityError(f"{file}: no such file")
-    found = []
+    texts = []
     for i, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
             continue
         try:
-            one = json.loads(line)
-            prompt, tokens = one.get("prompt", []), one["tokens"]
+            text = json.loads(line)
+            prompt, tokens = text.get("prompt", []), text["tokens"]
             if not tokens or not all(isinstance(t, int) and t >= 0 for t in [*prompt, *tokens]):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             what = 'allowed: {"prompt": [token numbers], "tokens": [token numbers]}'
             raise ParityError(f"{file}, line {i}: {what}") from None
-        found.append(one)
-    if len(found) < FEW:
-        raise ParityError(f"{file}: {len(found)} texts; allowed: {FEW} or more")
-    return found
+        texts.append(text)
+    if len(texts) < FEW:
+        raise ParityError(f"{file}: {len(texts)} texts; allowed: {FEW} or more")
+    return texts
 
 
-def padded(texts: list[dict[str, Any]], length: int) -> np.ndarray:
-    """Tokens [n, length], 0 behind the end of a text."""
-    found = np.zeros((len(texts), length), dtype=np.int64)
-    for row, text in zip(found, texts, strict=True):
-        row[: len(text["tokens"])] = text["tokens"]
-    return found
-
-
-def of_target(
-    model: Any, texts: list[dict[str, Any]], options: dict[str, Any]
-) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor], int]:
-    """Tokens of pieces of the texts [n, S], so short that the laws of one are few cells, their laws, certain behind the
-    end of a text, and how many pieces make a call: one forward a text, processors as in plain sampling."""
+def of_target(model: Any, texts: list[Text], options: dict[str, Any]) -> tuple[np.ndarray, Law, int]:
+    """Tokens [n, S] of pieces of the texts, 0 behind the end of one, the laws of pieces, certain there, and how many
+    pieces make a call: one forward a text, processors as in plain sampling. Pieces are so short that their laws are few
+    cells."""
     from parity_certify.adapters.transformers import SPECULATIVE, endless, generation, logits_behind, vocab_of
 
     settings = {k: v for k, v in options.items() if k not in SPECULATIVE}
     V = vocab_of(model)
     S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
     pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
-    held: dict[int, torch.Tensor] = {}  # of the last text
+    last: dict[int, torch.Tensor] = {}  # the law of the last text
 
-    def whole_law(text: dict[str, Any]) -> torch.Tensor:
-        tokens, found = torch.tensor([text["tokens"]]), []
+    def whole_law(text: Text) -> torch.Tensor:
+        tokens, laws = torch.tensor([text["tokens"]]), []
         if max(text["tokens"]) >= V:
             raise ParityError(f"texts: token {max(text['tokens'])}; allowed: 0 to {V - 1}")
 
@@ -81,29 +72,34 @@ def of_target(
             logits, whole = logits_behind(model, input_ids, tokens, kwargs)
             for t in range(tokens.shape[1]):
                 scores = logits_processor(whole[:, : input_ids.shape[1] + t], logits[:, t].float())
-                found.append(scores.softmax(-1))
+                laws.append(scores.softmax(-1))
             return whole
 
         prompt = torch.tensor([text.get("prompt") or [0]])
         with endless(model, None), torch.no_grad():
-            given = generation(settings, tokens.shape[1], None)
-            model.generate(inputs=prompt, attention_mask=torch.ones_like(prompt), custom_generate=forced, **given)
-        return torch.cat(found)
+            keywords = generation(settings, tokens.shape[1], None)
+            model.generate(inputs=prompt, attention_mask=torch.ones_like(prompt), custom_generate=forced, **keywords)
+        return torch.cat(laws)
 
-    def piece(i: int, first: int) -> torch.Tensor:
-        if i not in held:
-            held.clear()
-            held[i] = whole_law(texts[i])
-        law, own = torch.zeros(S, V), held[i][first : first + S]
-        law[len(own) :, 0] = 1.0
-        law[: len(own)] = own
-        return law
+    def law(a: int, b: int) -> torch.Tensor:
+        laws = torch.zeros(b - a, S, V)
+        laws[..., 0] = 1.0
+        for row, (i, first) in zip(laws, pieces[a:b], strict=True):
+            if i not in last:
+                last.clear()
+                last[i] = whole_law(texts[i])
+            own = last[i][first : first + S]
+            row[: len(own)] = own
+        return laws
 
-    tokens = padded([{"tokens": texts[i]["tokens"][first : first + S]} for i, first in pieces], S)
-    return tokens, lambda a, b: torch.stack([piece(*p) for p in pieces[a:b]]), max(1, CELLS // (S * V))
+    tokens = np.zeros((len(pieces), S), dtype=np.int64)
+    for row, (i, first) in zip(tokens, pieces, strict=True):
+        own = texts[i]["tokens"][first : first + S]
+        row[: len(own)] = own
+    return tokens, law, max(1, CELLS // (S * V))
 
 
-def of_engine(texts: list[dict[str, Any]]) -> tuple[np.ndarray, Callable[[int, int], torch.Tensor]]:
+def of_engine(texts: list[Text]) -> tuple[np.ndarray, Law]:
     """Ranks [n, L] of the tokens among the engine's likeliest ones (the last rank: none of them), and their laws."""
     if any(len(t.get("top_logprobs") or ()) != len(t["tokens"]) for t in texts):
         raise ParityError("texts: no --target, and a text without top_logprobs for each token; needed: one of the two")
@@ -123,53 +119,39 @@ def of_engine(texts: list[dict[str, Any]]) -> tuple[np.ndarray, Callable[[int, i
     return ranks, lambda a, b: laws[a:b] / laws[a:b].sum(-1, keepdim=True)
 
 
-def half_rows(texts: list[dict[str, Any]], model: Any, options: dict[str, Any], repeat: int) -> list[Row]:
+def half_rows(texts: list[Text], model: Any, options: dict[str, Any], repeat: int) -> list[Row]:
     """The battery on a half of the texts."""
-    place: dict[str, Any] = {
-        "method": "sampler",
-        "seed": repeat,
-        "repeat": repeat,
-        "rng": np.random.default_rng(repeat),
-    }
+    rng = np.random.default_rng(repeat)
+    place: dict[str, Any] = {"method": "sampler", "seed": repeat, "repeat": repeat, "rng": rng, "strict": False}
     if model is None:
-        (tokens, law), chunk = of_engine(texts), 64
-        place["model"] = "engine's log-probabilities"
-    else:
-        tokens, law, chunk = of_target(model, texts, options)
-        place["model"] = str(model.config.model_type)
-    rows = battery(tokens, law, tokens.shape[1], chunk=chunk, strict=False, **place)
-    if model is None:
+        tokens, law = of_engine(texts)
+        rows = battery(tokens, law, tokens.shape[1], model="engine's log-probabilities", **place)
         rows = [r for r in rows if r["test"].startswith((*PARTIAL, "support"))]
         R.family(rows)
+        return rows
+    tokens, law, chunk = of_target(model, texts, options)
+    rows = battery(tokens, law, tokens.shape[1], chunk=chunk, model=str(model.config.model_type), **place)
     return [r for r in rows if r["test"] != "equals upper"]
 
 
-def certify_texts(
-    target: Path | None, texts: Path, *, options: dict[str, Any] | None = None, margin: float = 0.05
-) -> Certificate:
+def certify_texts(target: Path | None, texts: Path, *, options: dict[str, Any] | None = None) -> Certificate:
     """The verdict on a file of texts, by the target's conditionals or, without one, by the engine's log-probabilities.
-
-    It can reject, or be consistent with the smallest effects that would have been seen; it bounds no TV.
-    """
-    lines, model = read(texts), None
+    It can reject, or be consistent with the smallest effects that would have been seen; it bounds no TV."""
+    lines, model, tests = read(texts), None, f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
     if target is not None:
         from parity_certify.adapters.transformers import load
 
-        model = load(target)
+        model, tests = load(target), "all tests: the target's conditionals"
     half = len(lines) // 2
     rows = half_rows(lines[:half], model, options or {}, 0)
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
         rows += half_rows(lines[half:], model, options or {}, 1)
-    v = verdict.verdicts(rows, {"sampler": "lossless"}, margin)[0]["value"]
-    which = (
-        "all tests: the target's conditionals" if model else f"{', '.join(PARTIAL)}: the engine's own log-probabilities"
-    )
-    beside = {"n": [len(lines)], "tokens": sum(len(t["tokens"]) for t in lines), "tests": which}
+    v = verdict.verdicts(rows, {"sampler": "lossless"}, margin=0.05)[0]["value"]
+    beside = {"n": [len(lines)], "tokens": sum(len(t["tokens"]) for t in lines), "tests": tests}
     return Certificate(v, rows, beside=beside)
 
 
 def report(c: Certificate) -> str:
-    """A short report."""
     v, b = c.verdict, c.beside
     lines = [f"{b['n'][0]} texts, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}", ""]
     for r in (r for r in c.rows if r["p_value"] is not None):

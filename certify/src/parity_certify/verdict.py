@@ -8,7 +8,7 @@ Each dict holds the `Verdict` under "value"; its other columns are made from tha
     consistent           no layer rejects, but the bound is not below the margin, or the exact layer was not run; with
                          the minimum detectable effect
     lossy: TV = x        a layer rejects, and rejects again on a fresh seed; x without the plug-in's bias
-                         (`counts.tv_estimate`), with its interval, if the exact layer measured it, else the layer
+                         (`joint_tests.tv_estimate`), with its interval, if the exact layer measured it, else the layer
                          that rejected, with its effect
     equal within eps     a decoder that follows plain decoding's own path came within its tolerance of it, pathwise;
                          if it did not: differs by more than eps
@@ -26,8 +26,6 @@ from typing import Any, Literal
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
 
-Judged = dict[str, Any]
-Decoder = tuple[str, str]  # method, key
 Runs = tuple[list[Row], list[Row]]  # of one layer: the run itself, its repeats
 CERTAIN = "pathwise"  # compares tokens: a difference is no matter of chance
 WITHIN = "equal within eps"
@@ -113,47 +111,37 @@ def layer_p(rows: list[Row]) -> float | None:
     return min((r["p_holm"] for r in deciding), default=None)
 
 
-def verdicts(rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA) -> list[Judged]:
+def verdicts(
+    rows: Iterable[Row], claims: Mapping[str, str], margin: float, alpha: float = R.ALPHA
+) -> list[dict[str, Any]]:
     """One dict a decoder: method, key, claim, minimum_detectable_effect, rejected_by, p_decoders (layer to p-value
     after both corrections), and what `columns_of` lists."""
     rows = [r for r in rows if r["layer"] not in ("mutants", "calibration")]
     decoders = list(dict.fromkeys((r["method"], r["key"]) for r in rows))
-    runs_of: dict[Decoder, dict[str, Runs]] = {d: {} for d in decoders}
-    adjusted: dict[Decoder, dict[str, float]] = {d: {} for d in decoders}
+    runs: dict[tuple[str, str], dict[str, Runs]] = {d: {} for d in decoders}
+    adjusted: dict[tuple[str, str], dict[str, float]] = {d: {} for d in decoders}
     for layer in dict.fromkeys(r["layer"] for r in rows):
         for d in decoders:
             own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
-            runs_of[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
-        ps = {d: p for d in decoders if (p := layer_p(runs_of[d][layer][0])) is not None}
+            runs[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
+        ps = {d: p for d in decoders if (p := layer_p(runs[d][layer][0])) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
-    for d, layers in adjusted.items():
-        adjusted[d] = dict(zip(layers, R.holm(list(layers.values())).tolist(), strict=True))
-    return [judge(d, adjusted[d], runs_of[d], claims, margin, alpha) for d in decoders]
+    result = []
+    for method, key in decoders:
+        layers = adjusted[method, key]
+        p_of = dict(zip(layers, R.holm(list(layers.values())).tolist(), strict=True))
+        certificates = [r for r in runs[method, key].get("exact", ([],))[0] if r["test"] == "TV certificate"]
+        value = judge(p_of, runs[method, key], certificates, margin, alpha)
+        claim = claims.get(key, claims.get(method, ""))
+        reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
+        columns = {"method": method, "key": key, "claim": claim, "minimum_detectable_effect": reach}
+        columns |= {"rejected_by": [layer for layer, p in p_of.items() if p <= alpha], "p_decoders": p_of}
+        result.append(columns | columns_of(value, claim))
+    return result
 
 
-def judge(
-    decoder: Decoder,
-    p: Mapping[str, float],
-    runs_of: Mapping[str, Runs],
-    claims: Mapping[str, str],
-    margin: float,
-    alpha: float,
-) -> Judged:
-    """The verdict on one decoder: its p-values by layer, and by layer its rows."""
-    method, key = decoder
-    rejected = [layer for layer, value in p.items() if value <= alpha]
-    value = valued(p, runs_of, rejected, margin, alpha)
-    certificates = certified(runs_of)
-    reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
-    claim = claims.get(key, claims.get(method, ""))
-    return {
-        "method": method, "key": key, "claim": claim, "minimum_detectable_effect": reach, "rejected_by": rejected,
-        "p_decoders": dict(p), **columns_of(value, claim),
-    }  # fmt: skip
-
-
-def columns_of(value: Verdict, claim: str) -> Judged:
+def columns_of(value: Verdict, claim: str) -> dict[str, Any]:
     """A verdict as columns of a table: the value itself, its fields, and the words made of them."""
     low, high = value.interval or (None, None)
     return {
@@ -162,65 +150,53 @@ def columns_of(value: Verdict, claim: str) -> Judged:
     }  # fmt: skip
 
 
-def certified(runs_of: Mapping[str, Runs]) -> list[Row]:
-    """The exact layer's TV certificates, of the run itself."""
-    return [r for r in runs_of.get("exact", ([], []))[0] if r["test"] == "TV certificate"]
-
-
-def valued(
-    p: Mapping[str, float], runs_of: Mapping[str, Runs], rejected: list[str], margin: float, alpha: float
+def judge(
+    p_of: Mapping[str, float], runs: Mapping[str, Runs], certificates: list[Row], margin: float, alpha: float
 ) -> Verdict:
-    """The verdict as a value: what the layers `rejected` once, again or not again, and the bound otherwise."""
-    repeated = {layer: layer_p(runs_of[layer][1]) for layer in rejected}
-    confirmed = [
-        layer for layer, again in repeated.items() if layer == CERTAIN or (again is not None and again <= alpha)
-    ]
-    once = [layer for layer, again in repeated.items() if again is None and layer != CERTAIN]
-    certificates = certified(runs_of)
+    """The verdict on one decoder: its p-values by layer, its rows by layer, the exact layer's certificates."""
+    rejected = [layer for layer, p in p_of.items() if p <= alpha]
+    repeated = {layer: 0.0 if layer == CERTAIN else layer_p(runs[layer][1]) for layer in rejected}
+    once = [layer for layer, p in repeated.items() if p is None]
+    confirmed = [layer for layer, p in repeated.items() if p is not None and p <= alpha]
+    bound = max((r["effect"] for r in certificates), default=None)
+    n = min((r["n"] for r in certificates), default=None)
+    about: dict[str, Any] = {"bound": bound, "n": n, "alpha": alpha, "margin": margin, "tested": tuple(p_of)}
     # the surest fault, not the noisiest target
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
-    bound = max((r["effect"] for r in certificates), default=None)
-    reach = max((r["minimum_detectable_effect"] for r in certificates), default=None)
-    n = min((r["n"] for r in certificates), default=None)
-    about: dict[str, Any] = {"bound": bound, "n": n, "alpha": alpha, "margin": margin, "tested": tuple(p)}
-    if worst is not None:
-        about |= {"estimate": worst["tv"], "interval": (worst["tv_low"], worst["tv_high"])}
-    path = next((r for r in runs_of.get(CERTAIN, ([], []))[0] if "psnr" in r), None)
+    interval = None if worst is None else (worst["tv_low"], worst["tv_high"])
+    measured = {"estimate": worst and worst["tv"], "interval": interval}
+
+    def verdict(kind: Kind, reason: str, **values: Any) -> Verdict:
+        return Verdict(kind, reason=reason, **about | measured | values)
+
+    path = next((r for r in runs.get(CERTAIN, ([],))[0] if "psnr" in r), None)
     if path is not None and confirmed in ([], [CERTAIN]) and not once:
-        kind: Kind = "lossy" if confirmed else "certified"
-        return Verdict(kind, within=True, reason=path["note"], **about)
+        return verdict("lossy" if confirmed else "certified", path["note"], within=True)
+    if "exact" in confirmed and worst is not None:
+        where, limits = worst["model"], f"{worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
+        return verdict("lossy", f"on {where}, 95 % interval {limits}", where=where)
     if confirmed:
-        return lossy(confirmed, p, runs_of, worst, about)
+        layer = min(confirmed, key=lambda layer: p_of[layer])
+        deciding = [r for r in runs[layer][0] if r["decides"] and r["p_value"] is not None]
+        row = min(deciding, key=lambda r: r["p_value"])
+        where = f"{layer}: {row['test']}"
+        effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
+        limits = f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
+        return verdict("lossy", f"rejected by {where}{effect}{limits}", where=where, estimate=None, interval=None)
     if once:
         again = "decode again on a fresh seed (repeat: true) to tell chance from fault"
-        return Verdict("inconclusive", reason=f"rejected by {', '.join(once)} once; {again}", **about)
+        return verdict("inconclusive", f"rejected by {', '.join(once)} once; {again}")
     if rejected:
-        reason = f"rejected by {', '.join(rejected)}, but not on the fresh seed"
-        return Verdict("inconclusive", reason=reason, **about)
-    if not p:
-        return Verdict("inconclusive", reason="no test could be run", **about)
-    if bound is not None and bound <= margin and "exact" in p:
-        return Verdict("certified", reason=f"TV <= {bound:.4f} (95 %) on each of {len(certificates)} targets", **about)
+        return verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed")
+    if not p_of:
+        return verdict("inconclusive", "no test could be run")
+    if bound is not None and bound <= margin and "exact" in p_of:
+        return verdict("certified", f"TV <= {bound:.4f} (95 %) on each of {len(certificates)} targets")
     if bound is not None:
-        above = f"TV bound {bound:.4f} is above the margin {margin:g}"
-        return Verdict("consistent", reason=f"not rejected; {above}; TV below {reach:.4f} could not be found", **about)
-    deciding = [r for first, _ in runs_of.values() for r in first if r["decides"]]
+        reach = max(r["minimum_detectable_effect"] for r in certificates)
+        limits = f"TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"
+        return verdict("consistent", f"not rejected; {limits}")
+    deciding = [r for first, _ in runs.values() for r in first if r["decides"]]
     stated = any(r["minimum_detectable_effect"] is not None for r in deciding)
     more = "; see the rows for the minimum detectable effects" if stated else ""
-    return Verdict("consistent", reason=f"not rejected in {', '.join(p)}{more}", **about)
-
-
-def lossy(
-    confirmed: list[str], p: Mapping[str, float], runs_of: Mapping[str, Runs], worst: Row | None, about: dict[str, Any]
-) -> Verdict:
-    """The verdict on a decoder that the layers `confirmed` reject; `worst` its certificate of the largest TV."""
-    if "exact" in confirmed and worst is not None:
-        interval = f"95 % interval {worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
-        return Verdict("lossy", where=worst["model"], reason=f"on {worst['model']}, {interval}", **about)
-    first = min(confirmed, key=lambda layer: p[layer])
-    deciding = (r for r in runs_of[first][0] if r["decides"] and r["p_value"] is not None)
-    row = min(deciding, key=lambda r: r["p_value"])
-    effect = "" if row["effect"] is None else f", effect {row['effect']:.3g}"
-    interval = f", {row['low']:.3g} to {row['high']:.3g}" if "low" in row else ""
-    where, none = f"{first}: {row['test']}", {"estimate": None, "interval": None}
-    return Verdict("lossy", where=where, reason=f"rejected by {where}{effect}{interval}", **{**about, **none})
+    return verdict("consistent", f"not rejected in {', '.join(p_of)}{more}")

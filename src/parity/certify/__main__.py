@@ -9,20 +9,21 @@ from typing import Any
 from parity_certify.__main__ import main
 from parity_certify.import_by_name import load, option
 
+from parity.certify import certify
+
 
 def decoder(a: argparse.Namespace) -> int:
     from parity.base.command import pin_threads
-    from parity.certify.decoder import certify
 
     pin_threads(1)  # tensors are small: chunks run side by side instead
     settings = {"n": a.n, "models": a.models, "margin": a.margin, "claim": a.claim, "threads": a.threads}
-    found = certify(load(a.decoder), seeds=(a.seed, a.seed + 1), **settings, **dict(a.option))
-    print(found)
-    return found.exit_code
+    certificate = certify(load(a.decoder), seeds=(a.seed, a.seed + 1), **settings, **dict(a.option))
+    print(certificate)
+    return certificate.exit_code
 
 
 def add_decoder(way: Any) -> None:
-    p = way(decoder, "any object with the signature of Parity's discrete decoders", enumerated=False)
+    p = way(decoder, "any object with the signature of Parity's discrete decoders")
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument("--option", type=option, action="append", default=[], metavar="K=V", help="an option of the decoder")
     p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")

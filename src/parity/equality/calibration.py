@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from parity_certify import joint_tests as C
 from parity_certify import result_rows as R
-from parity_certify import sequential, teacher_forced
+from parity_certify import teacher_forced
 from parity_certify.result_rows import Row
 from scipy import stats
 
@@ -131,5 +131,5 @@ def calibration(replicates: int = 1000, seed: int = 0, draws: int = 9999) -> tup
     of_test |= continuous_p(replicates, next(streams), draws)
     law = next(t.law for t in targets() if t.name == "random-0 3x4")
     rows = [size_row(test, ps, seed) for test, ps in of_test.items()]
-    rows += sequential.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
+    rows += C.false_alarms(law, replicates=replicates, seed=seed, model="random-0 3x4")
     return rows, {k: [float(p) for p in v] for k, v in of_test.items()}

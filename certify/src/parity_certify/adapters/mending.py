@@ -18,45 +18,42 @@ from parity_certify.sampler import certify_sampler
 STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
 
 
+def fresh(processor: Any) -> Any:
+    """A copy whose state is its own; what it only reads (models, keys) is shared."""
+    new = copy.copy(processor)
+    vars(new).update({k: dict(v) for k, v in vars(new).items() if isinstance(v, dict)})
+    return new
+
+
 class Replayed:
     """A logits processor as it would be had it been called once for each token since the prompt's end (`start`)."""
 
     def __init__(self, processor: Any, start: int):
-        self.first, self.start = self.fresh(processor), start
-
-    @staticmethod
-    def fresh(processor: Any) -> Any:
-        """A copy whose state is its own; what it only reads (models, keys) is shared."""
-        made = copy.copy(processor)
-        for name, value in vars(made).items():
-            if isinstance(value, dict):
-                setattr(made, name, dict(value))
-        return made
+        self.first, self.start = fresh(processor), start
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        one = self.fresh(self.first)
+        processor = fresh(self.first)
         for t in range(self.start, input_ids.shape[1]):
-            one(input_ids[:, :t], torch.zeros_like(scores))
-        return one(input_ids, scores)
+            processor(input_ids[:, :t], torch.zeros_like(scores))
+        return processor(input_ids, scores)
 
 
 class Mended(Generate):
-    """The same sampler with its stateful processors replayed."""
+    """The same sampler with its stateful processors, whose names it collects, replayed."""
 
     def __init__(self, sampler: Generate):
         vars(self).update(vars(sampler))
-        self.__name__ = "transformers generate, processors replayed"
-        self.found: set[str] = set()
+        self.names: set[str] = set()
 
     def __call__(self, prompts: Any, seed: int) -> Any:
-        made = self.model._get_logits_processor
+        make = self.model._get_logits_processor
 
         def replayed(*args: Any, **kwargs: Any) -> Any:
-            processors = made(*args, **kwargs)
+            processors = make(*args, **kwargs)
             start = kwargs.get("input_ids_seq_length", args[1] if len(args) > 1 else prompts.shape[1])
             for i, p in enumerate(processors):
                 if type(p).__name__ in STATEFUL:
-                    self.found.add(type(p).__name__)
+                    self.names.add(type(p).__name__)
                     processors[i] = Replayed(p, start)
             return processors
 
@@ -71,13 +68,12 @@ def located(sampler: Generate, law: Law, n: int, seed: int) -> dict[str, Any] | 
     """A diagnosis if mending makes n sequences consistent; None where there is nothing to mend, or it does not help."""
     mended = Mended(sampler)
     mended(law.prompts[:1], seed)
-    if not mended.found:
+    if not mended.names:
         return None
-    found = certify_sampler(mended, law, n=n, seeds=(seed,), margin=0.9, tell=lambda text: None)
-    decision = next(r for r in found.rows if r["test"] == "all looks")
-    if found.exit_code != 0:
+    certificate = certify_sampler(mended, law, n=n, seeds=(seed,), margin=0.9, tell=lambda text: None)
+    if certificate.exit_code != 0:
         return None
-    name = f"cache not rolled back (state of {', '.join(sorted(mended.found))})"
-    says = f"{name}: with the processor replayed from the prompt in every call, {found.beside['n'][0]} sequences are"
-    says += f" consistent with the law (p = {decision['p_value']:.2g})"
-    return {"says": says, "name": name, "fits": decision["p_value"], "mended": True}
+    p = next(r["p_value"] for r in certificate.rows if r["test"] == "all looks")
+    name = f"cache not rolled back (state of {', '.join(sorted(mended.names))})"
+    says = f"{name}: with the processor replayed from the prompt in every call, {certificate.beside['n'][0]} sequences"
+    return {"says": f"{says} are consistent with the law (p = {p:.2g})", "name": name, "fits": p, "mended": True}

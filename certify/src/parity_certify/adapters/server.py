@@ -39,13 +39,13 @@ class Server:
         options: dict[str, Any] | None = None,
         end: int | None = None,
     ):
-        given = dict(options or {})
+        fields = dict(options or {})
         self.url, self.length, self.timeout, self.end = url.rstrip("/"), length, timeout, end
-        self.ids, self.parallel = given.pop("prompt_as", "text") == "ids", int(given.pop("parallel", 8))
+        self.ids, self.parallel = fields.pop("prompt_as", "text") == "ids", int(fields.pop("parallel", 8))
         if tokenizer is None:
             raise ParityError("--target: has no tokenizer.json; needed to read the server's text")
         self.letters = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.body = {"max_tokens": length, **PLAIN, **WHOLE, **given} | ({"model": model} if model else {})
+        self.body = {"max_tokens": length, **PLAIN, **WHOLE, **fields} | ({"model": model} if model else {})
         self.__name__ = "server"
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
@@ -56,24 +56,23 @@ class Server:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace").splitlines() or [""]
-            raise ParityError(f"server {self.url}{path}: {error.code}: {said[0][:200]}") from None
-        except TimeoutError:
-            raise ParityError(f"server {self.url}: no answer in {self.timeout:g} s; allowed: --timeout") from None
-        except (urllib.error.URLError, OSError) as error:
-            if isinstance(getattr(error, "reason", None), TimeoutError):
+            first = error.read().decode(errors="replace").partition("\n")[0]
+            raise ParityError(f"server {self.url}{path}: {error.code}: {first[:200]}") from None
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
                 raise ParityError(f"server {self.url}: no answer in {self.timeout:g} s; allowed: --timeout") from None
-            raise ParityError(f"server {self.url}: not there ({getattr(error, 'reason', error)})") from None
+            raise ParityError(f"server {self.url}: not there ({reason})") from None
 
     def engine(self) -> str:
         """What the server says of itself."""
         for path in ("/version", "/props", "/v1/models"):
             try:
-                found = json.loads(self.ask(path))
+                answer = json.loads(self.ask(path))
             except (ParityError, ValueError):
                 continue
-            build = found.get("version") or found.get("build_info")
-            return str(build or [m.get("id") for m in found.get("data", [])])
+            build = answer.get("version") or answer.get("build_info")
+            return str(build or [m.get("id") for m in answer.get("data", [])])
         self.ask("/v1/models")
         return "unknown"
 
@@ -83,40 +82,38 @@ class Server:
             page = self.ask("/metrics")
         except ParityError:
             return None
-        found = [re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? ([0-9.e+]+)$", page, re.M) for name in COUNTERS]
-        return [round(sum(map(float, f))) for f in found] if all(found) else None
+        numbers = [re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? ([0-9.e+]+)$", page, re.M) for name in COUNTERS]
+        return [round(sum(map(float, n))) for n in numbers] if all(numbers) else None
 
     def tokens(self, text: str) -> list[int]:
         """Token numbers of an answer, a letter each."""
-        wrong = [c for c in text if c not in self.letters]
-        if wrong:
+        if any(c not in self.letters for c in text):
             raise ParityError(f"server: answered {text!r}; allowed: letters of {''.join(self.letters)}")
         return [self.letters.index(c) for c in text]
 
     def one(self, prompt: np.ndarray, seed: int) -> tuple[list[int], int, int]:
-        """Tokens, and drafts offered and accepted (-1: not said)."""
+        """Tokens, and drafts offered and accepted (-1: not counted)."""
         text = prompt.tolist() if self.ids else "".join(self.letters[t] for t in prompt)
-        said = self.ask("/v1/completions", self.body | {"prompt": text, "seed": seed})
         try:
-            answer = json.loads(said)
+            answer = json.loads(self.ask("/v1/completions", self.body | {"prompt": text, "seed": seed}))
             choice, timings = answer["choices"][0], answer.get("timings") or {}
+        except ParityError:
+            raise
         except (ValueError, KeyError, IndexError, TypeError):
             raise ParityError(f"server {self.url}: an answer without choices") from None
         ids = choice.get("token_ids")
-        found = self.tokens(choice["text"]) if ids is None else [int(t) for t in ids]
-        if self.end is not None and len(found) < self.length:
-            found.append(self.end)
-        return found, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
+        tokens = self.tokens(choice["text"]) if ids is None else [int(t) for t in ids]
+        if self.end is not None and len(tokens) < self.length:
+            tokens.append(self.end)
+        return tokens, int(timings.get("draft_n", -1)), int(timings.get("draft_n_accepted", -1))
 
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
         before = self.counters()
         seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(prompts)).tolist()
         with ThreadPoolExecutor(self.parallel) as pool:
-            found = list(pool.map(self.one, prompts, seeds))
-        tokens = [tokens for tokens, _, _ in found]
-        after = self.counters() if before is not None else None
-        if before is not None and after is not None:
-            return Sampled(tokens, after[0] - before[0], after[1] - before[1])
-        if any(d >= 0 for _, d, _ in found):
-            return Sampled(tokens, sum(max(0, d) for _, d, _ in found), sum(max(0, a) for _, _, a in found))
-        return tokens
+            tokens, drafted, accepted = zip(*pool.map(self.one, prompts, seeds), strict=True)
+        if before is not None and (after := self.counters()) is not None:
+            return Sampled(list(tokens), after[0] - before[0], after[1] - before[1])
+        if max(drafted) >= 0:
+            return Sampled(list(tokens), sum(max(0, d) for d in drafted), sum(max(0, a) for a in accepted))
+        return list(tokens)

@@ -14,7 +14,7 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity_certify import diagnosis
 from parity_certify.calls import Sampled
 from parity_certify.errors import ParityError
-from parity_certify.faults import Suspect
-from parity_certify.faults import suspects as of_loop
 from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, absorbed, check_law, check_prompts, check_size, first_of
 
@@ -38,7 +37,7 @@ SPECULATIVE = (  # how tokens are drafted: no part of the law
 OF_ASSISTANT = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
 
 
-def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
+def load(folder: Path | str) -> Any:
     """A model of transformers from a folder, for generation; ParityError where there is none, or it is not whole."""
     import transformers
 
@@ -56,7 +55,7 @@ def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
         elif config.model_type == "gemma4_assistant":
             auto = transformers.Gemma4AssistantForCausalLM
             all_shared()
-        return auto.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+        return auto.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ParityError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from error
 
@@ -64,18 +63,17 @@ def load(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
 def all_shared() -> None:
     """Let a Gemma 4 assistant be made: 5.23.0 asks for a layer that stores keys where, as there, all layers read the
     target's."""
-    from transformers.models.gemma4 import configuration_gemma4
+    from transformers.models.gemma4.configuration_gemma4 import Gemma4TextConfig
 
-    Config: Any = configuration_gemma4.Gemma4TextConfig
+    Config: Any = Gemma4TextConfig
     own = Config.kv_sharing_modes.fget
-    if getattr(own, "mended", False):
+    if own.__name__ == "modes":
         return
 
     def modes(self: Any) -> list[str | None]:
         layers = self.num_hidden_layers
         return ["reuse"] * layers if self.num_kv_shared_layers == layers else own(self)
 
-    modes.mended = True  # type: ignore[attr-defined]
     Config.kv_sharing_modes = property(modes)
 
 
@@ -119,31 +117,29 @@ def generation(options: dict[str, Any], length: int, end: int | None) -> dict[st
     """Keywords of `generate`: sampling of `length` tokens with nothing cut off that was not asked for."""
     import transformers
 
-    given = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
-    given |= {"eos_token_id": end, "pad_token_id": 0 if end is None else end}
-    mark = given.get("watermarking_config")
+    keywords = {"do_sample": True, "max_new_tokens": length, "top_k": 0, "top_p": 1.0, "temperature": 1.0} | options
+    keywords |= {"pad_token_id": 0} if end is None else {"eos_token_id": end, "pad_token_id": end}
+    mark = keywords.get("watermarking_config")
     if isinstance(mark, dict):
         kind = transformers.SynthIDTextWatermarkingConfig if "keys" in mark else transformers.WatermarkingConfig
-        given["watermarking_config"] = kind(**mark)
-    if end is None:
-        given.pop("eos_token_id")
-    return given
+        keywords["watermarking_config"] = kind(**mark)
+    return keywords
 
 
 @contextlib.contextmanager
-def endless(model: Any, end: int | None) -> Any:
+def endless(model: Any, end: int | None) -> Iterator[None]:
     """The model with the end token of the test and no other."""
-    held = model.generation_config
-    model.generation_config = copy.deepcopy(held)
+    own = model.generation_config
+    model.generation_config = copy.deepcopy(own)
     model.generation_config.eos_token_id = end
     try:
         yield
     finally:
-        model.generation_config = held
+        model.generation_config = own
 
 
 @contextlib.contextmanager
-def one_line() -> Any:
+def one_line() -> Iterator[None]:
     """What `generate` says of options that it does not take, as a ParityError."""
     try:
         yield
@@ -156,12 +152,11 @@ def one_line() -> Any:
 def logits_behind(model: Any, inputs: Tensor, paths: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Logits [B, L, V] at each place of paths [B, L] behind inputs [B, P] (decoder tokens), and both together."""
     whole = torch.cat([inputs, paths], 1)
-    fed, given = whole[:, :-1], {}
+    fed = whole[:, :-1]
+    fields = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
     if model.config.is_encoder_decoder:
-        given = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
-    else:
-        given = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
-    return model(**given, use_cache=False).logits[:, inputs.shape[1] - 1 :], whole
+        fields = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
+    return model(**fields, use_cache=False).logits[:, inputs.shape[1] - 1 :], whole
 
 
 def law(
@@ -171,7 +166,6 @@ def law(
     options: dict[str, Any] | None = None,
     *,
     end: int | None = None,
-    name: str = "",
     bare: bool = False,
 ) -> Law:
     """The law of plain sampling with the options (those that only say how to draft are left out), in float64.
@@ -198,14 +192,12 @@ def law(
 
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
-        given = generation(settings, length, end)
+        keywords = generation(settings, length, end) | {"custom_generate": enumerate_prefixes}
         with endless(exact, end), torch.no_grad(), warnings.catch_warnings(), one_line():
             warnings.simplefilter("ignore")
-            exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs),
-                           custom_generate=enumerate_prefixes, **given)  # fmt: skip
+            exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
         tables[k] = absorbed(check_law(tables[k], f"prompt {k}"), length, end)
-        assert len(tables[k]) == first_of(V, length)
-    return Law(name or str(model.config.model_type), prompts, np.stack(tables), length, end)
+    return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
 class Counting:
@@ -253,15 +245,15 @@ class Generate:
         self.__name__ = "transformers generate"
 
     @contextlib.contextmanager
-    def counted(self, drafts: list[int]) -> Any:
+    def counted(self, drafts: list[int]) -> Iterator[bool]:
         """The model with its candidate generators counted (and replaced, where another is asked for)."""
-        made = getattr(self.model, "_get_candidate_generator", None)
-        if made is None or not self.speculates:
+        make = getattr(self.model, "_get_candidate_generator", None)
+        if make is None or not self.speculates:
             yield False
             return
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            inner = made(*args, **kwargs)
+            inner = make(*args, **kwargs)
             return Counting(self.other(inner) if self.other else inner, drafts, self.log)
 
         self.model._get_candidate_generator = wrapped
@@ -273,27 +265,46 @@ class Generate:
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        drafts, found = [0, 0], []
-        given = generation(self.options, self.length, self.end)
+        drafts, rows = [0, 0], []
+        keywords = generation(self.options, self.length, self.end)
         start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
         with endless(self.model, self.end), self.counted(drafts) as counts, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for prompt in torch.from_numpy(np.asarray(prompts)):
                 inputs = prompt[None]
                 with contextlib.redirect_stdout(io.StringIO()):
-                    ids = self.model.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **given)
-                found.append(ids[0, start:].numpy())
-        return Sampled(found, *drafts) if counts else found
+                    ids = self.model.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
+                rows.append(ids[0, start:].numpy())
+        return Sampled(rows, *drafts) if counts else rows
 
 
-def recorded(sampler: Generate, target: Law, n: int = 200, seed: int = 10_000) -> tuple[Law, np.ndarray, int]:
+class Continuous(Generate):
+    """A sampler by continuous batching (`cache_implementation="paged"`): all prompts of a batch in one call, requests
+    that share steps. Pages are so few that requests wait and pages are reused."""
+
+    def __call__(self, prompts: np.ndarray, seed: int) -> Any:
+        import transformers
+
+        keywords = {"eos_token_id": -1} | generation(self.options, self.length, self.end)
+        del keywords["cache_implementation"]
+        config = transformers.GenerationConfig(**keywords)
+        sizes: dict[str, Any] = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64}
+        engine = transformers.ContinuousBatchingConfig(seed=seed, **sizes)
+        with endless(self.model, self.end):
+            answers = self.model.generate_batch(
+                inputs=np.asarray(prompts).tolist(), generation_config=config, continuous_batching_config=engine
+            )
+        return [np.array(request.generated_tokens) for request in answers.values()]
+
+
+def recorded(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndarray, int]:
     """The law that the engine records for its drafts, by prefix (a mean where it depends on where the block began), the
     prefixes [K, N] behind which it drafts at all, and its block length: from n more runs."""
     K, V = len(target.prompts), target.vocab
     sums, times, block = np.zeros(target.tables.shape), np.zeros(target.tables.shape[:2]), 1
     for k in range(K):
         sampler.log = []
-        sampler(np.repeat(target.prompts[k : k + 1], n // K, 0), seed + k)
+        sampler(np.repeat(target.prompts[k : k + 1], n // K, 0), 10_000 + k)
         begin = 1 if sampler.model.config.is_encoder_decoder else target.prompts.shape[1]
         for ids, laws in sampler.log:
             block, tokens = max(block, len(laws)), ids[begin:].tolist()
@@ -309,8 +320,8 @@ def recorded(sampler: Generate, target: Law, n: int = 200, seed: int = 10_000) -
     return Law("drafts", target.prompts, tables, target.length, target.end), offered, block
 
 
-def suspects(sampler: Generate, target: Law) -> list[Suspect]:
+def suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
     """Named faults of a sampler of transformers; drafts without laws (look-up) leave those of the target alone."""
     draft, offered, block = recorded(sampler, target)
     bare = law(sampler.model, target.prompts, target.length, bare=True, end=target.end)
-    return of_loop(target, draft, block, bare=bare, offered=offered)
+    return diagnosis.suspects(target, draft, block, bare=bare, offered=offered)
