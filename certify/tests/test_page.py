@@ -7,8 +7,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from parity_certify import __main__ as command
-
 SAMPLER = """
 import time
 import numpy as np
@@ -77,15 +75,3 @@ def test_what_cannot_be_certified_is_one_line(tmp_path, name, flags, message):
 def test_a_budget_that_is_none_is_named(tmp_path, text):
     done = ran(tmp_path, "right", f"--budget={text}")
     assert done.returncode == 2 and f"{text!r}: allowed: a time above 0, as 30s, 2m or 1h" in done.stderr
-
-
-@pytest.mark.parametrize("way", [["transformers"], ["texts", "--texts", "t.jsonl"], ["models", "--out", "m"]])
-def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
-    needs_torch = {"adapters.transformers", "adapters.mending", "models", "teacher_forced", "texts"}
-    for name in needs_torch:
-        monkeypatch.delitem(sys.modules, f"parity_certify.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(sys, "argv", ["parity-certify", *way])
-    with pytest.raises(SystemExit, match="2"):
-        command.main()
-    assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'

@@ -83,7 +83,7 @@ def spoiled(value):
         (laws(target=spoiled(0.9)), "law: mine, target, row 4: not a law"),
         (laws(target=spoiled(np.nan)), "law: mine, target, row 4: not a law"),
         (laws(draft=np.ones((2, 3)) / 3), r"mine, draft: shape \(2, 3\); allowed: \(4, 3\)"),
-        ({"verify": chain, "vocab": 50}, "50.4 sequences are too many .* drafts 1 at vocab 50 or vocab 11 at drafts 3"),
+        ({"verify": chain, "vocab": 50}, r"vocab 50, drafts 3: .* vocab\^\(drafts \+ 1\) up to 20000"),
         ({"verify": chain, "shape": "forest"}, "shape 'forest': allowed: row, batch, tree"),
         ({"verify": chain, "problems": ("hard",)}, "problems: 'hard'; allowed: soft, sparse, point, equal"),
         (returns([]), r"verify: row 0: \[\]; allowed: 1 to 3 integers of 0 to 2"),

@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from parity_certify import import_by_name, law
+from parity_certify import import_by_name
 
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
 from parity.decoders.discrete.sjd import sjd
-from parity.models.discrete.tabular import TabularModel, joint, random_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,14 +46,3 @@ def test_the_call_takes_options():
 def test_a_name_of_nothing_is_one_line(name, message):
     with pytest.raises(ParityError, match=message):
         import_by_name.load(name)
-
-
-def test_the_enumeration_is_the_models_own_joint():
-    table = random_table(3, 3, torch.Generator().manual_seed(0))
-    found = law(TabularModel(table, 3, 1))
-    assert np.allclose(found.cells, joint(TabularModel(table, 3, 27), 3, 3).numpy())
-
-
-def test_a_table_with_guidance_is_one_line():
-    with pytest.raises(ParityError, match="a table with guidance"):
-        law(TabularModel(torch.zeros(2, 4, 3), 2, 1))

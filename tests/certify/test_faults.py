@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from parity_certify import Law
-from parity_certify import faults as F
-from parity_certify.diagnosis import diagnosis
+from parity_certify import diagnosis as F
 from parity_certify.laws import joint_of
 
 from parity.models.discrete.tabular import nodes
@@ -48,7 +47,7 @@ def test_a_fault_is_named(name):
     own = next(s for s in SUSPECTS[::-1] if s.name == name).law()
     far = tv(own, LAW.joint)
     counts = np.random.default_rng(0).multinomial(3000 if far > 0.05 else 100_000, own[0])
-    found = diagnosis(counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")])
+    found = F.diagnosis(counts, LAW, [s for s in SUSPECTS if s.name == name or not s.name.startswith("draft's law")])
     assert name in [found["name"], *found["others"]], (far, found["says"])
     assert found["log_likelihood_ratio"] > 0
 
@@ -58,6 +57,6 @@ def test_none_of_these_is_an_answer():
     order = np.array([1, 2, 3, 0])
     other = LAW.joint.reshape([V] * L)[np.ix_(*[order] * L)].reshape(1, -1)
     counts = np.random.default_rng(0).multinomial(5000, other[0])
-    found = diagnosis(counts, LAW, SUSPECTS)
+    found = F.diagnosis(counts, LAW, SUSPECTS)
     assert found["name"] is None and found["says"].startswith("none of these") and found["fits"] <= 1e-3
-    assert diagnosis(counts, LAW, [])["name"] is None
+    assert F.diagnosis(counts, LAW, [])["name"] is None

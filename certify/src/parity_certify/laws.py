@@ -129,9 +129,9 @@ def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
     try:
         array = np.array(prompts, dtype=np.int64)
     except (TypeError, ValueError):
-        raise ParityError("prompts: allowed: [K, P] token numbers, as [[0, 1], [2, 1]]") from None
+        array = np.zeros(0)
     if array.ndim != 2 or not len(array):
-        raise ParityError(f"prompts: shape {array.shape}; allowed: [K, P] token numbers, at least one prompt")
+        raise ParityError("prompts: allowed: [K, P] token numbers, at least one prompt, as [[0, 1], [2, 1]]")
     if len(np.unique(array, axis=0)) < len(array):
         raise ParityError("prompts: one is given twice; allowed: different prompts")
     if vocab is not None and array.size and not (array.min() >= 0 and array.max() < vocab):

@@ -183,10 +183,19 @@ def certify_sampler(
         store.write_looks(seed, looks)
         return rows
 
+    def fit_size(drawn: Drawn) -> int:
+        """The size for the time, by the speed so far; what can be seen with it is told before the rest is sampled."""
+        rate = drawn.fresh / drawn.seconds
+        size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
+        bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
+        limits = f"a correct sampler's bound is about TV <= {bound:.3f}"
+        limits += f"; the least TV that any test can find {least:.3f}"
+        tell(f"{rate:.1f} sequences a second: {size} take {size / rate / 60:.1f} minutes; {limits}")
+        return size
+
     wanted = whole_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
     settings: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
-    until = size_for(law, wanted, minutes, batch, tell) if budget is None else None
-    soon = begin + 2 / 3 * seconds
+    until, soon = fit_size if budget is None else None, begin + 2 / 3 * seconds
     first = gather(sample, law, seeds[0], wanted, store, stop=True, until=until, deadline=soon, **settings)
     check_repeats(first.batches, law)
     rows, samples = judged(first, seeds[0]), [first]
@@ -204,23 +213,6 @@ def certify_sampler(
     result.verdict = replace(result.verdict, tested=tested, untested=untested)
     result.beside |= {"budget": budget, "seconds": time.monotonic() - begin}
     return result
-
-
-def size_for(
-    law: Law, wanted: int, minutes: float | None, batch: int, tell: Callable[[str], None]
-) -> Callable[[Drawn], int]:
-    """The size for the time, by the speed so far; it tells what can be seen with it before the rest is sampled."""
-
-    def until(drawn: Drawn) -> int:
-        rate = drawn.fresh / drawn.seconds
-        size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
-        bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
-        limits = f"a correct sampler's bound is about TV <= {bound:.3f}"
-        limits += f"; the least TV that any test can find {least:.3f}"
-        tell(f"{rate:.1f} sequences a second: {size} take {size / rate / 60:.1f} minutes; {limits}")
-        return size
-
-    return until
 
 
 def describe_scope(drawn: Drawn, law: Law, vary: bool, least: float) -> tuple[tuple[str, ...], tuple[str, ...]]:

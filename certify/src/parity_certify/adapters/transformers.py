@@ -47,16 +47,11 @@ def load(folder: Path | str) -> Any:
     quiet()
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        auto: Any = transformers.AutoModelForCausalLM
-        if config.is_encoder_decoder:
-            auto = transformers.AutoModelForSeq2SeqLM
-        elif config.model_type == "janus":
-            auto = transformers.JanusForConditionalGeneration
-        elif config.model_type == "gemma4_assistant":
-            auto = transformers.Gemma4AssistantForCausalLM
+        if config.model_type == "gemma4_assistant":
             all_shared()
-        return auto.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        model = getattr(transformers, config.architectures[0])
+        return model.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         raise ParityError(f"{folder}: cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
@@ -138,17 +133,6 @@ def endless(model: Any, end: int | None) -> Iterator[None]:
         model.generation_config = own
 
 
-@contextlib.contextmanager
-def one_line() -> Iterator[None]:
-    """What `generate` says of options that it does not take, as a ParityError."""
-    try:
-        yield
-    except ParityError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise ParityError(f"options: generate refuses them: {str(error).splitlines()[0]}") from error
-
-
 def logits_behind(model: Any, inputs: Tensor, paths: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Logits [B, L, V] at each place of paths [B, L] behind inputs [B, P] (decoder tokens), and both together."""
     whole = torch.cat([inputs, paths], 1)
@@ -193,9 +177,13 @@ def law(
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
         keywords = generation(settings, length, end) | {"custom_generate": enumerate_prefixes}
-        with endless(exact, end), torch.no_grad(), warnings.catch_warnings(), one_line():
+        with endless(exact, end), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
+            try:
+                exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
+            except (ValueError, TypeError) as error:
+                what = str(error).splitlines()[0]
+                raise ParityError(f"options: generate refuses them: {what}") from error
         tables[k] = absorbed(check_law(tables[k], f"prompt {k}"), length, end)
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
