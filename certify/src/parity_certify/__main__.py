@@ -89,6 +89,7 @@ def judge(a: Arguments, sample: Any, law: Any, spec: dict[str, Any], name: str, 
 
 
 def transformers(a: Arguments) -> int:
+    """transformers' generate; options of it follow after --"""
     from parity_certify.adapters import mending
     from parity_certify.adapters import transformers as adapter
     from parity_certify.diagnosis import diagnosis
@@ -141,6 +142,7 @@ def tiny_checkpoint(a: Arguments, role: str) -> Path:
 
 
 def server(a: Arguments) -> int:
+    """an OpenAI-compatible server; sampling options follow after --"""
     from parity_certify.adapters import server as adapter
     from parity_certify.adapters.transformers import tokenizer_of
 
@@ -160,6 +162,7 @@ def law_of_model(a: Arguments, options: dict[str, Any]) -> Any:
 
 
 def sampler(a: Arguments) -> int:
+    """a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
     sample, spec = Loaded(a.sampler), {"sampler": a.sampler}
     if a.law:
         if not (a.vocab and a.length):
@@ -175,6 +178,7 @@ def sampler(a: Arguments) -> int:
 
 
 def verifier(a: Arguments) -> int:
+    """verify(draft_tokens, draft_probs, target_probs) -> tokens"""
     name, seeds = a.verifier.rpartition(":")[2], (a.seed, a.seed + 1)
     settings = settings_of(a, "vocab", "drafts", "shape", "n")
     c = certify_verifier(load(a.verifier), seeds=seeds, name=name, **settings)
@@ -182,6 +186,7 @@ def verifier(a: Arguments) -> int:
 
 
 def command(a: Arguments) -> int:
+    """an engine over stdin and stdout; the command follows after --"""
     law = read_law(a.law)
     if not a.rest:
         raise ParityError("command: none; allowed: -- ./engine ARGUMENTS")
@@ -191,17 +196,20 @@ def command(a: Arguments) -> int:
 
 
 def samples(a: Arguments) -> int:
+    """samples drawn elsewhere: JSON lines or CSV"""
     c = certify_samples(a.samples, read_law(a.law), **settings_of(a))
     return finish(c, a.out, {"samples": a.samples, "law": a.law})
 
 
 def law(a: Arguments) -> int:
+    """write a random table model and its draft model"""
     write_law(random_law(a.vocab, a.length, a.seed), a.out or Path("law.json"))
     print(a.out or "law.json")
     return 0
 
 
 def texts(a: Arguments) -> int:
+    """a large model's own texts against its conditionals"""
     from parity_certify.texts import certify_texts, report
 
     c = certify_texts(a.target, a.texts, options=dict(a.options))
@@ -210,6 +218,7 @@ def texts(a: Arguments) -> int:
 
 
 def models(a: Arguments) -> int:
+    """tiny checkpoints of an architecture, and companions"""
     from parity_certify import models as tools
 
     if a.out is None:
@@ -265,34 +274,28 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = main.add_subparsers(dest="way", required=True)
 
-    def way(run: Callable[[Arguments], int], help: str, *flags: str, **changes: dict) -> argparse.ArgumentParser:
-        """A way with flags of FLAGS; `changes` of what stands there, by flag."""
-        p = ways.add_parser(run.__name__, help=help)
+    def way(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
+        """A way, its docstring as help, with flags of FLAGS; `changes` of what stands there, by flag."""
+        p = ways.add_parser(run.__name__, help=run.__doc__)
         p.set_defaults(run=run)
         for flag in ("out", "seed", *flags):
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
         return p
 
-    near, needed = {"default": 0.1}, {"required": True}
-    made, drafting = ("kind", "vocab", "tv"), ("assistant", "universal", "generator")
+    near, made = {"default": 0.1}, ("kind", "vocab", "tv")
     own = {"help": "folder of the model (none: a tiny one is made)"}
-    help = "transformers' generate; options of it follow after --"
-    way(transformers, help, "target", *drafting, *made, *ENUMERATED, margin=near, target=own)
-    help = "an OpenAI-compatible server; sampling options follow after --"
-    way(server, help, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target=needed)
-    help = "a Python function sample(prompts [n, P], seed) -> tokens [n, L]"
+    way(transformers, "target", "assistant", "universal", "generator", *made, *ENUMERATED, margin=near, target=own)
+    way(server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
     own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    p = way(sampler, help, "target", "law", "vocab", *ENUMERATED, margin=near, law=own, vocab={"default": 0})
+    p = way(sampler, "target", "law", "vocab", *ENUMERATED, margin=near, law=own, vocab={"default": 0})
     p.add_argument("sampler", help=FUNCTION)
-    help = "verify(draft_tokens, draft_probs, target_probs) -> tokens"
-    way(verifier, help, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
-    help = "an engine over stdin and stdout; the command follows after --"
-    way(command, help, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
-    way(samples, "samples drawn elsewhere: JSON lines or CSV", "law", *JUDGING).add_argument("samples")
-    way(law, "write a random table model and its draft model", "vocab", "length")
+    way(verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
+    way(command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
+    way(samples, "law", *JUDGING).add_argument("samples")
+    way(law, "vocab", "length")
     own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
-    way(texts, "a large model's own texts against its conditionals", "target", "texts", target=own)
-    way(models, "tiny checkpoints of an architecture, and companions", *made, "head-dim")
+    way(texts, "target", "texts", target=own)
+    way(models, *made, "head-dim")
     for add in more:
         add(way)
     return main

@@ -135,7 +135,7 @@ def sharpen(model: Any, vocab: int) -> None:
 
 def conditionals(model: Any, length: int = 3) -> np.ndarray:
     """Of all prefixes behind one-token prompts: [V, N, V]."""
-    return law(model, np.arange(vocab_of(model))[:, None], length, bare=True).tables
+    return law(model, np.arange(vocab_of(model))[:, None], length).tables
 
 
 def mean_tv(one: np.ndarray, two: np.ndarray) -> float:

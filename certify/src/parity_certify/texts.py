@@ -55,31 +55,18 @@ def of_target(model: Any, texts: list[Text], options: dict[str, Any]) -> tuple[n
     """Tokens [n, S] of pieces of the texts, 0 behind the end of one, the laws of pieces, certain there, and how many
     pieces make a call: one forward a text, processors as in plain sampling. Pieces are so short that their laws are few
     cells."""
-    from parity_certify.adapters.transformers import SPECULATIVE, endless, generation, logits_behind, vocab_of
+    from parity_certify.adapters.transformers import plain_laws, vocab_of
 
-    settings = {k: v for k, v in options.items() if k not in SPECULATIVE}
     V = vocab_of(model)
     S = max(1, min(max(len(t["tokens"]) for t in texts), CELLS // V))
     pieces = [(i, first) for i, t in enumerate(texts) for first in range(0, len(t["tokens"]), S)]
     last: dict[int, torch.Tensor] = {}  # the law of the last text
 
     def whole_law(text: Text) -> torch.Tensor:
-        tokens, laws = torch.tensor([text["tokens"]]), []
         if max(text["tokens"]) >= V:
             raise ParityError(f"texts: token {max(text['tokens'])}; allowed: 0 to {V - 1}")
-
-        def forced(model: Any, input_ids: torch.Tensor, logits_processor: Any, **kwargs: Any) -> torch.Tensor:
-            logits, whole = logits_behind(model, input_ids, tokens, kwargs)
-            for t in range(tokens.shape[1]):
-                scores = logits_processor(whole[:, : input_ids.shape[1] + t], logits[:, t].float())
-                laws.append(scores.softmax(-1))
-            return whole
-
-        prompt = torch.tensor([text.get("prompt") or [0]])
-        with endless(model, None), torch.no_grad():
-            keywords = generation(settings, tokens.shape[1], None)
-            model.generate(inputs=prompt, attention_mask=torch.ones_like(prompt), custom_generate=forced, **keywords)
-        return torch.cat(laws)
+        prompt, tokens = torch.tensor([text.get("prompt") or [0]]), torch.tensor([text["tokens"]])
+        return torch.cat(plain_laws(model, prompt, tokens, options, None))
 
     def law(a: int, b: int) -> torch.Tensor:
         laws = torch.zeros(b - a, S, V)

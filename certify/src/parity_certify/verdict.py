@@ -35,10 +35,9 @@ EXIT: dict[Kind, int] = {"certified": 0, "consistent": 0, "lossy": 1, "inconclus
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found. Sentences, pills, badges, JSON and exit codes are made from it; nothing reads one out of a text.
+    """Sentences, pills, badges, JSON and exit codes are made from a verdict; nothing reads one out of a text.
 
-    kind       certified: the bound is below the margin, nothing rejects; consistent: nothing rejects; lossy: rejected
-               on two seeds; inconclusive: nothing was tested, or a rejection did not repeat
+    kind       see the head of this module
     bound      upper bound on the TV at 95 %, over all targets, None where no joint law was counted
     estimate   of the TV on the target that differs most, corrected; interval: its 95 % interval
     n          sequences of the smallest sample that the bound stands on

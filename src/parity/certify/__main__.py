@@ -13,6 +13,7 @@ from parity.certify import certify
 
 
 def decoder(a: argparse.Namespace) -> int:
+    """any object with the signature of Parity's discrete decoders"""
     from parity.base.command import pin_threads
 
     pin_threads(1)  # tensors are small: chunks run side by side instead
@@ -23,7 +24,7 @@ def decoder(a: argparse.Namespace) -> int:
 
 
 def add_decoder(way: Any) -> None:
-    p = way(decoder, "any object with the signature of Parity's discrete decoders")
+    p = way(decoder)
     p.add_argument("decoder", help="MODULE:FUNCTION or FILE.py:FUNCTION")
     p.add_argument("--option", type=option, action="append", default=[], metavar="K=V", help="an option of the decoder")
     p.add_argument("--n", type=int, default=100_000, help="draws of a sample (100000)")

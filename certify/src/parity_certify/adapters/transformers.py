@@ -5,8 +5,8 @@
     certify_sampler(sampler, law(target, prompts, 4, sampler.options))
 
 The law is read with `generate(custom_generate=...)`: transformers prepares its logits processors (guidance, watermark,
-temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits, in float64, of every
-prefix, each step once and in order.
+temperature, top-k, ...) as for plain sampling, and they are applied to the target's logits of every prefix, each step
+once and in order.
 """
 
 import contextlib
@@ -133,58 +133,47 @@ def endless(model: Any, end: int | None) -> Iterator[None]:
         model.generation_config = own
 
 
-def logits_behind(model: Any, inputs: Tensor, paths: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Logits [B, L, V] at each place of paths [B, L] behind inputs [B, P] (decoder tokens), and both together."""
-    whole = torch.cat([inputs, paths], 1)
-    fed = whole[:, :-1]
-    fields = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
-    if model.config.is_encoder_decoder:
-        fields = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
-    return model(**fields, use_cache=False).logits[:, inputs.shape[1] - 1 :], whole
+def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any], end: int | None) -> list[Tensor]:
+    """Laws [B, V] of plain sampling at each of the L places of paths [B, L] behind inputs [B, P]. Options that only say
+    how to draft are left out."""
+    options = {k: v for k, v in options.items() if k not in SPECULATIVE}
+    laws: list[Tensor] = []
+
+    def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
+        whole, start = torch.cat([input_ids, paths], 1), input_ids.shape[1]
+        fed = whole[:, :-1]
+        fields = {"input_ids": fed, "attention_mask": torch.ones_like(fed)}
+        if model.config.is_encoder_decoder:
+            fields = {"decoder_input_ids": fed, "encoder_outputs": kwargs["encoder_outputs"]}
+        logits = model(**fields, use_cache=False).logits[:, start - 1 :]
+        for t in range(paths.shape[1]):
+            scores = logits_processor(whole[:, : start + t], logits[:, t].clone())
+            laws.append(scores.to(model.dtype).softmax(-1))
+        return whole
+
+    keywords = generation(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
+    with endless(model, end), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model.generate(inputs=inputs, custom_generate=walk, **keywords)
+        except (ValueError, TypeError) as error:
+            raise ParityError(f"options: generate refuses them: {str(error).splitlines()[0]}") from error
+    return laws
 
 
-def law(
-    model: Any,
-    prompts: Any,
-    length: int,
-    options: dict[str, Any] | None = None,
-    *,
-    end: int | None = None,
-    bare: bool = False,
-) -> Law:
-    """The law of plain sampling with the options (those that only say how to draft are left out), in float64.
-
-    prompts [K, P]; `bare` leaves out every option: the model's own softmax.
-    """
+def law(model: Any, prompts: Any, length: int, options: dict[str, Any] | None = None, *, end: int | None = None) -> Law:
+    """The law of plain sampling with the options behind prompts [K, P], in float64."""
     V = vocab_of(model)
     prompts = check_prompts(prompts, V)
     check_size(V, length, len(prompts))
     quiet()
-    settings = {} if bare else {k: v for k, v in (options or {}).items() if k not in SPECULATIVE}
     exact = copy.deepcopy(model).double().eval()
-    paths = torch.from_numpy(digits(V, length).astype(np.int64))
-    tables: list[np.ndarray] = []
-
-    def enumerate_prefixes(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
-        logits, whole = logits_behind(model, input_ids, paths, kwargs)
-        start, parts = input_ids.shape[1], []
-        for t in range(length):
-            p = logits_processor(whole[:, : start + t], logits[:, t].clone()).double().softmax(-1)
-            parts.append(p[:: V ** (length - t)].numpy())  # one row a prefix of t tokens
-        tables.append(np.concatenate(parts))
-        return whole
-
+    paths, tables = torch.from_numpy(digits(V, length).astype(np.int64)), []
     for k, prompt in enumerate(prompts):
         inputs = torch.from_numpy(prompt).expand(len(paths), -1)
-        keywords = generation(settings, length, end) | {"custom_generate": enumerate_prefixes}
-        with endless(exact, end), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                exact.generate(inputs=inputs, attention_mask=torch.ones_like(inputs), **keywords)
-            except (ValueError, TypeError) as error:
-                what = str(error).splitlines()[0]
-                raise ParityError(f"options: generate refuses them: {what}") from error
-        tables[k] = absorbed(check_law(tables[k], f"prompt {k}"), length, end)
+        laws = plain_laws(exact, inputs, paths, options or {}, end)
+        parts = [p[:: V ** (length - t)].numpy() for t, p in enumerate(laws)]  # one row a prefix of t tokens
+        tables.append(absorbed(check_law(np.concatenate(parts), f"prompt {k}"), length, end))
     return Law(str(model.config.model_type), prompts, np.stack(tables), length, end)
 
 
@@ -311,5 +300,5 @@ def recorded(sampler: Generate, target: Law, n: int = 200) -> tuple[Law, np.ndar
 def suspects(sampler: Generate, target: Law) -> list[diagnosis.Suspect]:
     """Named faults of a sampler of transformers; drafts without laws (look-up) leave those of the target alone."""
     draft, offered, block = recorded(sampler, target)
-    bare = law(sampler.model, target.prompts, target.length, bare=True, end=target.end)
+    bare = law(sampler.model, target.prompts, target.length, end=target.end)
     return diagnosis.suspects(target, draft, block, bare=bare, offered=offered)
