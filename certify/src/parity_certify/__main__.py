@@ -282,9 +282,9 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
         return p
 
-    near, made = {"default": 0.1}, ("kind", "vocab", "tv")
+    near, tiny = {"default": 0.1}, ("kind", "vocab", "tv")
     own = {"help": "folder of the model (none: a tiny one is made)"}
-    way(transformers, "target", "assistant", "universal", "generator", *made, *ENUMERATED, margin=near, target=own)
+    way(transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own)
     way(server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
     own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
     p = way(sampler, "target", "law", "vocab", *ENUMERATED, margin=near, law=own, vocab={"default": 0})
@@ -295,7 +295,7 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     way(law, "vocab", "length")
     own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
     way(texts, "target", "texts", target=own)
-    way(models, *made, "head-dim")
+    way(models, *tiny, "head-dim")
     for add in more:
         add(way)
     return main

@@ -109,7 +109,7 @@ def predicted(
 
 
 class Loop:
-    """n sequences under way: tokens, what the target's context holds (`seen`), and where each stands (`at`)."""
+    """n sequences under way: tokens, what the target's context holds (`memory`), and where each stands (`at`)."""
 
     def __init__(self, p: np.ndarray, q: np.ndarray, block: int, fault: str, offered: np.ndarray | None, n: int):
         self.p, self.q, self.block, self.fault, self.n = p, q, block, fault, n
@@ -118,7 +118,7 @@ class Loop:
         self.offered = np.ones(len(p), dtype=bool) if offered is None else offered
         self.rows, self.at = np.arange(n), np.zeros(n, dtype=np.int64)
         self.tokens = np.zeros((n, self.length + block + 2), dtype=np.int64)
-        self.seen = self.tokens.copy()
+        self.memory = self.tokens.copy()
         self.first = np.array([first_of(self.V, t) for t in range(self.length)])
         self.powers = self.V ** np.arange(self.length)
 
@@ -131,7 +131,7 @@ class Loop:
 
     def write(self, where: np.ndarray, rows: np.ndarray, token: np.ndarray, memory: np.ndarray) -> None:
         self.tokens[self.rows[rows], where[rows]] = token[rows]
-        self.seen[self.rows[rows], where[rows]] = memory[rows]
+        self.memory[self.rows[rows], where[rows]] = memory[rows]
 
     def step(self, numbers: list[np.ndarray]) -> None:
         """A block of every sequence that is not done. Tokens are drawn by exponential races."""
@@ -150,7 +150,7 @@ class Loop:
             where = self.at + i
             ends = standing & ~self.look(self.offered, self.tokens, where)  # nothing is offered here
             stop[ends], closed, asked = i, closed | ends, standing & ~ends
-            target, guess = self.look(self.p, self.seen, where), self.look(self.q, self.tokens, where)
+            target, guess = self.look(self.p, self.memory, where), self.look(self.q, self.tokens, where)
             u = numbers[-1][:, 0 if self.fault == "shared uniform" else i]
             good = u < target[self.rows, own] / np.maximum(guess[self.rows, own], TINY)
             good |= self.fault == "nothing verified"
@@ -159,7 +159,7 @@ class Loop:
             count, rejected = count + asked, np.where(asked & ~good, i, rejected)
             standing = asked & good
         whole, last = standing | closed, self.at + stop
-        bonus = race(self.look(self.p, self.seen, last), numbers[2 * block])
+        bonus = race(self.look(self.p, self.memory, last), numbers[2 * block])
         self.write(last, whole, bonus, bonus)
         count += whole
         if self.fault == "unverified kept":
@@ -293,11 +293,11 @@ def diagnosis(counts: np.ndarray, law: Law, suspects: Sequence[Suspect]) -> dict
     p = fits(own, laws[best][1])
     others = sorted((n for n in ratio if n != best and ratio[best] - ratio[n] < CLOSE), key=lambda n: -ratio[n])
     power = f"likelihood ratio 10^{ratio[best] / math.log(10):.1f} against a correct sampler"
-    named = p > FITS and ratio[best] > CLOSE
-    if named:
+    fitting = p > FITS and ratio[best] > CLOSE
+    if fitting:
         says = f"{best} ({power}; the samples fit it, p = {p:.2g})"
         says += f"; as likely within a factor of 20: {', '.join(others)}" if others else ""
     else:
         says = f"none of these faults (nearest: {best}, {power}, but the samples do not fit it, p = {p:.2g})"
     numbers = {"fits": p, "others": others, "log_likelihood_ratio": ratio[best]}
-    return {"says": says, "name": best if named else None, "nearest": best} | numbers
+    return {"says": says, "name": best if fitting else None, "nearest": best} | numbers

@@ -30,18 +30,19 @@ def assert_lossless(tmp_path: Path, record_property: Callable[[str, Any], None])
     """
 
     def check(sampler: Any, *, target: Any, keep: Path | None = None, **settings: Any) -> Any:
-        found = certify(sampler, target, keep or tmp_path / "parity", **settings)
-        record_property("parity", found.verdict.words)
-        reason = found.verdict.reason
-        if found.exit_code == 1:
-            folder = target if isinstance(target, str | Path) else found.law.name
-            lines = [f"not lossless: {found.verdict.words} ({reason})", f"target: {folder}"]
-            lines += [f"seeds: {sorted({r['seed'] for r in found.rows})}", f"settings: {settings}", found.where]
+        certificate = certify(sampler, target, keep or tmp_path / "parity", **settings)
+        record_property("parity", certificate.verdict.words)
+        reason = certificate.verdict.reason
+        if certificate.exit_code == 1:
+            where = target if isinstance(target, str | Path) else certificate.law.name
+            lines = [f"not lossless: {certificate.verdict.words} ({reason})", f"target: {where}"]
+            lines.append(f"seeds: {sorted({r['seed'] for r in certificate.rows})}")
+            lines += [f"settings: {settings}", certificate.where]
             pytest.fail("\n".join(lines).rstrip(), pytrace=False)
-        if found.verdict.kind != "certified":
+        if certificate.verdict.kind != "certified":
             pytest.fail(f"inconclusive: {reason} (zero drafts, or too few samples, are no pass)", pytrace=False)
         print(f"parity: {reason}")
-        return found
+        return certificate
 
     return check
 
@@ -80,7 +81,7 @@ def certify(
     settings |= {"margin": margin, "alpha": false_alarm, "seeds": (seed, seed + 1), "tell": lambda text: None}
     settings["draws"] = 199 if false_alarm < 1e-3 else DRAWS  # at such a rate the e-process decides, no simulated null
     for times in LOOKS if n is None else (1.0,):
-        found = certify_sampler(sampler, known, n=int(wanted * times), folder=folder, **settings)
-        if found.verdict.kind != "consistent":
+        certificate = certify_sampler(sampler, known, n=int(wanted * times), folder=folder, **settings)
+        if certificate.verdict.kind != "consistent":
             break
-    return found
+    return certificate

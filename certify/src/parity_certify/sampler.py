@@ -50,11 +50,11 @@ def check_repeats(batches: Sequence[Batch], law: Law) -> None:
         chance = max(agree[prompts[first]][same].mean(), min(1.0, (hits_beside + 1) / (beside.sum() + 1)))
         return bool(special.bdtrc(hits - 1, same.sum(), chance) < CHANCE)
 
-    sizes = [len(b.prompts) for b in batches]
-    begin = np.cumsum(sizes) - sizes
-    pairs = [(k - 2, k) for k in range(2, len(batches))] or [(0, 1)][: len(batches) - 1]  # batches of alike sizes
-    for_row = [(begin[i] + r, begin[j] + r) for i, j in pairs for r in [np.arange(min(sizes[i], sizes[j]))]]
-    before, now = (np.concatenate(rows) for rows in zip(*for_row, strict=True)) if for_row else np.zeros((2, 0), int)
+    ends = np.cumsum([len(b.prompts) for b in batches])
+    rows = np.split(np.arange(ends[-1]), ends[:-1])  # of each batch
+    pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches of alike sizes
+    before = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
+    now = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
     if surprising(before, now, np.roll(before, 1)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
     order = np.argsort(prompts, kind="stable")
