@@ -283,7 +283,7 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
         return p
 
     near, tiny = {"default": 0.1}, ("kind", "vocab", "tv")
-    own = {"help": "folder of the model (none: a tiny one is made)"}
+    own: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
     way(transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own)
     way(server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
     own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}

@@ -90,7 +90,7 @@ def tokens_of(answer: Any, rows: int, law: Law) -> np.ndarray:
         if len(line) < L and not ended:
             raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; allowed: {L}")
         tokens[i, : len(line)] = line
-        if ended:
+        if ended and end is not None:
             tokens[i, int(np.argmax(line == end)) :] = end
     wrong = np.argwhere((tokens < 0) | (tokens >= V))
     if len(wrong):

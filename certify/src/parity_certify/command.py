@@ -132,6 +132,6 @@ def certify_command(command: Sequence[str], law: Law, *, timeout: float = 60, **
         raise ParityError(f"timeout {timeout:g}: allowed: above 0")
     if settings.get("processes", 1) != 1:
         raise ParityError(f"processes {settings['processes']}: allowed: 1, for a command is one process")
-    common = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
+    common: dict[str, Any] = {"batch": 500, "name": " ".join(command), "spec": {"command": list(command)}}
     with running(command, law, timeout) as engine:
         return certify_sampler(engine, law, **common | settings)

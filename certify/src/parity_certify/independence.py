@@ -66,8 +66,8 @@ def rows_independent(batches: Sequence[Batch], law: Law, most: int = MOST) -> De
         chance = law.tables[behind[0][j], behind[1][j], tokens[i]]
         ranks = (rank[i] * rank[j]).sum(), (rank[i] ** 2 * spread[j]).sum()
         agreement = ((tokens[i] == tokens[j]) - chance).sum(), (chance * (1 - chance)).sum()
-        terms[f"ranks, {order} {lag} apart"] = log_terms(*map(float, ranks), step=0.25)
-        terms[f"agreement, {order} {lag} apart"] = log_terms(*map(float, agreement), step=1.0)
+        terms[f"ranks, {order} {lag} apart"] = log_terms(*ranks, step=0.25)
+        terms[f"agreement, {order} {lag} apart"] = log_terms(*agreement, step=1.0)
     if not terms:
         return Dependence(0.0, "", 1.0)
     logs = np.concatenate(list(terms.values()))

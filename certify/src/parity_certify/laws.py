@@ -129,7 +129,7 @@ def check_prompts(prompts: Any, vocab: int | None = None) -> np.ndarray:
     try:
         array = np.array(prompts, dtype=np.int64)
     except (TypeError, ValueError):
-        array = np.zeros(0)
+        array = np.zeros(0, dtype=np.int64)
     if array.ndim != 2 or not len(array):
         raise ParityError("prompts: allowed: [K, P] token numbers, at least one prompt, as [[0, 1], [2, 1]]")
     if len(np.unique(array, axis=0)) < len(array):
@@ -191,10 +191,11 @@ def read_law(file: str | Path) -> Law:
         raise ParityError(f"{file}: no law: {str(error).splitlines()[0]}; allowed: a file of `law --out`") from None
     if not isinstance(content, dict) or {k: content.get(k) for k in FORMAT} != FORMAT:
         raise ParityError(f"{file}: format: allowed: {FORMAT['format']!r}, version {FORMAT['version']}")
-    vocab, length, end = (content.get(key) for key in ("vocab", "length", "end"))
-    for key in ("vocab", "length", "end"):
-        if type(content.get(key)) is not int and (key, end) != ("end", None):
-            raise ParityError(f"{file}: {key} {content.get(key)!r}: allowed: an integer")
+    numbers: dict[str, Any] = {key: content.get(key) for key in ("vocab", "length", "end")}
+    for key, value in numbers.items():
+        if type(value) is not int and (key, value) != ("end", None):
+            raise ParityError(f"{file}: {key} {value!r}: allowed: an integer")
+    vocab, length = numbers["vocab"], numbers["length"]
     check_size(vocab, length, 1)
 
     def read_table(key: str) -> np.ndarray:
@@ -215,4 +216,4 @@ def read_law(file: str | Path) -> Law:
     extra: dict[str, Any] = {"sha256": hashlib.sha256(text).hexdigest()}
     if content.get("draft") is not None:
         extra["draft"] = read_table("draft")
-    return Law(file.stem, prompts, np.repeat(target[None], len(prompts), 0), length, end, extra)
+    return Law(file.stem, prompts, np.repeat(target[None], len(prompts), 0), length, numbers["end"], extra)

@@ -21,11 +21,11 @@ from parity_certify.errors import ParityError
 SPREAD = 0.75
 EMBEDDING, MATRIX = 0.3, 0.5  # of weights: a token early in the prefix moves the law as much as the last one
 LETTERS = "abcdefgh"
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 64,
 }  # fmt: skip
-IDS = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
+IDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
 TWO_KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
 GEMMA4 = SIZES | TWO_KINDS | {
     "sliding_window": 8, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "enable_moe_block": False,
@@ -68,7 +68,12 @@ def configuration(kind: str, vocab: int, **changes: int) -> Any:
     import transformers as t
 
     if kind == "janus":
-        picture = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "projection_dim": 16}
+        picture: dict[str, Any] = {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "projection_dim": 16,
+        }
         vision = t.JanusVisionConfig(**picture, image_size=8, patch_size=4, num_image_tokens=4, depth=1)
         codes = t.models.janus.JanusVQVAEConfig(
             embed_dim=4, num_embeddings=vocab, latent_channels=8, base_channels=32, channel_multiplier=(1, 1),

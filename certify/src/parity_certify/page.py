@@ -93,6 +93,6 @@ def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     publish(folder / "report.html", page(c, about).encode())
     publish(folder / "junit.xml", junit(c))
     publish(folder / "badge.svg", badge(c).encode())
-    content = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows, "beside": c.beside}
-    content |= {"about": about, "exit_code": c.exit_code, "badge": badge_line(c, folder)}
+    content: dict[str, Any] = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows}
+    content |= {"beside": c.beside, "about": about, "exit_code": c.exit_code, "badge": badge_line(c, folder)}
     write_json(folder / "certificate.json", content)

@@ -178,7 +178,9 @@ class Drafted:
     def make_tree(self, rng: np.random.Generator) -> tuple[list[int], list[int], np.ndarray, np.ndarray]:
         """Tokens and parents of N nodes, draft laws [N, V] and target laws [N + 1, V]. A node has `branches` children,
         drawn without replacement; of a deterministic draft, the next sibling is the next token."""
-        V, tokens, parents, laws = self.vocab, [], [], []
+        V, laws = self.vocab, []
+        tokens: list[int] = []
+        parents: list[int] = []
         prefixes, rows, layer = [0], [0], [-1]  # prefix and row of the target: of the root, then of every node
         for depth in range(self.drafts):
             below = []
@@ -208,10 +210,10 @@ class Drafted:
             lines.append(self.verify(np.array(tokens), np.array(parents), q, p, **keywords))
             node = -1
             for token in np.asarray(lines[-1]).tolist()[: self.drafts]:
-                node = next((i for i, up in enumerate(parents) if up == node and tokens[i] == token), None)
-                if node is None:
+                children = [i for i, up in enumerate(parents) if up == node and tokens[i] == token]
+                if not children:
                     break
-                accepted += 1
+                node, accepted = children[0], accepted + 1
         return self.pad(lines), accepted, n * self.drafts
 
 
