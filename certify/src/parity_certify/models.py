@@ -68,13 +68,9 @@ def configuration(kind: str, vocab: int, **changes: int) -> Any:
     import transformers as t
 
     if kind == "janus":
-        picture: dict[str, Any] = {
-            "hidden_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "projection_dim": 16,
-        }
-        vision = t.JanusVisionConfig(**picture, image_size=8, patch_size=4, num_image_tokens=4, depth=1)
+        picture: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        picture |= {"image_size": 8, "patch_size": 4, "projection_dim": 16, "num_image_tokens": 4, "depth": 1}
+        vision = t.JanusVisionConfig(**picture)
         codes = t.models.janus.JanusVQVAEConfig(
             embed_dim=4, num_embeddings=vocab, latent_channels=8, base_channels=32, channel_multiplier=(1, 1),
             num_res_blocks=1, projection_dim=16, num_hidden_layers=1, image_token_embed_dim=16,
