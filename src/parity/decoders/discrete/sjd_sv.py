@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
@@ -43,12 +43,10 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
     return (up_to.transpose(1, 2) & passes[:, None, :]).any(-1) & (p > 0)
 
 
-def verify_block(p: Tensor, q: Tensor, draft: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`blockwise` for a window whose slots all hold drafts: a slot without one stands behind them."""
+def verify_block(p: Tensor, q: Tensor, draft: Tensor, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """`blockwise` for a window whose slots hold drafts, but those `past` [B, W] the end, and one behind them all."""
     p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
-    bonus = torch.zeros_like(draft, dtype=torch.bool)
-    bonus[:, -1] = True
-    accepted, scaled = blockwise(p, q, draft, bonus, u)
+    accepted, scaled = blockwise(p, q, draft, pad(past, (0, 1), value=True), u)
     return accepted[:, :-1], scaled[:, :-1]
 
 
@@ -76,9 +74,11 @@ def sjd_sv(
         draft, q, point = slots.drafts()
         p, u, e = slots.law(draft), slots.uniform("accept"), slots.races()
         q = torch.where(point[..., None], one_hot(draft, p.shape[-1]), q)
+        past = slots.where >= slots.line.end  # a joint test reads no slot past the row's end
         if verify == "suffix":
-            accepted, scaled = accept_runs(probability(p, draft), probability(q, draft), u, alpha), p
+            likely = probability(p, draft).masked_fill(past, 0)
+            accepted, scaled = accept_runs(likely, probability(q, draft), u, alpha), p
         else:
-            accepted, scaled = verify_block(p, q, draft, u)
+            accepted, scaled = verify_block(p, q, draft, past, u)
         tokens, kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
         yield slots.advance(tokens, kept, p)
