@@ -51,12 +51,6 @@ def filled(decoder, model, start, noise=None, **options):
     return record(model, start, decoder(model, start, noise=noise, **options))
 
 
-def judge():
-    """A small GPT-2 with no dropout."""
-    sizes = {"vocab_size": V, "n_positions": N + 1, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    return causal.build(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})
-
-
 class Both:
     """Asks two models, keeps the largest difference, answers with the first."""
 
@@ -93,14 +87,10 @@ def test_a_cache_that_misses_a_change_is_found_out(net, start):
     assert model.worst > 1e-3
 
 
-def complete(start):
-    g = torch.Generator().manual_seed(2)
-    return torch.where(start.tokens == 0, torch.randint(1, V, start.tokens.shape, generator=g), start.tokens)
-
-
 def test_one_pass_gives_every_conditional(net, start):
     """Eq. 6: each law of the joint pass is the law of a pass of its own, which sees nothing else."""
-    model, tokens = XLNet(net, 0), complete(start)
+    words = torch.randint(1, V, start.tokens.shape, generator=torch.Generator().manual_seed(2))
+    model, tokens = XLNet(net, 0), torch.where(start.tokens == 0, words, start.tokens)
     ranks = start.begin[:, None] + torch.arange(4)
     joint = model.laws(tokens, start.order, start.begin, ranks, ranks)
     for s in range(4):
@@ -109,10 +99,8 @@ def test_one_pass_gives_every_conditional(net, start):
         one = model.laws(alone, start.order, start.begin, ranks[:, s : s + 1], ranks[:, s : s + 1])
         torch.testing.assert_close(joint[:, s], one[:, 0], atol=1e-5, rtol=0)
     drafts = model.laws(tokens, start.order, start.begin, ranks, start.begin[:, None].expand_as(ranks))
-    torch.testing.assert_close(
-        drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0
-    )  # the first draft's law is its verification's
-    assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2  # and no other's
+    torch.testing.assert_close(drafts[:, 0], joint[:, 0], atol=1e-5, rtol=0)  # of the first draft alone
+    assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2
 
 
 def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(net, start):
@@ -126,7 +114,7 @@ def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(net, start):
 
 def test_gpt2_with_a_cache_writes_what_it_writes_without():
     torch.manual_seed(0)
-    net = judge()
+    net = causal.build({"vocab_size": V, "n_positions": N + 1, "n_embd": 32, "n_layer": 2, "n_head": 4})
     for p in net.parameters():
         p.data.mul_(6 if p.ndim > 1 else 1)
     known = torch.arange(N) < torch.tensor([3, 5, 2, 7, 1])[:, None]
@@ -142,16 +130,9 @@ def test_gpt2_with_a_cache_writes_what_it_writes_without():
         Causal(net, 0, 1, True).laws(plain.tokens, prefix.order, prefix.begin, at.repeat(1, 2), at.repeat(1, 2))
 
 
-# --- the task
-
-
-# --- weights from files
-
-
 def test_a_word_the_models_do_not_know_is_named():
-    words = Words(list(stories.vocabulary()))
     with pytest.raises(ParityError, match="word 'xyzzy' is not in the vocabulary"):
-        words.encode("the xyzzy")
+        Words(list(stories.vocabulary())).encode("the xyzzy")
 
 
 @pytest.fixture(scope="module")
@@ -159,17 +140,14 @@ def embedded(tmp_path_factory):
     return load.load(fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest")))
 
 
-def held_out(words, rows, length, masked):
-    """Texts of pairs that training never saw, this share of their words hidden."""
-    texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, length)] for i in range(rows)]
-    known = torch.rand(rows, length, generator=torch.Generator().manual_seed(0)) > masked
-    known[:, length // 2] = True
-    return infilling(torch.tensor(texts), known, words.mask, words.vocab)
-
-
 def test_embedded_models_load_and_assd_saves_passes(embedded):
-    """With 95 % of the words hidden, assd with k = 5 needs at most 0.9 passes a word, and the judge likes its texts."""
-    start = held_out(embedded.words, 16, 128, 0.95)
+    """On texts of held-out pairs with 95 % of the words hidden, assd with k = 5 needs at most 0.9 passes a word, and
+    the judge likes its texts."""
+    words = embedded.words
+    texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, 128)] for i in range(16)]
+    known = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
+    known[:, 64] = True
+    start = infilling(torch.tensor(texts), known, words.mask, words.vocab)
     done = filled(assd, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=5)
     assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= 0.9
     noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
