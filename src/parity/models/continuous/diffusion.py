@@ -3,9 +3,9 @@
 Source: Li et al. 2024 (MAR), sec. 3.2 and 4.3; Nichol & Dhariwal 2021 (cosine schedule, learned-range variance,
 respacing); parameter names are those of `diffloss.net` in the published checkpoints.
 
-Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step from Gaussians N(mu_t, sigma_t^2), step T first,
-step 1 last; the token is x_0. The law it leads to is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of
-log sigma over the steps before it.
+Words. A *trajectory* starts at x_T ~ N(0, I) and is drawn step by step, from T to 1, from Gaussians N(mu_t, sigma_t^2);
+the token is x_0. Its law is a `Trajectory`: the last Gaussian, p(x_0 | x_1), and the sum of log sigma over the steps
+before it.
 """
 
 import math
@@ -24,11 +24,11 @@ TRAINED = 1000  # diffusion steps of training
 
 
 class Trajectory(NamedTuple):
-    """Where walks of N tokens from x_T came to: the last step's Gaussians, and log sigma of the steps before."""
+    """The laws at the end of walks of N tokens from x_T: the last step's Gaussians, and log sigma of the others."""
 
     mean: Tensor  # [N, D] of p(x_0 | x_1)
     std: Tensor  # [N, D]
-    log_sigma: Tensor  # [N] sum over steps T to 2 and coordinates; only differences between two models mean something
+    log_sigma: Tensor  # [N] sum over steps T to 2 and coordinates; only differences between two models have a meaning
     last: str = "noise"  # "mean": x_0 is the mean (published samplers), while its density stays the Gaussian's
 
     def sample(self, path: PathNoise) -> Tensor:
@@ -61,8 +61,8 @@ class Schedule(NamedTuple):
 
 
 def respaced(steps: int) -> list[int]:
-    """The `steps` of 0 to 999 that a respaced schedule keeps: a running sum of equal strides, each rounded, as the
-    released code adds them up (one step is step 0)."""
+    """The `steps` of 0 to 999 in a respaced schedule: a running sum of equal strides, rounded, as in the released code
+    (one step is step 0)."""
     stride = (TRAINED - 1) / (steps - 1) if steps > 1 else 1.0
     return [round(at) for at in accumulate(repeat(stride, steps - 1), initial=0.0)]
 
@@ -100,8 +100,8 @@ def coefficients(sampler: str, steps: int, eta: float) -> Tensor:
 
 
 def of_step(table: Tensor, i: int | Tensor, like: Tensor) -> tuple[Tensor, ...]:
-    """Columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. Of one step for all they
-    are numbers, which a device takes from the host without a wait."""
+    """Columns of a table [T, C] at steps i, from T to 1, for products with `like` [..., D]. For a number i they are
+    scalars, which need no copy to a GPU."""
     if isinstance(i, int):
         return table[i - 1].to(like.dtype).unbind()
     return table.to(like.device)[i - 1].to(like.dtype)[..., None].unbind(-2)
@@ -165,7 +165,7 @@ class HeadNet(nn.Module):
         return self.run(x, t, self.cond_embed(z))
 
     def run(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
-        """The same from an embedded condition: a walk embeds it once."""
+        """The same from an embedded condition, which a walk computes once."""
         y = self.time_embed(t) + condition
         h = self.input_proj(x)
         for block in self.res_blocks:
@@ -194,7 +194,7 @@ def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor
 
 @dataclass(frozen=True)
 class HeadSampling:
-    """How a diffusion head is sampled: what the target's law is, so the same for every method."""
+    """How a diffusion head is sampled. This defines the target's law, so it is the same for every method."""
 
     steps: int = 100  # T
     sampler: Literal["ddpm", "ddim"] = "ddpm"
@@ -202,8 +202,8 @@ class HeadSampling:
     temperature: float = 1.0  # of the noise of every step
     guidance: float = 1.0
     guidance_schedule: Literal["constant", "linear"] = "linear"
-    clip: float = 0.0  # bound on what a diffusion head predicts of x_0, for few steps: 0 is none, as published
-    last: Literal["noise", "mean"] = "noise"  # the paper's p(x_0 | x_1) is a Gaussian; published code returns its mean
+    clip: float = 0.0  # bound on a diffusion head's prediction of x_0, for few steps; 0 for none, as published
+    last: Literal["noise", "mean"] = "noise"  # x_0 given x_1: the paper's Gaussian, or its mean as in published code
 
 
 @dataclass

@@ -1,12 +1,12 @@
 """Harmon: MAR with a language model between its encoder and its decoder, conditioned on text.
 
 Source: Wu et al. 2025 (Harmon); parameter names are those of the published `harmon_*.pth` files and of their Hugging
-Face layout (whose `vae.*` is a file of its own here, and whose `llm.lm_head` only its understanding needs). The
-language model is transformers' Qwen2.
+Face layout, of which `vae.*` is a file of its own here, and `llm.lm_head`, needed to understand pictures only, is not
+read. The language model is transformers' Qwen2.
 
-The encoder's buffer holds no class. What it gives goes into the language model after the prompt, known tokens in raster
-order and the buffer last; what comes back is added to it, and MAR's decoder and head go on as ever. The language model
-is causal, so the buffer alone has seen all.
+The encoder's buffer holds no class. The language model reads the prompt, then the encoder's output: known tokens in
+raster order, and the buffer last, which alone sees everything because the model is causal. Its output is added to the
+encoder's; MAR's decoder and head follow.
 """
 
 from dataclasses import asdict, dataclass
@@ -51,7 +51,7 @@ class HarmonConfig(MARConfig):
     attention_heads: int = 14
     key_value_heads: int = 2
     theta: float = 1e6  # of its rotary embedding
-    without: tuple[int, ...] = ()  # token ids of the prompt that says nothing, for guidance
+    without: tuple[int, ...] = ()  # token ids of the prompt without a caption, for guidance
 
 
 class LanguageModel(nn.Module):
@@ -88,11 +88,11 @@ class HarmonNet(nn.Module):
         return self.mar.diffloss
 
     def prompts(self, prompts: Tensor) -> Tensor:
-        """Rows without any token get the prompt that says nothing, and columns of padding alone go."""
-        nothing = prompts.new_tensor(list(self.config.without))
-        prompts = F.pad(prompts, (0, max(0, len(nothing) - prompts.shape[1])), value=-1)
-        nothing = F.pad(nothing, (0, prompts.shape[1] - len(nothing)), value=-1)
-        prompts = torch.where((prompts < 0).all(1, keepdim=True), nothing, prompts)
+        """Rows without any token get the prompt without a caption, and columns of padding alone are removed."""
+        without = prompts.new_tensor(list(self.config.without))
+        prompts = F.pad(prompts, (0, max(0, len(without) - prompts.shape[1])), value=-1)
+        without = F.pad(without, (0, prompts.shape[1] - len(without)), value=-1)
+        prompts = torch.where((prompts < 0).all(1, keepdim=True), without, prompts)
         return prompts[:, (prompts >= 0).any(0)] if prompts.device.type == "cpu" else prompts
 
     def forward(self, tokens: Tensor, known: Tensor, prompts: Tensor) -> Tensor:
@@ -103,18 +103,17 @@ class HarmonNet(nn.Module):
         c, n = self.config, len(tokens)
         prompts = self.prompts(prompts)
         x, places, real = self.mar.encode(tokens, known, self.mar.fake_latent.expand(n, -1))
-        image = self.proj_in(torch.cat([x[:, c.buffer :], x[:, : c.buffer]], 1))
+        image = self.proj_in(x.roll(-c.buffer, 1))  # the buffer last
         text = self.llm.model.embed_tokens(prompts.clamp(min=0))
         present = torch.cat([prompts >= 0, real, real.new_ones(n, c.buffer)], 1)
         both, at = torch.cat([text, image], 1), (present.cumsum(1) - 1).clamp(min=0)
         read = self.llm.model(inputs_embeds=both, attention_mask=present.long(), position_ids=at)
-        h = read.last_hidden_state[:, prompts.shape[1] :]
-        back = torch.cat([h[:, h.shape[1] - c.buffer :], h[:, : h.shape[1] - c.buffer]], 1)
+        back = read.last_hidden_state[:, prompts.shape[1] :].roll(c.buffer, 1)
         return self.mar.decode(x + self.proj_out(back), places, real)
 
 
 def published_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a released file that draw pictures: its autoencoder lies apart, its words are never asked for."""
+    """The entries of a released file without its autoencoder and the output layer of its words."""
     return {k: v for k, v in state.items() if not k.startswith(("vae.", "llm.lm_head."))}
 
 
@@ -134,8 +133,8 @@ def released(state: dict[str, Tensor]) -> HarmonConfig:
 
 
 def resized(state: dict[str, Tensor], config: HarmonConfig, grid: int) -> dict[str, Tensor]:
-    """Weights for pictures of `grid` tokens a side: the three tables of places, interpolated as the released code does
-    whenever a picture is not of the trained size (bilinear, corners not aligned)."""
+    """Weights for pictures of `grid` tokens a side: the three tables of places, interpolated as in the released code
+    (bilinear, corners not aligned)."""
     state = dict(state)
     for name in ("encoder", "decoder", "diffusion"):
         key = f"mar.{name}_pos_embed_learned"

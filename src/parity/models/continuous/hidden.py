@@ -1,9 +1,9 @@
-"""Continuous models of any length whose conditionals are all known: of a token given those at the first places.
+"""Continuous models of any length whose conditionals are known.
 
 Regimes   a Markov chain of regimes, in each of which a token is Gaussian: mixtures by the forward algorithm
 Turning   a token is the one `stride` before it, rotated, shrunk and with noise added: Gaussians at any distance
 
-Both give the law of a place from its first `known` tokens, also where the tokens between are unknown.
+Both give the law of a place from the first `known` tokens, also where the tokens between are unknown.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Regimes:
     def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
         B, most = len(tokens), int(known.max())
         z = (tokens[:, :most, None].double() - self.means) / self.scales  # [B, i, K, D]
-        told = (-0.5 * z * z - self.scales.log()).sum(-1)
-        told = (told - told.amax(-1, keepdim=True)).exp()
+        evidence = (-0.5 * z * z - self.scales.log()).sum(-1)
+        evidence = (evidence - evidence.amax(-1, keepdim=True)).exp()
         belief = [self.begin.expand(B, -1)]
-        for seen in told.unbind(1):
-            after = belief[-1] * seen
-            belief.append((after / after.sum(1, keepdim=True)) @ self.step)
+        for likelihood in evidence.unbind(1):
+            posterior = belief[-1] * likelihood
+            belief.append((posterior / posterior.sum(1, keepdim=True)) @ self.step)
         weights = torch.stack(belief, 1).gather(1, known[..., None].expand(-1, -1, len(self.begin))).flatten(0, 1)
         ahead = (places - known).flatten()
         for i in range(int(ahead.max())):
@@ -55,13 +55,13 @@ class Turning:
         self.keep, self.turn, self.stride, self.dim = keep, turn, stride, len(turn)
 
     def after(self, tokens: Tensor, places: Tensor, known: Tensor) -> MixtureLaw:
-        back = (places - known).div(self.stride, rounding_mode="floor") + 1  # tokens of its own chain, to a known one
+        back = (places - known).div(self.stride, rounding_mode="floor") + 1  # steps of its chain, back to a known token
         source = places - back * self.stride
         at = source.clamp(min=0)[..., None].expand(-1, -1, self.dim)
         powers = torch.stack([torch.linalg.matrix_power(self.turn, m) for m in range(int(back.max()) + 1)])
-        kept = torch.where(source >= 0, self.turn.new_tensor(self.keep) ** back, 0.0)
-        mean = kept[..., None] * (powers[back] @ tokens.double().gather(1, at)[..., None])[..., 0]
-        scale = (1 - kept**2).sqrt()[..., None].expand_as(mean)
+        share = torch.where(source >= 0, self.turn.new_tensor(self.keep) ** back, 0.0)
+        mean = share[..., None] * (powers[back] @ tokens.double().gather(1, at)[..., None])[..., 0]
+        scale = (1 - share**2).sqrt()[..., None].expand_as(mean)
         one = torch.zeros(places.numel(), 1, dtype=mean.dtype)
         return MixtureLaw(one, mean.flatten(0, 1)[:, None], scale.flatten(0, 1)[:, None])
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from parity.base.weights import network
 from parity.models.discrete.vq import Decoder, Encoder, VQConfig, diffusion_name, side_of
 
-LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws; no part of its architecture
+LATENTS = "latents"  # entry of a model's header: which autoencoder's latents it draws
 AVERAGE = "average"  # likewise: whether its weights are the moving average of training
-NOT_SIZES = (LATENTS, AVERAGE)
+NOT_SIZES = (LATENTS, AVERAGE)  # entries that do not describe the architecture
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Source: Li et al. 2024; parameter names and shapes are those of the published `m
 
 The encoder reads the known tokens, after a buffer that holds the class. The decoder reads them at their positions, with
 a learned mask token everywhere else, and gives a condition z for every unknown position. Attention is bidirectional, so
-a token's condition given one more known token needs another pass: `conditions` counts what it evaluates.
+conditions that know one more token need another pass.
 """
 
 import math
@@ -94,7 +94,7 @@ class DiffLoss(nn.Module):
 
 
 class MARNet(nn.Module):
-    """The network. Known tokens go through the encoder alone: a step early on costs a fraction of a late one."""
+    """The network. The encoder reads known tokens alone, so an early step costs a fraction of a late one."""
 
     def __init__(self, c: MARConfig):
         super().__init__()
@@ -124,7 +124,7 @@ class MARNet(nn.Module):
         where S is the largest number of known tokens; their grid positions [N, S], in raster order; and which of them
         are real [N, S]."""
         c, n = self.config, len(tokens)
-        counts, static = known.sum(1), tokens.device.type != "cpu"  # a GPU is not asked: every place, the others masked
+        counts, static = known.sum(1), tokens.device.type != "cpu"  # a GPU, not to be waited for, reads every place
         kept = c.tokens if static else int(counts.max()) if n else 0
         known_first = torch.argsort(known.to(torch.int8), dim=1, descending=True, stable=True)
         places = known_first[:, :kept]  # in raster order
@@ -164,7 +164,7 @@ def known_mask(order: Tensor, known: Tensor) -> Tensor:
 def guidance_at(sampling: HeadSampling, done: Tensor, length: int) -> Tensor:
     """Guidance scale when `done` [N] of `length` tokens will be known: linear in it (MAR, appendix B), or constant.
 
-    The last draw, too, counts one token as masked, as the released code does.
+    The last draw counts one token as masked, as in the released code.
     """
     linear = sampling.guidance_schedule == "linear"
     share = done.clamp(max=length - 1) / length if linear else torch.ones_like(done)

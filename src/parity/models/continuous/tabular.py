@@ -1,7 +1,7 @@
-"""Continuous models small enough to write down: mixtures over whole sequences; conditionals are mixtures.
+"""Continuous models with a known joint: mixtures over whole sequences, whose conditionals are mixtures.
 
-The components tie the tokens together, while within one they are independent: every conditional has a known density and
-distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.
+Within a component tokens are independent; across components they depend on each other. So every conditional has a known
+density and distribution function, in any order, and the Rosenblatt transform maps the law to the uniform law on a cube.
 """
 
 from dataclasses import dataclass
@@ -105,10 +105,12 @@ class MixtureLaw(NamedTuple):
 
 @dataclass
 class MixtureWalk:
-    """A mixture as a `Chain` of T steps that leads to it exactly: x_1's first number chooses the component, whose
-    Gaussian is the last step. The steps before keep N(0, I): x_{i-1} = r g(x_i) + (1 - r^2)^1/2 n, with r of step and
-    condition, and g turning the sign of numbers beyond 1. So steps bend, spread and see their condition, and the law of
-    x_0 is known. T = 1 is `MixtureLaw.sample`."""
+    """A mixture as a `Chain` of T steps whose x_0 follows it exactly; T = 1 is `MixtureLaw.sample`.
+
+    The first number of x_1 chooses the component, whose Gaussian is the last step. The steps before keep N(0, I):
+    x_{i-1} = r g(x_i) + (1 - r^2)^1/2 n, where r depends on step and condition, and g turns the sign of numbers beyond
+    1. So steps are nonlinear, have noise and depend on their condition.
+    """
 
     law: MixtureLaw
     steps: int = 1
@@ -136,9 +138,7 @@ class MixtureWalk:
 
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         turned, spread, mean, scale = prediction.chunk(4, -1)
-        if isinstance(i, int):
-            return Affine(mean, 0 * turned, scale) if i == 1 else Affine(0 * mean, turned, spread)
-        final = (i == 1)[..., None]
+        final = torch.as_tensor(i == 1, device=mean.device)[..., None]
         return Affine(mean * final, turned * ~final, torch.where(final, scale, spread))
 
     def __len__(self) -> int:
@@ -159,8 +159,8 @@ def walked(condition: MixtureLaw, steps: int, path: PathNoise) -> MixtureLaw:
 
 @dataclass
 class TabularMixture:
-    """A `Mixture` as a `ContinuousModel`, in float64: every conditional is exact, also in any order, and of places
-    whose predecessors are unknown, for the posterior of the component has a closed form whatever is known."""
+    """A `Mixture` as a `ContinuousModel`, in float64. Every conditional is exact, in any order and for places whose
+    predecessors are unknown, because the posterior of the component has a closed form."""
 
     mixture: Mixture
     rows: int
