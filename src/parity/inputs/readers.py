@@ -2,9 +2,9 @@
 
     rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
 
-A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library instead, if
-it is installed. What is missing or cannot be decoded is a ConfigError that names file and place, and what is allowed.
-The rules check files with it as they are parsed: it imports no torch.
+A path `datasets:NAME:SPLIT` (or NAME/CONFIG:SPLIT for a configuration) reads from the Hugging Face library, if it is
+installed. A ConfigError names file and place, and what is allowed. The rules check files while they are parsed, so this
+imports no torch.
 """
 
 import csv
@@ -29,14 +29,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {  # of each task's data; "a|b" is a colum
     "choice": ("ctx", "endings", "label"),
 }
 SENTENCES = tuple(f"sentence{k}" for k in range(1, 6))
-KNOWN = set(stories.vocabulary())  # by the embedded model
-READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # by the model
+KNOWN = set(stories.vocabulary())  # words of the embedded model
+READ = ("text", *SENTENCES, "prompt", "suffix", "canonical_solution", "ctx", "endings")  # columns the model reads
 
 
 def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> None:
-    """ConfigError for a data file that the task cannot read; a data set of the library is looked at when it is loaded.
+    """ConfigError for a data file that the task cannot read; a data set of the library is checked when it is loaded.
 
-    embedded  whether the embedded model is to read it, which knows few words
+    embedded  whether the embedded model reads it, which knows few words
     """
     name, limit = settings["data"], settings["rows"] if task_kind != "infilling" else 10**7
     if not name or name.startswith("datasets:"):
@@ -45,22 +45,16 @@ def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> N
         where = f"data = {name!r}: row {number}"
         if task_kind == "last_word" and len(row["text"].split()) < 2:
             raise ConfigError(f"{where}: text = {row['text'][:40]!r}: a single word; allowed: two words or more")
-        if embedded and (unknown := next((w for w in words_read(row) if w not in KNOWN), None)) is not None:
-            raise ConfigError(
-                f"{where}: the embedded model does not know {unknown[:40]!r};"
-                " allowed: its words, or a model of your own in `models`"
-            )
-
-
-def words_read(row: dict[str, Any]) -> Iterator[str]:
-    """Words of a row that the model reads."""
-    for column, value in row.items():
-        for text in (value if isinstance(value, list) else [value]) if column in READ else ():
-            yield from text.split()
+        values = [value for column, value in row.items() if column in READ]
+        texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+        unknown = next((word for text in texts for word in text.split() if word not in KNOWN), None)
+        if embedded and unknown is not None:
+            problem = f"the embedded model does not know {unknown[:40]!r}"
+            raise ConfigError(f"{where}: {problem}; allowed: its words, or a model of your own in `models`")
 
 
 def flaw(row: dict[str, Any]) -> str:
-    """What is wrong with the values of a row, "" if nothing is."""
+    """The problem with the values of a row, "" if there is none."""
     for column, value in row.items():
         if column == "endings":
             texts = value if isinstance(value, list) else []
@@ -100,15 +94,14 @@ def read_text(path: Path) -> str:
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
+            where = f"data = {str(path)!r}: line {number}"
             try:
                 row = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
-                cause = getattr(error, "msg", "nested too deep")
-                raise ConfigError(
-                    f"data = {str(path)!r}: line {number} is not JSON ({cause}); allowed: one object a line"
-                ) from None
+                problem = getattr(error, "msg", "nested too deep")
+                raise ConfigError(f"{where} is not JSON ({problem}); allowed: one object a line") from None
             if not isinstance(row, dict):
-                raise ConfigError(f"data = {str(path)!r}: line {number} is no JSON object; allowed: one object a line")
+                raise ConfigError(f"{where} is no JSON object; allowed: one object a line")
             yield row
 
 
@@ -125,13 +118,11 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(
-            f"data = {name!r}: the package `datasets` is not installed; allowed: a file, or install it"
-        ) from None
+        problem = "the package `datasets` is not installed; allowed: a file, or install it"
+        raise ConfigError(f"data = {name!r}: {problem}") from None
     where, split = [*name.split(":")[1:], "test"][:2]
-    parts = where.split("/")
-    config = parts[2] if len(parts) > 2 else None
-    yield from datasets.load_dataset("/".join(parts[:2]), config, split=split)
+    owner, data, config = [*where.split("/"), None, None][:3]
+    yield from datasets.load_dataset(f"{owner}/{data}" if data else owner, config, split=split)
 
 
 def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
@@ -144,18 +135,18 @@ def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
         source = comma_separated(Path(name))
     else:
         source = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
-    kept = []
+    result = []
     for number, row in enumerate(islice(source, limit), 1):
-        out = {}
+        values = {}
         for column in columns:
-            have = next((c for c in column.split("|") if row.get(c) is not None), None)
-            if have is None:
-                missing, given = column.replace("|", " or "), ", ".join(map(str, row)) or "none"
-                raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {given}")
-            out[column.split("|")[0]] = row[have]
-        if wrong := flaw(out):
-            raise ConfigError(f"data = {name!r}: row {number}: {wrong}")
-        kept.append(out)
-    if not kept:
+            present = [name for name in column.split("|") if row.get(name) is not None]
+            if not present:
+                missing, others = column.replace("|", " or "), ", ".join(map(str, row)) or "none"
+                raise ConfigError(f"data = {name!r}: row {number} has no {missing}; its columns: {others}")
+            values[column.split("|")[0]] = row[present[0]]
+        if problem := flaw(values):
+            raise ConfigError(f"data = {name!r}: row {number}: {problem}")
+        result.append(values)
+    if not result:
         raise ConfigError(f"data = {name!r}: holds no row")
-    return kept
+    return result

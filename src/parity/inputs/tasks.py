@@ -7,13 +7,13 @@ code        a function, one line of its body hidden (Table 2): HumanEval-infilli
 last_word   a passage, its last word hidden (Table 10): LAMBADA
 choice      a beginning and four ends (Table 10): HellaSwag
 
-Embedded texts and stories are all of pairs that training never saw; of functions, last words and ends every second one
-is, the others are new examples of known pairs, and the accuracies tell the two apart.
+Training never saw the pairs of embedded texts and stories, nor those of every second function, last word and end; the
+others are new examples of known pairs, and accuracies are taken of both.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,19 @@ from parity.models.anysubset.load import load
 from parity.models.anysubset.vocabulary import Words
 
 FIRST = 20_000_000  # seeds of the tasks' texts; training and validation use smaller ones
+Row = tuple[list[int], list[bool]]  # tokens, and which of them are known
+Settings = dict[str, Any]  # of a task, as the configuration has them
 
 
 @dataclass
 class Task:
-    """Rows of a task, padded to one length; `extra` holds what its metric needs, a JSON value a row."""
+    """Rows of a task, padded to one length."""
 
     ids: list[str]
     tokens: np.ndarray  # [n, N] int64, complete
     known: np.ndarray  # [n, N] bool
     end: np.ndarray  # [n] positions of each row
-    extra: list[Any] = field(default_factory=list)
+    extra: list[Any]  # what the task's metric needs, a JSON value a row
 
 
 def write(path: Path, task: Task) -> None:
@@ -55,53 +57,53 @@ def words_of(manifest: Mapping[str, Any]) -> Any:
     return load(manifest).words
 
 
-def pack(ids: list[str], rows: list[tuple[list[int], list[bool]]], fill: int, extra: list[Any] | None = None) -> Task:
-    """Rows of (tokens, known) as one rectangle. ParityError for a row with nothing hidden, or nothing known."""
+def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
+    """Rows as one rectangle. ParityError for a row with nothing hidden, or nothing known."""
     for name, (_, known) in zip(ids, rows, strict=True):
         if all(known):
             raise ParityError(f"{name}: no masked position; there is nothing to fill in")
         if not any(known):
             raise ParityError(f"{name}: every position is masked; allowed: at least one known word")
-    N = max(len(t) for t, _ in rows)
-    tokens, given = np.full((len(rows), N), fill, dtype=np.int64), np.zeros((len(rows), N), dtype=bool)
-    for i, (t, k) in enumerate(rows):
-        tokens[i, : len(t)], given[i, : len(t)] = t, k
-    return Task(ids, tokens, given, np.array([len(t) for t, _ in rows]), extra or [None] * len(rows))
+    end = np.array([len(tokens) for tokens, _ in rows])
+    tokens, known = np.full((len(rows), end.max()), fill, dtype=np.int64), np.zeros((len(rows), end.max()), dtype=bool)
+    for i, row in enumerate(rows):
+        tokens[i, : end[i]], known[i, : end[i]] = row
+    return Task(ids, tokens, known, end, extra)
 
 
-def hide(*parts: tuple[list[int], bool]) -> tuple[list[int], list[bool]]:
-    """A row of (tokens, hidden) parts: its tokens, and which of them are known."""
+def hide(*parts: tuple[list[int], bool]) -> Row:
+    """A row of (tokens, hidden) parts."""
     return [t for tokens, _ in parts for t in tokens], [not hidden for tokens, hidden in parts for _ in tokens]
 
 
-def packed_texts(settings: dict[str, Any], words: Any) -> list[list[int]]:
+def packed_texts(settings: Settings, words: Any) -> list[list[int]]:
     """Texts of `length` tokens each."""
     n, N, data = settings["rows"], settings["length"], settings["data"]
-    if not data and isinstance(words, Words):
-        return [words.encode(" ".join(stories.text(FIRST + i, True, N))) for i in range(n)]
     if not data:
         return [packed_document(FIRST + i, N, words) for i in range(n)]
-    rows = readers.rows(data, readers.COLUMNS["last_word"], 10**7)
+    rows = readers.rows(data, readers.COLUMNS["infilling"], 10**7)
     stream = [t for r in rows for t in [*words.encode(r["text"]), words.separator]]
     texts = [stream[i : i + N] for i in range(0, len(stream) - N + 1, N)][:n]
     if len(texts) < n:
-        held = f"{data!r} holds {len(texts)} texts of {N} tokens"
-        raise ConfigError(f"text.tasks.infilling.rows = {n}: {held}; allowed: that")
+        problem = f"{data!r} holds {len(texts)} texts of {N} tokens"
+        raise ConfigError(f"text.tasks.infilling.rows = {n}: {problem}; allowed: that")
     return texts
 
 
 def packed_document(seed: int, length: int, words: Any) -> list[int]:
-    """`length` pieces of a published tokenizer: held-out documents of the embedded grammar with separators between."""
+    """`length` tokens of held-out documents of the embedded grammar, separators between."""
     stream: list[int] = []
-    for k in range(length):  # a document has a piece at least
-        story = stories.document(seed * 1_000 + k, True)
-        stream += [*words.encode(stories.source(story) if stories.LINE in story else " ".join(story)), words.separator]
+    for k in range(length):  # a document has a token at least
+        document = stories.document(seed * 1_000 + k, True)
+        code = stories.LINE in document and not isinstance(words, Words)
+        text = stories.source(document) if code else " ".join(document)
+        stream += [*words.encode(text), words.separator]
         if len(stream) >= length:
             break
     return stream[:length]
 
 
-def infilling(settings: dict[str, Any], words: Any) -> Task:
+def infilling(settings: Settings, words: Any) -> Task:
     N, rows = settings["length"], []
     m = N - round(settings["masked"] * N)
     for i, tokens in enumerate(packed_texts(settings, words)):
@@ -109,128 +111,118 @@ def infilling(settings: dict[str, Any], words: Any) -> Task:
         known = np.zeros(N, bool)
         known[np.arange(m) if settings["prompt"] == "prefix" else rng.permutation(N)[:m]] = True
         rows.append((tokens, known.tolist()))
-    return pack([f"text-{i}" for i in range(len(rows))], rows, words.separator)
+    return pack([f"text-{i}" for i in range(len(rows))], rows, words.separator, [None] * len(rows))
 
 
-def five_sentences(settings: dict[str, Any]) -> list[list[str]]:
+def five_sentences(settings: Settings) -> list[list[str]]:
     """Stories as five sentences each."""
     data, n = settings["data"], settings["rows"]
     if not data:
         return [[" ".join(s) for s in stories.story(FIRST + i, True).sentences] for i in range(n)]
-    story = readers.rows(data, readers.COLUMNS["stories"], n)
-    if all(str(r["sentence5"]) in ("1", "2") for r in story):  # the cloze test: two endings, and which is right
+    rows = readers.rows(data, readers.COLUMNS["stories"], n)
+    if all(str(r["sentence5"]) in ("1", "2") for r in rows):  # the cloze test: two endings, and which is right
         endings = readers.rows(data, ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"], n)
-        for r, e in zip(story, endings, strict=True):
+        for r, e in zip(rows, endings, strict=True):
             r["sentence5"] = e[f"RandomFifthSentenceQuiz{r['sentence5']}"]
-    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in story]
+    return [[r[f"sentence{k}"] for k in range(1, 6)] for r in rows]
 
 
-def story_task(settings: dict[str, Any], words: Any) -> Task:
+def story_task(settings: Settings, words: Any) -> Task:
     """`extra`: the sentences that are missing."""
     missing = {1: (2,), 3: (1, 2, 3)}[settings["missing"]]
-    story = [[words.encode(s) for s in sentences] for sentences in five_sentences(settings)]
-    rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in story]
-    extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in story]
+    encoded = [[words.encode(s) for s in sentences] for sentences in five_sentences(settings)]
+    rows = [hide(*((s, i in missing) for i, s in enumerate(sentences))) for sentences in encoded]
+    extra = [words.decode([t for i in missing for t in sentences[i]]) for sentences in encoded]
     return pack([f"story-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def snippet_row(i: int, words: Any) -> tuple[tuple[list[int], list[bool]], dict[str, str]]:
+def code_row(before: str, line: str, after: str, tests: str, words: Any) -> tuple[Row, dict[str, str]]:
+    """A function whose line is hidden, and what its metric needs: the source around the hole, and the tests."""
+    row = hide(*((words.encode_code(part), number == 1) for number, part in enumerate((before, line, after))))
+    return row, {"before": before, "after": after, "tests": tests}
+
+
+def snippet_row(i: int, words: Any) -> tuple[Row, dict[str, str]]:
     """An embedded function, one line of its body hidden, and what its metric needs."""
     snippet = stories.snippet(FIRST + i, i % 2 == 1)
-    tests = "\n".join(snippet.tests) + "\n"
-    if not isinstance(words, Words):
-        source = snippet_source(i, words.marked)
-        row = hide(*zip(map(words.encode_code, source), (False, True, False), strict=True))
-        return row, {"before": source[0], "after": source[2], "tests": tests}
-    lines = [[words.number[w] for w in (*line, stories.LINE)] for line in snippet.lines]
     missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
-    parts = [(line, False) for line in lines]
-    indent, line, end = lines[missing][:1], lines[missing][1:-1], lines[missing][-1:]  # the first and the last stay
-    parts[missing : missing + 1] = [(indent, False), (line, True), (end, False)]
-    return hide(*parts), {"tests": tests}
+    lines, tests = [[*line, stories.LINE] for line in snippet.lines], "\n".join(snippet.tests) + "\n"
+    if isinstance(words, Words):
+        before, (indent, *line, end), after = lines[:missing], lines[missing], lines[missing + 1 :]
+        parts = ([w for part in before for w in part] + [indent], line, [end] + [w for part in after for w in part])
+        return hide(*(([words.number[w] for w in part], part is line) for part in parts)), {"tests": tests}
+    source = stories.source([w for line in lines for w in line]).splitlines(keepends=True)
+    # Hidden is the whole line with its indent and end, as in HumanEval-infilling, or only the code in it.
+    code = source[missing] if words.marked else source[missing].strip()
+    indent, _, end = source[missing].partition(code)
+    return code_row("".join(source[:missing]) + indent, code, end + "".join(source[missing + 1 :]), tests, words)
 
 
-def snippet_source(i: int, whole: bool) -> tuple[str, str, str]:
-    """An embedded function as source: what is before the hidden line, the line, and what is behind it. Hidden is the
-    `whole` line with its indent and end, as in HumanEval-infilling, or only the code in it."""
-    snippet = stories.snippet(FIRST + i, i % 2 == 1)
-    lines = stories.source([w for line in snippet.lines for w in (*line, stories.LINE)]).splitlines(keepends=True)
-    missing = 2 + int(np.random.default_rng([FIRST, i, 5]).integers(2))
-    code = lines[missing] if whole else lines[missing].strip()
-    indent, _, end = lines[missing].partition(code)
-    return "".join(lines[:missing]) + indent, code, end + "".join(lines[missing + 1 :])
-
-
-def code_task(settings: dict[str, Any], words: Any) -> Task:
-    """`extra`: the source with a hole for what is filled in, and the tests."""
-    rows, extra = [], []
+def code_task(settings: Settings, words: Any) -> Task:
     if settings["data"]:
-        for r in readers.rows(settings["data"], readers.COLUMNS["code"], settings["rows"]):
-            before, line, after = (words.encode_code(r[k]) for k in ("prompt", "canonical_solution", "suffix"))
-            rows.append(hide((before, False), (line, True), (after, False)))
-            tests = f"{r['test']}\ncheck({r['entry_point']})\n"
-            extra.append({"before": r["prompt"], "after": r["suffix"], "tests": tests})
+        read = readers.rows(settings["data"], readers.COLUMNS["code"], settings["rows"])
+        tests = [f"{r['test']}\ncheck({r['entry_point']})\n" for r in read]
+        texts = [(r["prompt"], r["canonical_solution"], r["suffix"]) for r in read]
+        made = [code_row(*text, test, words) for text, test in zip(texts, tests, strict=True)]
     else:
-        for i in range(settings["rows"]):
-            row, needed = snippet_row(i, words)
-            rows.append(row)
-            extra.append(needed)
+        made = [snippet_row(i, words) for i in range(settings["rows"])]
+    rows, extra = (list(column) for column in zip(*made, strict=True))
     return pack([f"code-{i}" for i in range(len(rows))], rows, words.separator, extra)
 
 
-def last_word(settings: dict[str, Any], words: Any) -> Task:
+def last_word(settings: Settings, words: Any) -> Task:
     """The last word, not the full stop behind it, is hidden. `extra`: whether the story's pair was held out; None for
     public data."""
-    rows: list[tuple[list[int], list[bool]]] = []
-    held: list[bool | None] = []
+    parts: list[tuple[str, str, str, bool | None]] = []
     if settings["data"]:
         for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
             before, _, last = r["text"].strip().rpartition(" ")
-            rows.append(hide((words.encode(before), False), (words.encode(last), True)))
-            held.append(None)
+            parts.append((before, last, "", None))
     else:
         for i in range(settings["rows"]):
             story = [w for s in stories.story(FIRST + i, i % 2 == 1).sentences for w in s]
-            before, last, stop = (words.encode(" ".join(part)) for part in (story[:-2], story[-2:-1], story[-1:]))
-            rows.append(hide((before, False), (last, True), (stop, False)))
-            held.append(i % 2 == 1)
-    return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, held)
+            parts.append((" ".join(story[:-2]), story[-2], story[-1], i % 2 == 1))
+    rows = [
+        hide((words.encode(before), False), (words.encode(last), True), (words.encode(stop) if stop else [], False))
+        for before, last, stop, _ in parts
+    ]
+    return pack([f"passage-{i}" for i in range(len(rows))], rows, words.separator, [held_out for *_, held_out in parts])
 
 
-def questions(settings: dict[str, Any]) -> list[tuple[str, list[str], int, bool | None]]:
+def questions(settings: Settings) -> list[tuple[str, list[str], int, bool | None]]:
     """Beginning, four ends, which is right, and whether its pair was held out (None for public data)."""
     if settings["data"]:
         rows = readers.rows(settings["data"], readers.COLUMNS["choice"], settings["rows"])
         return [(r["ctx"], list(r["endings"]), int(r["label"]), None) for r in rows]
-    asked: list[tuple[str, list[str], int, bool | None]] = []
+    embedded: list[tuple[str, list[str], int, bool | None]] = []
     for i in range(settings["rows"]):
         story = [" ".join(s) for s in stories.story(FIRST + i, i % 2 == 1).sentences]
         others = [" ".join(stories.story(FIRST + 1_000_000 + 3 * i + k, i % 2 == 1).sentences[4]) for k in range(3)]
         at = int(np.random.default_rng([FIRST, i, 6]).integers(4))
-        asked.append((" ".join(story[:4]), [*others[:at], story[4], *others[at:]], at, i % 2 == 1))
-    return asked
+        embedded.append((" ".join(story[:4]), [*others[:at], story[4], *others[at:]], at, i % 2 == 1))
+    return embedded
 
 
-def choice(settings: dict[str, Any], words: Any) -> Task:
+def choice(settings: Settings, words: Any) -> Task:
     """A row for each end, hidden; `extra`: [question, whether it is the right end, whether its pair was held out]."""
     ids, rows, extra = [], [], []
-    for q, (context, endings, right, held) in enumerate(questions(settings)):
+    for q, (context, endings, right, held_out) in enumerate(questions(settings)):
         before = words.encode(context)
         for k, ending in enumerate(endings):
             ids.append(f"question-{q}/{k}")
             rows.append(hide((before, False), (words.encode(ending), True)))
-            extra.append([q, k == right, held])
+            extra.append([q, k == right, held_out])
     return pack(ids, rows, words.separator, extra)
 
 
 BUILT_BY = {"infilling": infilling, "stories": story_task, "code": code_task, "last_word": last_word, "choice": choice}
 
 
-def build(task_kind: str, settings: dict[str, Any], words: Any) -> Task:
-    """The task, each of its rows as often as it is to be attempted: an attempt's id keys its noise."""
-    one, attempts = BUILT_BY[task_kind](settings, words), settings.get("attempts", 1)
+def build(task_kind: str, settings: Settings, words: Any) -> Task:
+    """The task, each of its rows `attempts` times: an attempt's id keys its noise."""
+    task, attempts = BUILT_BY[task_kind](settings, words), settings.get("attempts", 1)
     if attempts == 1:
-        return one
-    ids = [f"{name}/{k}" for name in one.ids for k in range(attempts)]
-    tokens, known, end = (np.repeat(x, attempts, 0) for x in (one.tokens, one.known, one.end))
-    return Task(ids, tokens, known, end, [e for e in one.extra for _ in range(attempts)])
+        return task
+    ids = [f"{name}/{k}" for name in task.ids for k in range(attempts)]
+    tokens, known, end = (np.repeat(x, attempts, 0) for x in (task.tokens, task.known, task.end))
+    return Task(ids, tokens, known, end, [e for e in task.extra for _ in range(attempts)])
