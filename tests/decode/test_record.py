@@ -1,5 +1,6 @@
 """What is written of a decoder's steps, by hand-made steps: where tokens go, what is counted, what is refused."""
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -43,22 +44,6 @@ def test_tokens_may_be_final_anywhere_and_rows_end_at_their_own_pass():
     assert done.nfe.tolist() == [1, 2] and done.nodes.tolist() == [7, 2 + 2] and done.kept.tolist() == [[3, 0], [1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (RAGGED[:1], "row 0, position 2: the decoder stopped before it was filled in"),
-        (
-            [RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, 5, 4]]))],
-            "row 1, position 2: .* drew token 5; .*0 to 4",
-        ),
-        ([RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, -1, 4]]))], "row 1, position 2: .* drew token -1"),
-    ],
-)
-def test_a_discrete_decoder_that_stops_or_leaves_the_vocabulary_is_told(steps, message):
-    with pytest.raises(ParityError, match=message):
-        discrete.record(MODEL, T([0, 0]), iter(steps))
-
-
 # --- any-subset: five words and the mask; row 0 ends at position 4
 
 SUBSET = SimpleNamespace(vocab=6, mask=5)
@@ -80,19 +65,6 @@ def test_loops_fill_in_what_is_missing_and_nothing_else():
     none = anysubset.record(SUBSET, TASK, (fill._replace(accepted_drafts=None) for fill in FILLS))
     assert none.accepted_drafts.tolist() == [-1, -1]
     assert done.passes == 2 + 1  # the largest of each loop, whichever row needed it
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (FILLS[:1], "row 0, position 2: the decoder stopped before it was filled in"),
-        ([FILLS[0], FILLS[1]._replace(tokens=T([[6, 0], [0, 0]]))], "row 0, position 2: .* drew token 6; .*0 to 5"),
-        ([FILLS[0], FILLS[1]._replace(tokens=T([[5, 0], [0, 0]]))], "row 0, .* drew token 5; .* without the mask 5"),
-    ],
-)
-def test_an_anysubset_decoder_that_stops_or_leaves_the_vocabulary_is_told(steps, message):
-    with pytest.raises(ParityError, match=message):
-        anysubset.record(SUBSET, TASK, iter(steps))
 
 
 # --- continuous: two rows of three places, one number each, in an order of their own
@@ -124,18 +96,33 @@ def test_places_are_written_at_their_positions_and_counted_by_place():
     assert done.tries.tolist() == [5, 0] and done.gave_up.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
+# --- decoders that stop early, or draw what is no token
+
+WRONG = {
+    "discrete": [
+        (RAGGED[:1], "row 0, position 2: the decoder stopped before it was filled in"),
+        ([RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, 5, 4]]))], "row 1, position 2: .* token 5; .*0 to 4"),
+        ([RAGGED[0], RAGGED[1]._replace(tokens=T([[4, 3, 0], [1, -1, 4]]))], "row 1, position 2: .* drew token -1"),
+    ],
+    "anysubset": [
+        (FILLS[:1], "row 0, position 2: the decoder stopped before it was filled in"),
+        ([FILLS[0], FILLS[1]._replace(tokens=T([[6, 0], [0, 0]]))], "row 0, position 2: .* drew token 6; .*0 to 5"),
+        ([FILLS[0], FILLS[1]._replace(tokens=T([[5, 0], [0, 0]]))], "row 0, .* drew token 5; .* without the mask 5"),
+    ],
+    "continuous": [
         (DRAWS[:1], "row 0, position 1: the decoder stopped before it was filled in"),
         ([drawn([[NAN, 2.0], [3.0, 9.0]], [2, 1]), DRAWS[1]], "row 0, position 2: .* token that is not finite"),
         ([DRAWS[0], drawn([[4.0, 8.0], [5.0, -float("inf")]], [1, 2])], "row 1, position 2: .* not finite"),
         ([DRAWS[0]._replace(log_ratio=ZERO + NAN), DRAWS[1]], "row 0, position 2: the densities .* have no ratio"),
     ],
-)
-def test_a_continuous_decoder_that_stops_or_draws_no_number_is_told(steps, message):
+}
+STARTS = {"discrete": (MODEL, T([0, 0])), "anysubset": (SUBSET, TASK), "continuous": (PAIR, START)}
+
+
+@pytest.mark.parametrize(("kind", "steps", "message"), [(kind, *case) for kind in WRONG for case in WRONG[kind]])
+def test_a_decoder_that_stops_or_draws_no_token_is_named(kind, steps, message):
     with pytest.raises(ParityError, match=message):
-        continuous.record(PAIR, START, iter(steps))
+        import_module(f"parity.decode.{kind}").record(*STARTS[kind], iter(steps))
 
 
 # --- the clock of network and head

@@ -76,7 +76,14 @@ HOSTILE = {
     "a tensor beyond the file": ("a.safetensors", shapes, lambda p: tensors(p, FAR)),
     "a pickled view of one number": ("a.pt", unpickle, view),
     "a pickle that is an archive of nothing": ("a.pt", unpickle, lambda p: zipfile.ZipFile(p, "w").close()),
+    "statistics that are not finite": ("a.npz", statistics, lambda p: np.savez(p, mu=[np.nan], sigma=[[1.0]])),
     "pictures of no size": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (1, -4, 4, 3)))),
+    "pictures of many terabytes": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (10**9, 256, 256, 3)))),
+    "pictures of objects": ("a.npz", every_picture, lambda p: np.savez(p, arr_0=np.array([{}], dtype=object))),
+    "pictures of floats": ("a.npz", every_picture, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3)))),
+    "an archive that is cut": ("a.npz", every_picture, lambda p: p.write_bytes(b"PK" + bytes(100))),
+    "a picture that is cut": ("a", every_picture, lambda p: (p.mkdir(), (p / "a.png").write_bytes(b"\x89PNG\r\n"))),
+    "a reference that is not there": ("a.npz", statistics, lambda p: None),
     "somebody's JSON nested a million deep": ("a.json", files.foreign_json, lambda p: p.write_text("[" * 1_000_000)),
 }  # fmt: skip
 

@@ -36,9 +36,9 @@ def main() -> None:
         "--refill",
         choices=["auto", "on", "off"],
         default="auto",
-        help="whether rows that are done give their place to the shard's next; auto: on CUDA alone",
+        help="whether the next row of the shard takes the place of a row that is done; auto: on CUDA alone",
     )
-    parser.add_argument("--shards", type=int, default=1, help="parts that the rows are decoded and kept in")
+    parser.add_argument("--shards", type=int, default=1, help="parts in which the rows are decoded and stored")
     parser.add_argument("--spec", type=json.loads, required=True, help="JSON: the cell's specification")
     arguments(parser, "inputs?", "checkpoint", "store", "out", "batch", "threads", "device")
     a = parser.parse_args()
@@ -48,25 +48,25 @@ def main() -> None:
     numbered = np.array([str(i) for i in range(a.spec.get("images", 0))])
     rows = read_rows(a.inputs) if a.inputs else {"ids": numbered}
     shards = [(part, shard_file(a.store, a.kind, a.spec, a.code, part)) for part in split_rows(rows, a.shards)]
-    open_shards = [(part, kept) for part, kept in shards if not is_whole(kept)]
-    if len(open_shards) < len(shards):
-        print(f"{len(shards) - len(open_shards)} of {len(shards)} shards: whole and of this specification; not decoded")
-    if open_shards:
+    missing = [(part, stored) for part, stored in shards if not is_whole(stored)]
+    if len(missing) < len(shards):
+        print(f"{len(shards) - len(missing)} of {len(shards)} shards: whole and of this specification; not decoded")
+    if missing:
         device = take_device(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
         fast, refill = a.compile == "auto" and cuda, a.refill == "on" or (a.refill == "auto" and cuda)
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
         how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
-        for part, kept in open_shards:
-            paced = loop.leaf(a.kind).PACED if kept == shards[0][1] else 0  # plain decoding is timed once a job
-            with lock_shard(kept):
-                if not is_whole(kept):  # another job's meanwhile
-                    write_shard(kept, loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill).columns, how)
-    files = [kept for _, kept in shards]
-    if len(files) == 1:
-        link(files[0], a.out)
+        for part, stored in missing:
+            paced = loop.leaf(a.kind).PACED if stored == shards[0][1] else 0  # plain decoding is timed once a job
+            with lock_shard(stored):
+                if not is_whole(stored):  # another job may have decoded it meanwhile
+                    shard = loop.decode(a.kind, loaded, a.spec, part, a.batch, paced, refill)
+                    write_shard(stored, shard.columns, how)
+    if len(shards) == 1:
+        link(shards[0][1], a.out)
     else:
-        whole = read_shards(files)
+        whole = read_shards(stored for _, stored in shards)
         write_shard(a.out, whole.columns, whole.provenance)
 
 

@@ -1,4 +1,4 @@
-"""What decoders of every kind draw on: places, the step in which each became final, and the time that took."""
+"""Output of a batch for decoders of every kind: tokens, the step in which each became final, and the time."""
 
 import time
 
@@ -20,14 +20,14 @@ class Canvas:
     and behind the first step."""
 
     def __init__(self, blank: Tensor):
-        """blank [B, L] or [B, L, D]: what stands there before the first step."""
+        """blank [B, L] or [B, L, D]: the tokens before the first step."""
         self.tokens = torch.cat([blank, torch.zeros_like(blank[:, :1])], 1)  # the last place takes what is not final
         self.step = torch.zeros(self.tokens.shape[:2], dtype=torch.int16, device=blank.device)
         self.steps, self.begin, self.first = 0, now(blank.device), float("nan")  # `first`: seconds to the first step
 
     def write(self, where: Tensor, new: Tensor, rows: Tensor | None = None) -> None:
-        """One step: tokens new [B, W] or [B, W, D] at places where [B, W]; L for a slot that is not final. rows [B]:
-        which they are of, all in order if None."""
+        """One step: tokens new [B, W] or [B, W, D] at places where [B, W], L for a slot that is not final, of rows [B],
+        by default all in order."""
         self.steps += 1
         if rows is None:
             at = where if new.ndim == 2 else where[..., None].expand_as(new)
@@ -47,7 +47,7 @@ class Canvas:
         return seconds
 
     def refuse(self, bad: Tensor, what: str) -> None:
-        """ParityError that names the first, by step, of the places `bad` [B, L] bool, and its {token}."""
+        """ParityError for the first, by step, of the places `bad` [B, L] bool; `what` may name its {token}."""
         if bad.any():
             row, position = min(bad.nonzero().tolist(), key=lambda at: int(self.step[at[0], at[1]]))
             token = self.tokens[row, position].tolist()

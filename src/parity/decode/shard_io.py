@@ -1,26 +1,24 @@
 """Shards: the tokens and records of decoded rows, an .npz with a column each.
 
 Of every kind of model
-    ids           [n] str: what keys a row's noise
-    tokens        [n, L], or [n, L, D] where they are continuous
-    step          [n, L] int16: the step in which a token became final; 0 for what was given or forced
-    seconds       [n] wall time of the row's batch, decoding alone; where rows that were done gave their places to
-                  others, of all of these together
-    network_seconds      [n] of these, those of its networks
-    plain_seconds        [n] wall time of plain decoding of the same batch in the same job, NaN where it was not timed;
-                         of rows that took others' places, that of the first at once times as often as they fit
+    ids              [n] str: what keys a row's noise
+    tokens           [n, L], or [n, L, D] where they are continuous
+    step             [n, L] int16: the step in which a token became final; 0 for known and forced ones
+    seconds          [n] wall time of decoding the row's batch, or, where rows are refilled, all of the shard's rows
+    network_seconds  [n] of these, those of the networks
+    plain_seconds    [n] the same of plain decoding in the same job, NaN where it was not timed; where rows are
+                     refilled, that of the first batch scaled to all rows
     single_seconds, plain_single_seconds
-                         [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
-    batch         [n] rows in that time
-    at_once       [n] rows decoded at once
-    passes        [n] passes of the target over that batch, one after another
-    provenance    device, versions, specification, code
+                     [n] wall times of the row decoded alone, by the method and plainly; NaN likewise
+    batch            [n] rows in that time
+    at_once          [n] rows decoded at once
+    passes           [n] passes of the target over that batch, one after another
+    provenance       device, versions, specification, code
 and what `columns` of `parity.decode.<kind>` adds.
 
-The store (`results/store`) holds whole shards: what was decoded once is not decoded again. A shard is the unit of
-recovery. It is stored under a digest of all that its bytes depend on (specification, sources, inputs), the time they
-took aside, and a job looks there first: a killed run loses the shards in flight alone, an option changed and changed
-back decodes nothing twice, and a damaged shard is decoded again.
+The store (`results/store`) holds whole shards under a digest of all that their bytes depend on, times aside:
+specification, sources, inputs. A job looks there first, so a killed run loses only the shards in flight, an option
+changed and changed back decodes nothing twice, and a damaged shard is decoded again.
 """
 
 import contextlib
@@ -79,14 +77,14 @@ def is_whole(path: Path) -> bool:
 
 
 def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Columns end to end; what has a number a pass is as wide as its widest part, the others filled up with zeros."""
+    """Columns end to end. Of columns [n, passes] narrow parts are filled up with zeros."""
     joined = {}
     for name in parts[0]:
-        every = [p[name] for p in parts]
-        if every[0].ndim == 2:
-            wide = max(x.shape[1] for x in every)
-            every = [np.pad(x, ((0, 0), (0, wide - x.shape[1]))) for x in every]
-        joined[name] = np.concatenate(every)
+        each = [p[name] for p in parts]
+        if each[0].ndim == 2:
+            width = max(x.shape[1] for x in each)
+            each = [np.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in each]
+        joined[name] = np.concatenate(each)
     return joined
 
 
@@ -97,12 +95,12 @@ def read_shards(paths: Iterable[Path]) -> Shard:
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """What rows are decoded from, a column each (ids among them); what a file says of them all is left out."""
+    """What rows are decoded from, a column each (ids among them); values that concern all rows are left out."""
     return {k: v for k, v in read_arrays(path).items() if v.ndim}
 
 
 def rows_of(paths: Iterable[Path], shard: Shard) -> dict[str, np.ndarray]:
-    """What a cell's shards were decoded from, joined; ParityError unless they are the shard's rows in its order."""
+    """The inputs of a cell's shards, joined; ParityError unless they are the shard's rows in its order."""
     rows = join([read_rows(p) for p in paths])
     if not np.array_equal(rows["ids"], shard.ids):
         first = f"first: {rows['ids'][0]} against {shard.ids[0]}"
@@ -121,9 +119,9 @@ def shard_file(store: Path, kind: str, spec: dict[str, Any], code: str, rows: di
 
 @contextlib.contextmanager
 def lock_shard(kept: Path) -> Iterator[None]:
-    """Lock a shard while it is decoded: a job that wants the same one waits, and finds it. So jobs that survived a
-    killed run are not duplicated. The lock is a byte of one file and ends with its process. Where a file system has
-    no locks, a shard may be decoded twice, with the same result."""
+    """Lock a shard while it is decoded: a job that wants the same one, such as one that survived a killed run, waits
+    and finds it. The lock is a byte of one file and ends with its process. A file system without locks may decode a
+    shard twice, with the same result."""
     lock = kept.parent.with_name(f".{kept.parent.name}.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
@@ -133,7 +131,7 @@ def lock_shard(kept: Path) -> Iterator[None]:
 
 
 def link(source: Path, out: Path) -> None:
-    """Put a stored file in its place, whole: a hard link where the file system has them (a copy would do as well)."""
+    """Put a stored file in its place, whole: a hard link, or a copy where the file system has none."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         part = Path(folder) / out.name

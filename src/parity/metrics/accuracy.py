@@ -18,7 +18,7 @@ from parity.models.anysubset import load
 from parity.models.anysubset.protocol import infilling
 
 BATCH = 64  # rows of the network's forward
-Answers = list[tuple[bool, bool | None]]  # whether a question is answered right; whether its pair was held out
+Answers = list[tuple[bool, bool | None]]  # whether a question is answered correctly; whether its pair was held out
 Laws = Iterator[tuple[Tensor, Tensor, Tensor]]
 
 
@@ -32,7 +32,7 @@ def laws(task: tasks.Task, loaded: load.Loaded) -> Laws:
 
 
 def last_word(laws: Laws, extra: list[bool | None]) -> Answers:
-    """All tokens of the word must be the likeliest in their place. `extra`: whether the pair was held out."""
+    """Every token of the word must be the likeliest in its place. `extra`: whether the pair was held out."""
     right = [r for p, own, inside in laws for r in ((p.argmax(-1) == own) | ~inside).all(1).tolist()]
     return list(zip(right, extra, strict=True))
 
@@ -48,7 +48,7 @@ def choice(laws: Laws, extra: list[tuple[int, bool, bool | None]]) -> Answers:
 
 
 def run(a: argparse.Namespace) -> None:
-    """Writes the accuracy and its standard error, and apart that of pairs known from training and of held-out ones."""
+    """Writes the accuracy and its standard error, and the accuracies of known pairs and of held-out ones."""
     begin, loaded = time.perf_counter(), load.load(read_json(a.checkpoint), a.device)
     task = tasks.build(a.task_kind, a.settings, loaded.words)
     answered: Any = {"last_word": last_word, "choice": choice}[a.task_kind]

@@ -1,8 +1,5 @@
-"""What a drafter's trees and the target's features are like: the observations verification skipping rests on (VVS,
-sec. 3, figs. 2, 3).
-
-Along plain sampling's own images, the target and the drafter are fed what was drawn. Writes two figures for the report
-(`report.external_figures.Extra`).
+"""Similarity of a drafter's trees and of the target's features, on which verification skipping rests (VVS, sec. 3,
+figs. 2, 3), along images of plain sampling: two figures for the report (`report.external_figures.Extra`).
 """
 
 import argparse
@@ -20,16 +17,13 @@ from parity.decoders.discrete.vvs import similarity
 from parity.experiment.options import options
 from parity.models.discrete.load import load
 
-EVERY = 8  # a tree behind every eighth token
-FURTHEST = 16  # tokens between the features that are compared
-
 
 @torch.inference_mode()
 def observe(
-    model: Any, tokens: Tensor, tree: dict[str, Any], every: int = EVERY, furthest: int = FURTHEST
+    model: Any, tokens: Tensor, tree: dict[str, Any], every: int = 8, furthest: int = 16
 ) -> tuple[Tensor, Tensor]:
-    """Similarity [B, trees] of the candidate sequences of each drafted tree, and cosine [B, furthest] of features by
-    their distance, of images tokens [B, L]; `tree` holds total, depth, top_k, decay and stride as of `vvs`."""
+    """Similarity [B, trees] of the candidate sequences of the tree behind every `every` tokens, and cosine
+    [B, furthest] of features by their distance, of images tokens [B, L]; `tree` holds options of `vvs`."""
     B, L = tokens.shape
     start = torch.zeros_like(tokens[:, :1])
     model.logits(torch.cat([start, tokens[:, :-1]], 1), torch.arange(-1, L - 1, device=tokens.device).expand(B, -1))

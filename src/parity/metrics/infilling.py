@@ -1,4 +1,4 @@
-"""How much work rows of text took: evaluations of the model and of a drafter, for each token that was missing."""
+"""Cost of rows of text: evaluations of the model and of a drafter, by text and by missing token."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """How pictures of published models are measured: frozen recipes, by the name that a configuration gives as `protocol`.
 
-The figures of two papers are the same figure only under the same recipe. A recipe is never edited: what is done
-otherwise is another entry. Its digest (`named`) stands in the results and under each table. A recipe says
+Figures of two papers compare only under the same recipe. A recipe is never edited: a change is another entry. Its
+digest stands in the results and under each table. A recipe has
 
     crop     pictures of both sides are cropped at the centre to a square and reduced to this side (Lanczos); 0 leaves
              them as they are
@@ -9,16 +9,16 @@ otherwise is another entry. Its digest (`named`) stands in the results and under
              "legacy_pytorch" (bilinear without antialiasing: pytorch-fid) or "tensorflow" (that of TensorFlow 1:
              torch-fidelity, and ADM's evaluation)
     centre   pixels become (x - centre) / centre: 128 as in the TensorFlow graph, 127.5 in pytorch-fid
-    clip     open_clip's name of the network of CLIP-score that the paper took; "" for any
+    clip     open_clip's name of the paper's network of CLIP-score; "" for any
     squeeze  pictures are squeezed to this side (bilinear, rounded) before CLIP's own preparation; 0 leaves them
     prefix   before each caption
-    manifold the network of whose features precision and recall are taken; Inception, where it is not said
-    images   how many pictures the paper generated; fewer are measured all the same, and do not compare
+    manifold the network of whose features precision and recall are taken; by default Inception
+    images   how many pictures the paper generated; fewer are measured, and do not compare
 
-What is read where: SJD evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score
-of pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
-cosines are kept as they are, neither scaled by 100 (torchmetrics) nor by 2.5. Precision and recall are of Inception's
-features (ADM's evaluation), but LANTERN's of VGG16's (its eval_prec_recall.py).
+Sources: SJD's evaluation_metrics.py (pytorch-fid at native sizes; torchmetrics' CLIPScore and Inception Score of
+pictures squeezed to 299); LANTERN (which VVS builds on); MAR's fork of torch-fidelity with ADM's statistics. CLIP
+cosines are not scaled. Precision and recall are of Inception's features (ADM's evaluation), LANTERN's of VGG16's (its
+eval_prec_recall.py).
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """ConfigError for a name that is none."""
+    """ConfigError for a name that is unknown."""
     if name not in PROTOCOLS:
         raise ConfigError(f"protocol = {name!r}: unknown; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

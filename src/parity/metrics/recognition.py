@@ -1,4 +1,4 @@
-"""How often a picture shows the class it was to show, as the classifier reads it."""
+"""Share of pictures in which the classifier reads the class that was asked for."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ MEASURES = {"right": ("class accuracy", "", "higher")}
 
 
 def rows(sample: Any) -> dict[str, Any]:
-    """The class of every image, and whether it is read in it."""
+    """The class of every image, and whether the classifier reads it."""
     return {"class": sample.classes} | ({"right": sample.outputs["right"]} if "right" in sample.outputs else {})
 
 
