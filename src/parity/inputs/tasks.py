@@ -59,12 +59,12 @@ def words_of(manifest: Mapping[str, Any]) -> Any:
 
 def pack(ids: list[str], rows: list[Row], fill: int, extra: list[Any]) -> Task:
     """Rows as one rectangle. ParityError for a row with nothing hidden, or nothing known."""
-    for name, (_, known) in zip(ids, rows, strict=True):
-        if all(known):
+    for name, (_, given) in zip(ids, rows, strict=True):
+        if all(given):
             raise ParityError(f"{name}: no masked position; there is nothing to fill in")
-        if not any(known):
+        if not any(given):
             raise ParityError(f"{name}: every position is masked; allowed: at least one known word")
-    end = np.array([len(tokens) for tokens, _ in rows])
+    end = np.array([len(row) for row, _ in rows])
     tokens, known = np.full((len(rows), end.max()), fill, dtype=np.int64), np.zeros((len(rows), end.max()), dtype=bool)
     for i, row in enumerate(rows):
         tokens[i, : end[i]], known[i, : end[i]] = row

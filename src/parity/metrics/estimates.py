@@ -30,7 +30,8 @@ class Estimate(NamedTuple):
         """The same figure in another unit."""
         if isinstance(self.value, str):
             return self
-        return Estimate(*(None if part is None else scale * part for part in self[:4]), why=self.why)
+        value, error, low, high = (None if part is None else scale * part for part in self[:4])
+        return Estimate(value, error, low, high, self.why)
 
     def reach(self) -> tuple[float, float] | None:
         """Distances from the value down and up to the ends of its 95% interval; None where no error was taken."""

@@ -155,7 +155,7 @@ def read_vgg16(net: nn.Module, pictures: Pixels, batch: int = 32) -> np.ndarray:
 class Contrastive:
     """A network of pictures and captions in evaluation mode, with its preparation of both."""
 
-    net: nn.Module
+    net: Any
     encode_pictures: Callable[[Tensor], Tensor]  # pixels [n, 3, H, W] to features [n, d]
     encode_captions: Callable[[Tensor], Tensor]  # ids [n, context] to features [n, d]
     prepare: Any  # a PIL picture to pixels [3, H, W]
