@@ -4,13 +4,13 @@ Given the past, 1[x = v] - p(v) has mean zero and the covariance diag(p) - p p',
 (what is known before x is drawn) is normal with the sum of these covariances: a martingale central limit (Hall & Heyde
 1980, thm. 3.2), in which every token counts. Contexts share no token, so their chi-squares add.
 
-    positions      by place alone: faults at one place, the last too
-    transitions    by the token before, in eight parts of the sequence: faults from a place on
-    distances      by the token at every distance before: what is taken from afar, noise that is used again
-    slots          by place in the run of its pass, where known before the token is drawn, and with the token before:
-                   borders of a window
-    likelihood     log p(x) against its mean, and what a sequence's sum of it spreads: likelihood's own law
-    correlations   log p(x) with itself at every distance
+    positions      by place: finds faults at one place, also the last
+    transitions    by the token before, in eight parts of the sequence: finds faults that begin late
+    distances      by the token at each distance before: finds faulty long-range dependence, and reused noise
+    slots          by place in the run of its pass, where that is known before the token is drawn, and with the token
+                   before: finds faults at the borders of a window
+    likelihood     the mean of log p(x), and the spread of its sum over a sequence
+    correlations   log p(x) with itself at each distance
     agreement      whether any two sequences of a batch of a run's size agree more often than independent ones do
     noise          whether a random number is read in two rows or at two places (parity.equality.targets.long)
     rows           whether neighbouring sequences agree as often as independent ones do
@@ -61,7 +61,7 @@ def hot(tokens: np.ndarray, V: int) -> np.ndarray:
 
 def together(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of every two places i < j, by the token at i: counts of the token at j [L, V, L, V], sums of its laws, and of
-    their `outer`; nought at places j that are not asked [n, L]. One product of matrices a few places at a time."""
+    their `outer`; zero at places j that are not asked [n, L]. One product of matrices a few places at a time."""
     n, L, V = p.shape
     one, laws = hot(tokens, V), p.astype(np.float32)
     every = np.concatenate([one, laws, outer(laws)], 2) * asked[..., None].astype(np.float32)
@@ -101,7 +101,8 @@ def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
 
 @cache
 def noncentrality(df: float, tables: int) -> float:
-    """Of a chi-square of `df`, what is rejected with probability POWER at the level corrected for so many tables."""
+    """The noncentrality of a chi-square of `df` that is rejected with probability POWER at the level corrected for
+    so many tables."""
     limit = stats.chi2.isf(R.ALPHA / tables, df)
 
     def lacking(noncentral: float) -> float:
@@ -112,7 +113,7 @@ def noncentrality(df: float, tables: int) -> float:
 
 def detectable(t: Tables) -> float:
     """The smallest total variation per token that the largest table finds with probability POWER at its corrected
-    level, if that much of each law moves from one likely token to another."""
+    level, if that share of each law moves from one likely token to another."""
     best = int(t.weight.argmax())
     return math.sqrt(noncentrality(float(t.df[best]), max(1, int((t.df > 0).sum()))) / t.weight[best])
 
@@ -165,7 +166,7 @@ def by_context(
     layer: str, tokens: np.ndarray, p: np.ndarray, asked: np.ndarray, slot: np.ndarray | None, far: bool, **place: Any
 ) -> list[Row]:
     """The tests of tables, without that of distances where the sequence is too long for it (`far`).
-    asked [n, L]: tokens that no grammar forces and no prompt holds; p is nought elsewhere."""
+    asked [n, L]: tokens that no grammar forces and no prompt holds; p is zero elsewhere."""
     L, V = p.shape[1:]
     free, count, rows = np.asarray(asked.any(0)), int(asked.sum()), []
 
@@ -195,7 +196,7 @@ def by_context(
 
 
 def log_scores(tokens: np.ndarray, p: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log p(x) less its mean [n, L], and its variance; nought where nothing was asked."""
+    """log p(x) less its mean [n, L], and its variance; zero where nothing was asked."""
     logs = np.log(np.where(p > 0, p, 1))
     entropy = -(p * logs).sum(2)
     variance = np.where(asked, (p * logs**2).sum(2) - entropy**2, 0)
@@ -343,7 +344,6 @@ def score_rows(
 
 
 def support_row(layer: str, impossible: np.ndarray, **place: Any) -> Row:
-    """Tokens [n, L] of probability zero reject by themselves."""
     note = f"{int(impossible.sum())} of {impossible.size} tokens have probability zero"
     values = {"effect": float(impossible.mean()), "p_value": R.SMALLEST, "note": note, **place}
     return R.row(layer, "support", impossible.size, **values)

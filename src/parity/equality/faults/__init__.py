@@ -93,7 +93,7 @@ def altered(module: str, **names: Any) -> ModuleType:
 
 
 class Overridden:
-    """A model with a function of it and of the arguments in the place of one of its methods."""
+    """A model with one method replaced by function(model, *arguments)."""
 
     def __init__(self, model: Any, method: str, function: Callable[..., Any]):
         self.model, self.method, self.function = model, method, function
@@ -106,7 +106,7 @@ class Overridden:
 
 
 def with_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
-    """The decoder on another model, made from the one it is given."""
+    """The decoder on a changed model."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(change(model), start, noise=noise, **options)
@@ -115,7 +115,7 @@ def with_model(decoder: Decoder, change: Callable[[Any], Any]) -> Decoder:
 
 
 def with_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
-    """The decoder with other noise, made from the one it is given."""
+    """The decoder with changed noise."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return decoder(model, start, noise=change(noise), **options)
@@ -124,7 +124,7 @@ def with_noise(decoder: Decoder, change: Callable[[Noise], Noise]) -> Decoder:
 
 
 def in_small(decoder: Decoder, wrong: Decoder, most: int) -> Decoder:
-    """Wrong in batches of `most` rows or fewer."""
+    """The decoder, replaced by `wrong` in batches of `most` rows or fewer."""
 
     def faulty(model: Any, start: Any, *, noise: Noise, **options: Any) -> Iterator[Any]:
         return (wrong if len(noise.keys) <= most else decoder)(model, start, noise=noise, **options)
@@ -144,7 +144,6 @@ class Renumbered(Noise):
 
 
 def renumbered(decoder: Decoder, index: Callable[[Tensor], Tensor], only: str = "") -> Decoder:
-    """The decoder with its noise renumbered."""
     return with_noise(decoder, lambda noise: Renumbered(noise, index, only))
 
 

@@ -67,7 +67,7 @@ def with_laws(decoder: Decoder, laws: Callable[..., Tensor]) -> Decoder:
 
 
 def sees_drafts(model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
-    """The conditions of the joint density hold the drafts behind, too."""
+    """The joint density of drafts is also conditioned on the drafts behind."""
     joint = (ranks == seen).all(1, keepdim=True)
     return model.laws(tokens, order, begin, ranks, torch.where(joint, seen.amax(1, keepdim=True) + 1, seen))
 
@@ -75,7 +75,7 @@ def sees_drafts(model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks:
 def short_sighted(
     model: Any, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor, *, right: bool
 ) -> Tensor:
-    """Words further away than SIGHT places are unseen, or all those to the right."""
+    """Laws that ignore words further away than SIGHT places, or (not `right`) all words to the right."""
     at = order.gather(1, ranks.clamp(max=tokens.shape[1] - 1))
     away = torch.arange(tokens.shape[1]) - at[..., None]
     in_sight = (away.abs() <= SIGHT) if right else (away < 0)
@@ -102,7 +102,7 @@ def flatten_laws(decoder: Decoder, share: float, where: Callable[[Tensor, Tensor
 
 
 def reused_from(rank: int) -> Callable[[Tensor], Tensor]:
-    """A loop that begins at a rank or behind has the numbers of one that begins there."""
+    """Loops that begin at `rank` or later reuse the numbers of the loop that begins at `rank`."""
 
     def index(own: Tensor) -> Tensor:
         begin, slot = own // LENGTH, own % LENGTH - own // LENGTH

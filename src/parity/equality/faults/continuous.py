@@ -83,7 +83,7 @@ inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ra
 
 
 def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
-    """Kept with min(1, p / q), else a fresh draw of p: not of the residual."""
+    """Keeps x with probability min(1, p / q), else draws from p instead of the residual."""
     laws = [torch.distributions.Normal(mean, std) for mean, std in (p, q)]
     kept = noise.uniform("accept", index).log() < (laws[0].log_prob(x) - laws[1].log_prob(x)).sum(-1)
     fresh = p[0] + p[1] * noise.normal("retry", index, x.shape[-1])
@@ -125,7 +125,7 @@ def with_conditions(decoder: Decoder, conditions: Callable[..., MixtureLaw]) -> 
 
 
 def short_sighted(model: Any, *asked: Tensor) -> MixtureLaw:
-    """Of a chain whose tokens stand further apart than SIGHT places: nothing is known."""
+    """Laws that ignore tokens further away than SIGHT places; in the copying model all that matter are."""
     law = model.conditions(*asked)
     return law._replace(means=0 * law.means, scales=torch.ones_like(law.scales))
 
@@ -143,7 +143,7 @@ def lost(models: Pair, start: Start, *, noise: Noise, **options: Any) -> Iterato
 
 
 def fresh(p: Any, q: Any, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, *more: Any) -> Any:
-    """A rejected draft's place is taken by a draw of the target, not of the residual."""
+    """Replaces a rejected draft by a draw from the target instead of the residual."""
     x = p.propose(lambda i: noise.normal("retry", 2 * places[:, None] + i, dim).flatten(0, 1))
     return x, torch.ones_like(places), torch.zeros_like(places) > 0
 

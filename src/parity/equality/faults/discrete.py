@@ -60,14 +60,14 @@ SJD = "parity.decoders.discrete.sjd"
 
 
 def correction(p: Tensor, q: Tensor, fault: str) -> Tensor:
-    """What a rejected draft is replaced from, unnormalised [..., V]."""
+    """The unnormalised law [..., V] that replaces a rejected draft."""
     if fault == "residual p":
         return p
     return (p - q).abs() if fault == "residual |p - q|" else residual(p, q)
 
 
 def laws_of(model: TokenModel, tokens: Tensor, places: Tensor) -> Tensor:
-    """Laws of `places` [B, S] after tokens [B, S], each the token before its place; past the end those of the last."""
+    """Laws at `places` [B, S] after the tokens [B, S] before each place; past the end, those of the last place."""
     return model.logits(tokens, (places - 1).clamp(max=model.length - 1)).softmax(-1)
 
 

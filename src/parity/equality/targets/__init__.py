@@ -79,7 +79,7 @@ class Enumerated:
 
 @contextmanager
 def named(model: str) -> Iterator[None]:
-    """Errors name the model."""
+    """Prefixes errors with the name of the model."""
     try:
         yield
     except ParityError as error:
@@ -98,5 +98,5 @@ def check_support(law: np.ndarray, vocab: int, length: int, code: np.ndarray) ->
 
 
 def generator_of(name: str, seed: int) -> torch.Generator:
-    """The random numbers that a model is made of, a function of its name and a seed."""
+    """The generator of a random model, a function of its name and a seed."""
     return torch.Generator().manual_seed(row_key(seed, name) % 2**63)

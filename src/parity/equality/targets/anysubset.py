@@ -56,7 +56,7 @@ class Target(Enumerated):
 
     @cached_property
     def law(self) -> np.ndarray:
-        """Of the missing tokens, first rank most significant."""
+        """The joint law of the missing tokens, first rank most significant."""
         return joint_law(self.model, self.start(1))
 
     def codes(self, decoder: Decoder, noise: Noise, options: dict[str, Any]) -> np.ndarray:
@@ -96,7 +96,7 @@ SHORTER = 5  # words by which rows differ in length, where they do
 
 @dataclass(frozen=True, kw_only=True)
 class LongTarget(Long):
-    """A rule, and how many texts of which length are filled in."""
+    """A rule by which texts are filled in."""
 
     rule: Rule
     padded: ClassVar[bool] = True
@@ -153,8 +153,8 @@ class LongTarget(Long):
 
 
 def mirrored(rule: Rule, words: Tensor, prompt: Tensor) -> Tensor:
-    """The law [n, N, V] of each word [n, N] given those before it and the prompt, if the text had been filled in from
-    right to left by a chain's rule. Prompt [n, N]: its words, V elsewhere.
+    """The law [n, N, V] of each of `words` [n, N] given those before it and the prompt, if the text had been filled in
+    from right to left by a chain's rule. prompt [n, N]: its words, V elsewhere.
 
     Filled in this way, a text is a chain from the right, and so also one from the left: by the law of the word here
     (`here`) given the prompt alone, times the law of the word before given this one (`step`).

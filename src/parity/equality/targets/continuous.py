@@ -39,7 +39,7 @@ FAMILY = "all"
 
 @dataclass(frozen=True)
 class Target:
-    """A mixture and the draft model's."""
+    """A mixture and the draft model's mixture."""
 
     name: str
     law: Mixture
@@ -172,7 +172,7 @@ def number_scores(law: MixtureLaw, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class LongTarget(Long):
-    """A rule, the draft model's, and how many sequences of which length are drawn of it."""
+    """The rules of the target and of the draft model."""
 
     rule: Rule
     draft: Rule
@@ -181,7 +181,7 @@ class LongTarget(Long):
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """[L D, PARTS, L D, PARTS] of the parts of any two numbers' PITs."""
+        """Of the parts of any two numbers' PITs [L D, PARTS, L D, PARTS]."""
         if self.far:
             return None
         M = self.length * self.rule.dim

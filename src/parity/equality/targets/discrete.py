@@ -42,7 +42,7 @@ SMALL = ("random-0 3x5", "disjoint 3x4", "one-hot 2x4", "top-k 3x5", "forced 3x4
 
 @dataclass(frozen=True)
 class Target(Enumerated):
-    """An enumerable target: `table` and how it is sampled."""
+    """A table of laws, and how it is sampled."""
 
     name: str
     table: Tensor  # [N, V] or [2, N, V] logits, float64
@@ -162,7 +162,7 @@ Make = Callable[[int, int, int, Tensor], TokenModel]  # of length, rows, width, 
 
 @dataclass(frozen=True, kw_only=True)
 class LongTarget(Long):
-    """A law of any length, and how many sequences of which length are drawn of it."""
+    """A model of a law of any length."""
 
     make: Make
     width: int
@@ -174,7 +174,7 @@ class LongTarget(Long):
 
     @cached_property
     def law(self) -> np.ndarray | None:
-        """[L, V, L, V] of every two tokens, by the forward algorithm."""
+        """By the forward algorithm."""
         if self.of is None:
             return None
         L, V = self.length, self.of.emit.shape[1]
@@ -194,7 +194,6 @@ class LongTarget(Long):
         return two.numpy()
 
     def laws(self, tokens: Tensor) -> Tensor:
-        """[n, L, V] given the tokens [n, L] before."""
         return conditionals(self.model(len(tokens)), tokens)
 
     def start(self, seed: int) -> Tensor:
@@ -209,7 +208,7 @@ class LongTarget(Long):
         return Drawn(tokens.numpy(), self.laws(tokens).numpy(), known, slots(step.numpy().astype(int)), ordered)
 
     def scored(self, drawn: Drawn, layer: str, whole: bool, **place: Any) -> list[Row]:
-        """Tokens of a large vocabulary are told apart by the eighth of their law alone."""
+        """Of a token of a large vocabulary, tests see only the eighth of its law that it is in."""
         tokens, p, slot = drawn.tokens, drawn.laws, drawn.slot if drawn.ordered else None
         if p.shape[2] <= MANY:
             return super().scored(drawn, layer, whole, **place)
@@ -224,7 +223,7 @@ class LongTarget(Long):
 
 
 def mixed(law: Tensor) -> Tensor:
-    """What a draft model knows: the law, and something of the next context's."""
+    """The laws of a draft model: those of the target mixed with those of the next context."""
     return 0.7 * law + 0.3 * law.roll(1, 0)
 
 
@@ -272,7 +271,8 @@ MOST, TABLES = 1024, 256
 
 
 def sizes(options: dict[str, Any]) -> tuple[int, int]:
-    """Length and width: rows twice as wide as one is behind the other, four of them, and twice the largest window."""
+    """Length and width: at least four rows, each twice as wide as the lag `ahead` between rows, and twice the largest
+    window."""
     width = max(16, 2 * options.get("ahead", 0))
     length = max(4 * width, width * math.ceil(2 * longest_place("discrete", options)[1] / width))
     return min(length, LONGEST), min(width, LONGEST // 4)

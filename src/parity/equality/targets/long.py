@@ -77,7 +77,7 @@ class Recorder:
         return followed
 
     def compare(self) -> tuple[int, int, str]:
-        """Numbers compared, those read in another row or at another place before, and where the first of these was."""
+        """Numbers compared, how many of them were read before at another place, and where the first of these was."""
         if not self.values:
             return 0, 0, ""
         values, labels = np.concatenate(self.values), np.concatenate(self.labels, 1)
@@ -113,7 +113,7 @@ class RecordedNoise(Noise):
 
 
 def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
-    """The row of the test, certain rather than statistical: one number used again rejects."""
+    """The row of the test; one reused number rejects."""
     n, again, where = recorder.compare()
     if n == 0:
         return R.not_run(layer, "noise", 0, "numbers that the decoder reads from the noise it is handed", **place)
@@ -124,7 +124,7 @@ def reuse_row(layer: str, recorder: Recorder, **place: Any) -> Row:
 
 
 class Difference(NamedTuple):
-    """Of small batches from the large one."""
+    """How tokens of small batches differ from those of the large one."""
 
     compared: int  # tokens
     size: int  # of the batches in which a token differed; 0 if none did
@@ -148,7 +148,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Long:
-    """How every kind of long target is drawn from and tested. Those of a kind have its methods."""
+    """A long model: how it is drawn from and tested. Each kind fills in the methods."""
 
     name: str
     length: int
@@ -164,11 +164,11 @@ class Long:
         raise NotImplementedError
 
     def start(self, seed: int) -> Any:
-        """What is to be decoded, of all n rows: a tensor, or a named tuple of tensors."""
+        """What n rows are decoded from: a tensor, or a named tuple of tensors."""
         raise NotImplementedError
 
     def record(self, decoder: Decoder, start: Any, options: dict[str, Any]) -> Any:
-        """Decoded rows: an object with their tokens and step."""
+        """Decoded rows: an object with `tokens` and `step`."""
         raise NotImplementedError
 
     def is_ordered(self, options: dict[str, Any]) -> bool:
@@ -187,7 +187,7 @@ class Long:
     def draw(
         self, decoder: Decoder, n: int, seed: int, options: dict[str, Any], threads: int = 1, strict: bool = False
     ) -> Drawn:
-        """The target's own n sequences, all in one batch: rows are at very different positions in it."""
+        """The target's own n sequences, all in one batch, so that its rows are at very different positions."""
         key, start = row_key(seed, self.name), self.start(seed)
 
         def start_of(rows: np.ndarray) -> Any:

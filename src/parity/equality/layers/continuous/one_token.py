@@ -38,7 +38,7 @@ Place = tuple[Tensor, Tensor, int]  # tokens [L, D] and order [L] of an image, a
 
 
 def rows(cell: CellFiles) -> list[Row]:
-    """Beside the rows: how far the two last-step laws stand from each other ("ratios"), for methods with a draft."""
+    """Rows of the tests; the layer's file also gets "ratios", of the two last-step laws, for methods with a draft."""
     spec, shard, n = cell.spec, cell.baseline.shards, cell.settings["forced"]
     loaded, drafted = load(cell.manifest, cell.device), bool(needs("continuous", spec["method"]))
     decoder = getattr(import_module(f"parity.decoders.continuous.{spec['method']}"), spec["method"])
@@ -85,7 +85,7 @@ class OnePlace:
         self.length, self.dim, self.steps, self.raster = 1, model.dim, model.steps, model.raster
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
-        """All rows know the same: one evaluation serves them, where its result can be repeated."""
+        """All rows have one condition, so one evaluation serves them where its result can be repeated."""
         n, at = places.numel(), torch.full((1, 1), self.place, device=order.device)
         one = self.model.conditions(self.tokens, self.order, at, at)
         if isinstance(one, diffusion.Steps):
