@@ -26,7 +26,7 @@ from scipy import stats
 from parity.base.errors import ParityError
 from parity.equality.exact import exact
 from parity.equality.targets import anysubset, continuous, discrete
-from parity.experiment import cells, checks, prompts
+from parity.experiment import cells, checks, prompt_files
 from parity.experiment.cells import Variant
 from parity.models.anysubset.tabular import TabularAnySubset
 from parity.models.continuous.tabular import random_mixture
@@ -38,7 +38,7 @@ DRAWS = 499  # of the exact layer's null
 def methods(file: str) -> list[tuple[Variant, Variant]]:
     """Every lossless method of a configuration: as it runs on enumerable models, and on long ones."""
     config, found = checks.load(yaml.safe_load(Path(file).read_text())), {}
-    every = prompts.read_prompts(config.image.prompts) if config.image else []
+    every = prompt_files.read_prompts(config.image.prompts) if config.image else []
     for cell in cells.cells(config, every):
         pair = cells.variant(config, cell), cells.long_variant(config, cell)
         if cell.claim == "lossless" and None not in pair:
