@@ -142,7 +142,7 @@ def tensors(
         for name in [name for name in read if name not in ignored]:
             tensor = read.pop(name)
             if tensor.is_meta and not meta:
-                with safe_open(file, framework="pt", device=str(device)) as reader:
+                with safe_open(file, framework="pt") as reader:
                     tensor = reader.get_tensor(name)
             check_numbers(file, name, tensor)
             if not meta:
