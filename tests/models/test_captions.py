@@ -2,7 +2,9 @@
 
 import hashlib
 import shutil
+import string
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,9 @@ from parity.base.digests import of_several
 from parity.base.errors import ParityError
 from parity.base.weights import sha256
 from parity.models.discrete.t5 import clean, read_encoder
-from tests.models import t5
 
+FOLDER, WIDTH = "flan-t5", 32  # width of the embeddings
+WORDS = ("▁a", "▁red", "▁circle", "▁on", "▁blue", "▁photo", "▁of", "▁the", "▁dog", "▁cat", "▁")
 # what the published cleaning makes of them (run beside it on these and on 60,000 random captions: no difference)
 CLEANED = {
     "A Red Circle -- with #3 & &amp; more": "a red circle - with more",
@@ -33,11 +36,35 @@ def test_a_caption_is_cleaned_as_the_published_code_does(caption):
     assert clean(caption) == CLEANED[caption]
 
 
+def write_t5(folder: Path) -> dict[str, Path]:
+    """Flan-T5 as it is published (google/flan-t5-xl): the whole model in a folder of transformers' layout. Pad 0,
+    end 1, unknown 2, the end token behind every caption, an output matrix that is not tied to the embeddings."""
+    from transformers import T5Config, T5ForConditionalGeneration, T5Tokenizer
+
+    words = T5Tokenizer(vocab=pieces(), extra_ids=0)
+    words.save_pretrained(folder / FOLDER)
+    sizes: Any = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "num_decoder_layers": 1}
+    sizes |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0}
+    config = T5Config(vocab_size=len(pieces()), **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = T5ForConditionalGeneration(config)
+    net.save_pretrained(folder / FOLDER)
+    return {"text": Path(FOLDER)}
+
+
+def pieces() -> list[tuple[str, float]]:
+    """A unigram vocabulary: the special tokens first, then words, then every printable character."""
+    special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    characters = [c for c in string.printable if c.isprintable() and c != " "]
+    return special + [(word, -1.0) for word in WORDS] + [(c, -5.0) for c in characters]
+
+
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """The published layout, as safetensors and as a pickle."""
     path = tmp_path_factory.mktemp("stand-in")
-    folder = path / t5.write_t5(path)["text"]
+    folder = path / write_t5(path)["text"]
     pickled = Path(shutil.copytree(folder, path / "pickled"))
     torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
@@ -65,7 +92,7 @@ def test_a_published_folder_is_the_encoder_of_the_whole_model(published):
     words = AutoTokenizer.from_pretrained(published[0])("a red circle", return_tensors="pt")
     with torch.inference_mode():
         wanted = whole.encoder(**words).last_hidden_state[0]
-    assert words["input_ids"].tolist() == [[3, 4, 5, 1]] and wanted.shape == (4, t5.WIDTH)
+    assert words["input_ids"].tolist() == [[3, 4, 5, 1]] and wanted.shape == (4, WIDTH)
     for folder in published:
         said = read_encoder(folder, 12)(["a RED circle"])
         assert torch.allclose(said["embeddings"][0, -4:], wanted, atol=1e-6) and said["valid"].sum() == 4

@@ -23,7 +23,8 @@ from parity.models.discrete import llama
 from parity.models.discrete.cached import Cached, DrafterNet, Seen
 from parity.models.discrete.llama import condition, groups, pictures  # noqa: F401
 from parity.models.discrete.protocol import Encoder
-from parity.models.discrete.vq import Codebook, Decoder, VQConfig, diffusion_name
+from parity.models.discrete.vq import Codebook, Decoder, VQConfig, count, diffusion_name
+from parity.models.discrete.vq import read_sizes as read_sizes_of_vq
 from parity.models.discrete.vq import truncated as to_pixels  # noqa: F401
 
 FAMILY: dict[str, Any] = {  # see models.discrete.protocol
@@ -136,29 +137,18 @@ class VQGAN(nn.Module):
         return self.decoder(self.post_quant_conv(self.quantize.embedding.weight[codes].permute(0, 3, 1, 2)))
 
 
-def read_vq_sizes(state: Mapping[str, Tensor], path: Path) -> VQConfig:
-    """From the shapes of the decoder's tensors, by Meta's names; ParityError if they are none."""
-    try:
-        codebook, code_dim = state["quantize.embedding.weight"].shape
-        z_channels = state["post_quant_conv.weight"].shape[0]
-        levels = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("decoder.up."))
-        widths = [state[f"decoder.up.{i}.block.0.conv1.weight"].shape[0] for i in range(levels)]
-        blocks = sum(name.startswith("decoder.up.0.block.") and name.endswith("conv1.weight") for name in state)
-        if any(width % widths[0] for width in widths):
-            raise ValueError
-    except (KeyError, ValueError, IndexError):
-        raise ParityError(
-            f"{path}: no image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
-        ) from None
-    mult = tuple(width // widths[0] for width in widths)
-    return VQConfig(codebook, code_dim, widths[0], mult, blocks - 1, z_channels, 32, False)
-
-
 def load_vqgan(path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> VQGAN:
     """From Meta's file, a safetensors file of it, or a model's folder; ParityError for what holds no decoder."""
     inner = llama.by_prefix({at + part: part for at in VQ_PREFIXES for part in VQ_PARTS})
-    config = read_vq_sizes({own: entry for name, entry in shapes(path).items() if (own := inner(name))}, path)
-    rename = lambda name: (own := inner(name)) and diffusion_name(own, len(config.ch_mult))  # noqa: E731
+    stored = {own: tuple(entry.shape) for name, entry in shapes(path).items() if (own := inner(name))}
+    levels = count(stored, "decoder.up.")
+    try:
+        config = read_sizes_of_vq({diffusion_name(name, levels): shape for name, shape in stored.items()})
+    except ParityError:
+        raise ParityError(
+            f"{path}: no image decoder of Chameleon; allowed: Meta's vqgan.ckpt, or a safetensors of it, as vq"
+        ) from None
+    rename = lambda name: (own := inner(name)) and diffusion_name(own, levels)  # noqa: E731
     return llama.fill(partial(VQGAN, config), path, rename, device, dtype)
 
 

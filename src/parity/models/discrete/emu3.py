@@ -75,11 +75,10 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     if part == "net":
         config = llama.read_config(folder, *KIND).text_config
         return llama.load_network(config, folder, vocabulary(manifest)[1], s["vocab"], NETWORK, device, dtype)
-    if "vq" in files:
-        config, prefixes = llama.read_config(files["vq"], "emu3_vqgan", "Emu3VQVAEConfig"), (*VISION, "")
-    else:
-        config, prefixes = llama.read_config(folder, *KIND).vq_config, VISION
-    vq = llama.load_vision("Emu3VQVAE", config, files.get("vq", folder), prefixes, device, dtype)
+    where, prefixes = files.get("vq", folder), (*VISION, "") if "vq" in files else VISION
+    alone = llama.read_config(where, "emu3_vqgan", "Emu3VQVAEConfig") if "vq" in files else None
+    config = alone or llama.read_config(folder, *KIND).vq_config
+    vq = llama.load_vision("Emu3VQVAE", config, where, prefixes, device, dtype)
     return llama.with_sizes(vq, s)
 
 

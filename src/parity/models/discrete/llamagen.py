@@ -11,7 +11,7 @@ that a re-implementation must get right:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured, foreign_json
-from parity.base.weights import loaded, shapes, tensors
+from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
 from parity.models.compiling import compiled
 from parity.models.discrete import vq
@@ -229,39 +229,34 @@ class CaptionedDrafter(DrafterNet):
 
 
 NAMES = {  # of a released drafter's tensors; its q, k and v are one matrix here
-    "embed_tokens.weight": "tokens.weight",
-    "fc.weight": "fc.weight",
-    "fc.bias": "fc.bias",
-    "layers.0.self_attn.o_proj.weight": "layer.attention.wo.weight",
-    "layers.0.mlp.gate_proj.weight": "layer.feed_forward.w1.weight",
-    "layers.0.mlp.up_proj.weight": "layer.feed_forward.w3.weight",
-    "layers.0.mlp.down_proj.weight": "layer.feed_forward.w2.weight",
-    "layers.0.post_attention_layernorm.weight": "layer.ffn_norm.weight",
-}
-MERGED = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
+    "embed_tokens.": "tokens.", "fc.": "fc.", "layers.0.self_attn.o_proj.": "layer.attention.wo.",
+    "layers.0.mlp.gate_proj.": "layer.feed_forward.w1.", "layers.0.mlp.up_proj.": "layer.feed_forward.w3.",
+    "layers.0.mlp.down_proj.": "layer.feed_forward.w2.", "layers.0.post_attention_layernorm.": "layer.ffn_norm.",
+}  # fmt: skip
 
 
-def released(file: Path, said: Mapping[str, Any], target: LlamaGenConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A released drafter's tensors under the names here, and its sizes, for a target; ParityError where they do not
-    fit. said: its config.json."""
-    stored = dict(tensors(file, dtype=None))
-    odd = sorted(name for name in set(stored) ^ {*NAMES, *MERGED} if "rotary_emb" not in name)
-    if odd:
-        problem = "lacks" if odd[0] not in stored else "has"
-        raise ParityError(f"{file}: not a drafter of one layer as released for LlamaGen: {problem} {odd[0]}")
-    dim = stored["fc.weight"].shape[0]
-    c = LlamaGenConfig(**asdict(target) | {"layers": 1, "eps": float(said.get("rms_norm_eps", 1e-6))})
-    sizes = {
-        "width": (dim, target.dim),
-        "codes": (stored["embed_tokens.weight"].shape[0], target.vocab),
-        "heads": (int(said.get("num_attention_heads", target.heads)), target.heads),
-        "hidden width": (stored["layers.0.mlp.gate_proj.weight"].shape[0], c.hidden),
-    }
-    for what, (own, wanted) in sizes.items():
-        if own != wanted:
-            raise ParityError(f"{file}: a drafter of another target: {what} {own}; allowed: {wanted}, as the target's")
-    state = {name: stored[theirs] for theirs, name in NAMES.items()}
-    return state | {"layer.attention.wqkv.weight": torch.cat([stored[name] for name in MERGED])}, asdict(c)
+def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
+    of EAGLE-1 and LANTERN, a folder with config.json or its file of weights. ParityError for one of another target."""
+    if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
+        return None
+    file = (path if path.is_dir() else path.parent) / "config.json"
+    record = foreign_json(file) if file.is_file() else {}
+    target = LlamaGenConfig(**spec.network)  # type: ignore[arg-type]
+    if (heads := int(record.get("num_attention_heads", target.heads))) != target.heads:
+        raise ParityError(
+            f"{path}: a drafter of another target: heads {heads}; allowed: {target.heads}, as the target's"
+        )
+    c = replace(target, layers=1, eps=float(record.get("rms_norm_eps", 1e-6)))
+    stored = {name: tensor for name, tensor in tensors(path, dtype=None) if "rotary_emb" not in name}
+    qkv = [stored.pop(f"layers.0.self_attn.{part}_proj.weight", torch.empty(0)) for part in "qkv"]
+    state = {"layer.attention.wqkv.weight": torch.cat(qkv)}
+    for name, tensor in stored.items():
+        at = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
+        state[NAMES.get(at, "") + name.removeprefix(at)] = tensor
+    with unfilled():
+        check_fit(CaptionedDrafter(c), state, path)
+    return state, asdict(c) | {"target": spec.sha256["transformer"]}  # which nothing of it tells
 
 
 def sizes(manifest: Mapping[str, Any]) -> LlamaGenConfig:
@@ -320,31 +315,20 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     return loaded(build, files[part], (), device, dtype)
 
 
-def published(part: str, path: Path, spec: ModelSpec) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The tensors and sizes of a part that is released under other names, None for one that is read as it is: drafters
-    of EAGLE-1 and LANTERN, a folder with config.json or its file of weights."""
-    if part != "drafter" or TENSORS["drafter"][0] not in shapes(path):
-        return None
-    file = (path if path.is_dir() else path.parent) / "config.json"
-    said = foreign_json(file) if file.is_file() else {}
-    state, sizes = released(path, said, LlamaGenConfig(**spec.network))  # type: ignore[arg-type]
-    return state, sizes | {"target": spec.sha256["transformer"]}  # which nothing of it tells
-
-
 def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
     """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
     labels [B] of classes. fast: its passes are compiled."""
     if "label" in inputs:
-        told, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
+        given, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
     else:
-        told, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
+        given, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
     read = compiled(a_pass, valid.device.type) if fast else None
-    model, codes = LlamaGen(nets["net"], told, valid, guided, read=read), nets["vq"].quantize
+    model, codes = LlamaGen(nets["net"], given, valid, guided, read=read), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
     if "draft" in nets:
-        model.draft = LlamaGen(nets["draft"], told, valid, guided, returns=True)
+        model.draft = LlamaGen(nets["draft"], given, valid, guided, returns=True)
     return model
 
 

@@ -206,17 +206,17 @@ def side_of(tokens: int) -> int:
 
 
 def read_sizes(shapes_by_name: Mapping[str, tuple[int, ...]]) -> VQConfig:
-    """Of a published tokenizer, from the shapes of its tensors. ParityError for shapes that are no such tokenizer's."""
+    """Of a published tokenizer, from the shapes of its decoder's tensors. ParityError for shapes that are none's."""
     try:
         codebook, code_dim = shapes_by_name["quantize.embedding.weight"]
-        ch, levels = shapes_by_name["encoder.conv_in.weight"][0], count(shapes_by_name, "encoder.conv_blocks.")
-        widths = [shapes_by_name[f"encoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in range(levels)]
+        levels, first = count(shapes_by_name, "decoder.conv_blocks."), "decoder.conv_blocks.0."
+        widths = [shapes_by_name[f"decoder.conv_blocks.{i}.res.0.conv1.weight"][0] for i in reversed(range(levels))]
         return VQConfig(
-            codebook, code_dim, ch, tuple(w // ch for w in widths), count(shapes_by_name, "encoder.conv_blocks.0.res."),
-            shapes_by_name["post_quant_conv.weight"][0],
-            decoder_attention=any(name.startswith("decoder.conv_blocks.0.attn.") for name in shapes_by_name),
+            codebook, code_dim, widths[0], tuple(w // widths[0] for w in widths),
+            count(shapes_by_name, f"{first}res.") - 1, shapes_by_name["post_quant_conv.weight"][0],
+            decoder_attention=count(shapes_by_name, f"{first}attn.") > 0,
         )  # fmt: skip
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, IndexError) as error:
         raise ParityError(f"not an image tokenizer of LlamaGen: {error}") from None
 
 

@@ -1,0 +1,161 @@
+"""Released drafters of Anole and of LlamaGen, from their own layouts."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import ChameleonConfig
+
+from parity.base.errors import ConfigError, ParityError
+from parity.base.noise import batch_noise
+from parity.decode.discrete import record
+from parity.decoders.discrete.ar import ar
+from parity.decoders.discrete.eagle import eagle
+from parity.decoders.discrete.lantern import lantern
+from parity.decoders.discrete.vvs import vvs
+from parity.experiment import checks
+from parity.experiment.schema import ModelSpec
+from parity.models import add, fetch
+from parity.models.discrete import chameleon, llama, llamagen
+from parity.models.discrete import load as models
+from parity.models.discrete.cached import EagleDrafter
+from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
+from parity.stand_ins.discrete import anole, anole_drafter, eagle_drafter
+from parity.stand_ins.discrete import llamagen as write_llamagen
+from tests.families import CAPTIONS, in_its_dtype, whole
+
+TREE = {"total": 8, "depth": 2, "top_k": 3}
+SIZES = {"vocab": 64, "dim": 32, "layers": 2, "heads": 4, "grid": 4, "prefix": 6, "caption_dim": 32, "multiple_of": 32}
+
+
+def laws(target, tokens, rows):
+    """Of rows: the last law that was fed, that of the second guess, and that of a guess behind it. Tokens [R, n] are
+    fed in pieces, with the target's features."""
+    R, at = len(tokens), lambda first, last: torch.arange(first, last).expand(len(tokens), -1)
+    target.logits(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :9]], 1), at(-1, 9))
+    fed = [(tokens[:, a:b], at(a, b), at(a, b) - 1) for a, b in ((0, 1), (1, 5), (5, 9))]
+    got = torch.cat([target.drafter.logits(*piece) for piece in fed], 1)
+    first = got[:, -1, :64].argsort(-1, descending=True)[:, :2]  # two guesses of token 9, and one behind the second
+    nodes = target.drafter.tree(first, at(9, 10).expand(-1, 2), torch.full((R, 2), -1))
+    third = nodes[:, 1, :64].argmax(-1)[:, None]
+    below = target.drafter.tree(third, at(10, 11), torch.ones(R, 1, dtype=torch.int64))
+    return torch.stack([torch.stack([x[row, -1, :3] for x in (got, nodes, below)]) for row in rows])
+
+
+# --- Anole
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drafter")
+    return folder / anole_drafter(folder)["drafter"]
+
+
+# `laws` of rows 1 and 4, from a second
+# writing of the released code over whole sequences without padding, to 1e-9
+ANOLE = [
+    [[-4.1937281593, -2.8715852297, 0.4281438408], [-2.6114412969, -1.2150492525, 0.1474850554],
+     [-0.4864246917, -2.0860174425, 3.1491688016]],
+    [[-2.5865158032, -2.2190567711, 2.2079803273], [1.4578154846, 1.0796284760, 0.1084973661],
+     [-0.9802649657, 1.7323546060, -1.8995869594]],
+]  # fmt: skip
+
+
+def test_anoles_drafter_computes_what_its_code_does(tmp_path, released):
+    """Rows of different padding."""
+    family = whole("anole", tmp_path)
+    state, record = chameleon.published("drafter", released, None)
+    net = chameleon.Drafter(ChameleonConfig.from_dict(record)).double().eval()
+    net.load_state_dict({k: v.double() for k, v in state.items()})
+    for norm in (net.layer.input_layernorm, net.layer.post_attention_layernorm):
+        in_its_dtype(norm)
+    tokens = torch.randint(0, 64, (3, 12), generator=torch.Generator().manual_seed(1)).repeat(2, 1)
+    target = family.model()
+    target.drafter = EagleDrafter(net, target, llama.batch_ids(family.inputs, True)[0])
+    assert (laws(target, tokens, (1, 4)) - torch.tensor(ANOLE, dtype=torch.float64)).abs().max() < 1e-8
+
+
+def said_of(folder: Path, released: Path) -> dict:
+    files = anole(folder)
+    return add.find(str(folder / files["model"]), None, {"drafter": released}).entry
+
+
+def test_a_folder_and_a_drafter_become_an_experiment_that_drafts(tmp_path, released):
+    """From files to pictures by the user's path; greedily, drafts change what a pass gives and never a token."""
+    said = said_of(tmp_path, released)
+    methods = {"ar": [{}], "eagle": [TREE], "lantern": [{"k": 5}], "vvs": [{"k": 5}]}
+    checks.load(json.loads(json.dumps({"models": {"m": said}, "image": {"methods": methods}})))
+    manifest = fetch.manifest("discrete", "m", said, tmp_path / "out")
+    assert manifest["files"]["drafter"].endswith("drafter.safetensors")  # the pickle is read once
+    inputs = {k: v.numpy() for k, v in models.encoder(manifest)(CAPTIONS[:2]).items()}
+    loaded = models.load(manifest, needs="drafter")
+    start, done = torch.zeros(2, dtype=torch.int64), {}
+    law = {"guidance": 2.0, "temperature": 1.0, "top_k": 1, "top_p": 1.0}
+    for decode, options in ((ar, {}), (eagle, TREE), (lantern, {**TREE, "k": 5}), (vvs, {**TREE, "k": 5})):
+        model = loaded.model(inputs, law)
+        assert isinstance(model.model.drafter, EagleDrafter)
+        done[decode] = record(model, start, decode(model, start, noise=batch_noise(0, CAPTIONS[:2]), **options))
+        assert done[decode].tokens.shape == (2, 37) and (done[decode].nfe <= 36).all()
+    assert torch.equal(done[eagle].tokens, done[ar].tokens) and torch.equal(done[lantern].tokens, done[ar].tokens)
+    assert done[vvs].nfe.sum() < done[ar].nfe.sum() and not torch.equal(done[vvs].tokens, done[ar].tokens)
+
+
+def test_a_drafter_of_another_anole_is_one_line(tmp_path, released):
+    other = tmp_path / anole_drafter(tmp_path, heads=2)["drafter"]
+    wrong = "was trained for another target: its num_attention_heads is 2; allowed: 4"
+    with pytest.raises(ConfigError, match=wrong):
+        said_of(tmp_path, other)
+    state = torch.load(released / "pytorch_model.bin", weights_only=True)
+    torch.save({k: v for k, v in state.items() if "q_norm" not in k}, other / "pytorch_model.bin")
+    with pytest.raises(ParityError, match=r"missing layer\.self_attn\.q_norm\.weight") as told:
+        chameleon.published("drafter", other, None)
+    assert "\n" not in str(told.value)
+
+
+# --- LlamaGen
+
+
+# `laws` of rows 1 and 3, from a second
+# writing of the released code over whole sequences, to 1e-9
+LLAMAGEN = [
+    [[0.4939048124, -0.4422421882, -0.6597916501], [0.4411189610, -0.4978789088, -0.1873766609],
+     [0.9053122810, 0.2219078561, -0.8482583366]],
+    [[0.5593053427, -0.5152224425, -0.7792508402], [0.2378231167, -0.4426186116, -0.1101264517],
+     [1.1070448862, -0.0877337986, -0.9394357974]],
+]  # fmt: skip
+
+
+def test_llamagens_drafter_computes_what_its_code_does(tmp_path):
+    """In float64, guided, one caption left-padded."""
+    c = LlamaGenConfig(**SIZES)
+    torch.manual_seed(0)
+    folder = tmp_path / eagle_drafter(tmp_path, c.dim, c.heads, c.vocab, c.grid, c.hidden)["drafter"]
+    digests = {"transformer": "0" * 64, "drafter": "0" * 64}
+    files = dict.fromkeys(digests, str(folder))
+    spec = ModelSpec(family="llamagen", source="files", files=files, sha256=digests, network=SIZES)
+    state, said = llamagen.published("drafter", folder, spec)
+    said.pop("target")
+    net, small = Transformer(c).double().eval(), llamagen.CaptionedDrafter(LlamaGenConfig(**said)).double().eval()
+    small.load_state_dict(state)
+    caption, valid = torch.randn(2, 6, c.caption_dim).double(), torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
+    tokens = torch.randint(c.vocab, (2, 16)).repeat(2, 1)
+    target = LlamaGen(net, caption, valid, guided=True)
+    target.drafter = EagleDrafter(small, target)
+    assert (laws(target, tokens, (1, 3)) - torch.tensor(LLAMAGEN, dtype=torch.float64)).abs().max() < 1e-8
+
+
+def test_a_drafter_of_another_llamagen_is_one_line(tmp_path):
+    folder = tmp_path / "m"
+    write_llamagen(folder, side=4)
+    eagle_drafter(folder, grid=4)
+    said = add.find(str(folder), 4, None).entry
+    config = Path(said["files"]["drafter"]) / "config.json"
+    right = json.loads(config.read_text())
+    raw = {"models": {"m": said}, "image": {"methods": {"ar": [{}], "eagle": [{}]}}}
+    config.write_text(json.dumps(right | {"block_size": 1024}))
+    with pytest.raises(ConfigError, match="was trained for another target: its grid is 32; allowed: 4"):
+        checks.load(json.loads(json.dumps(raw)))
+    config.write_text(json.dumps(right | {"num_attention_heads": 8}))
+    with pytest.raises(ParityError, match="a drafter of another target: heads 8; allowed: 1, as the target's"):
+        fetch.manifest("discrete", "m", said, tmp_path / "out")
