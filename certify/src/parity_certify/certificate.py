@@ -11,7 +11,7 @@ from parity_certify import evidence, verdict
 from parity_certify.calls import Drawn
 from parity_certify.independence import dependent
 from parity_certify.joint_tests import TESTS, digits
-from parity_certify.laws import Law, first_of
+from parity_certify.laws import Law, level
 from parity_certify.result_rows import ALPHA, Row
 from parity_certify.verdict import Verdict
 
@@ -85,7 +85,7 @@ def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
     largest, place = -1.0, {}
     for depth in range(L):
         own = counts.reshape(K, V**depth, V, -1).sum(-1)  # [K, prefixes, V]
-        p = law.tables[:, first_of(V, depth) : first_of(V, depth) + V**depth]
+        p = law.tables[:, level(V, depth)]
         total = own.sum(-1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             g = 2 * np.where(own > 0, own * np.log(own / np.maximum(total * p, 1e-12)), 0).sum(-1)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity_certify.laws import Law, first_of, joint_of
+from parity_certify.laws import Law, first_of, joint_of, level
 
 FITS = 1e-3
 NEARLY = 1e-3  # weight of the even law in every prediction: nothing is impossible
@@ -92,8 +92,7 @@ def predicted(
     state = [np.zeros((block + 1, V**depth)) for depth in range(length + 1)]  # mass by how much of its block stands
     state[0][0, 0] = 1.0
     for depth in range(length):
-        rows = slice(first_of(V, depth), first_of(V, depth) + V**depth)
-        mass = state[depth]
+        rows, mass = level(V, depth), state[depth]
         if offered is not None:
             ends = np.where(offered[rows], 0.0, mass[:block].sum(0))
             mass = np.concatenate([mass[:block] * offered[rows], mass[block:] + ends])

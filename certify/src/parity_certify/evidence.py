@@ -20,10 +20,9 @@ import numpy as np
 from parity_certify import result_rows as R
 from parity_certify.calls import Drawn
 from parity_certify.independence import rows_independent
-from parity_certify.joint_tests import joint_rows, log_e, tv_bound
+from parity_certify.joint_tests import code_rows, log_e, tv_bound
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
-from parity_certify.seeding import row_key
 
 DRAWS = 9999
 INDEPENDENCE = "rows independent"
@@ -60,17 +59,13 @@ def sample_rows(
     looks   sizes fixed beforehand, in order, and the p-value of `all four` there: this one is added, unless the
             e-process stopped the sample. Then it has no p-values, and its bound says so. None without a folder
     """
-    n = drawn.n
+    n, length = drawn.n, law.length + (len(law.prompts) > 1)
     wide, at, width = law.wide()
-    counts = np.zeros(len(wide), dtype=np.int64)
-    counts[at] = drawn.counts
-    outside = int(drawn.counts[law.cells == 0].sum())
-    note = f"{outside} of {n} sequences have probability zero" if outside else ""
+    settings = {"seed": seed, "draws": 1 if drawn.stopped else draws}
+    codes = np.repeat(at, drawn.counts)
+    *tests, e_value, certificate = code_rows("exact", law.name, codes, wide, width, length, **settings)
+    note = certificate["note"]
     place: dict[str, Any] = {"model": law.name, "seed": seed, "note": note}
-    settings: dict[str, Any] = {"rng": np.random.default_rng([seed, row_key(seed, law.name) % 2**32])}
-    settings["draws"] = 1 if drawn.stopped else draws
-    length = law.length + (len(law.prompts) > 1)
-    *tests, e_value, certificate = joint_rows("exact", counts, wide, width, length, **settings, **place)
     spent = [p_of_e(drawn.best, factor=2)]
     if drawn.stopped:
         tests = [R.not_run("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]

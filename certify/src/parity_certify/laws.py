@@ -81,12 +81,16 @@ def first_of(vocab: int, depth: int) -> int:
     return sum(vocab**i for i in range(depth))
 
 
+def level(vocab: int, depth: int) -> slice:
+    """Rows of a table that stand for the prefixes of `depth` tokens."""
+    return slice(first_of(vocab, depth), first_of(vocab, depth + 1))
+
+
 def joint_of(table: np.ndarray, length: int) -> np.ndarray:
     """Law [V^L] of conditionals [N, V]."""
     V, joint = table.shape[-1], np.ones(1)
     for depth in range(length):
-        first = first_of(V, depth)
-        joint = (joint[:, None] * table[first : first + V**depth]).ravel()
+        joint = (joint[:, None] * table[level(V, depth)]).ravel()
     return joint
 
 
@@ -98,8 +102,7 @@ def absorbed(table: np.ndarray, length: int, end: int | None) -> np.ndarray:
     if not 0 <= end < V:
         raise ParityError(f"end {end}: allowed: a token, 0 to {V - 1}")
     for depth in range(1, length):
-        over = (digits(V, depth) == end).any(1)
-        table[first_of(V, depth) : first_of(V, depth) + V**depth][over] = np.eye(V)[end]
+        table[level(V, depth)][(digits(V, depth) == end).any(1)] = np.eye(V)[end]
     return table
 
 
@@ -173,7 +176,7 @@ def write_law(law: Law, file: str | Path, draft: np.ndarray | None = None) -> No
 
     def levels(table: Any) -> list[list[list[str]]]:
         texts = [[repr(float(x)) for x in row] for row in table]
-        return [texts[first_of(law.vocab, t) : first_of(law.vocab, t + 1)] for t in range(law.length)]
+        return [texts[level(law.vocab, t)] for t in range(law.length)]
 
     draft = law.extra.get("draft") if draft is None else draft
     content = FORMAT | {"vocab": law.vocab, "length": law.length, "prompts": law.prompts.tolist(), "end": law.end}
