@@ -75,7 +75,9 @@ def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
 
 
 def test_laws_of_callables_and_end_tokens():
-    """Behind an end token nothing is drawn any more."""
+    """A sequence has the product of its conditionals; behind an end token nothing is drawn any more."""
+    product = np.prod([conditional(np.array([[2, 1, 2, 0, 1][: 2 + t]]))[0, x] for t, x in enumerate((2, 0, 1))])
+    assert np.isclose(LAW.joint[1, 2 * V**2 + 0 * V + 1], product)
     ended = law(conditional, vocab=V, length=L, prompts=PROMPTS, end=2)
     cells = ended.joint.reshape(2, V, V, V)
     assert np.isclose(cells.sum(), 2) and not cells[:, 2, :2].any() and not cells[:, :, 2, :2].any()

@@ -28,10 +28,8 @@ def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
 
 def test_the_call_takes_options():
     assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict.kind == "certified"
-    assert import_by_name.option("window=2") == ("window", 2) and import_by_name.option("init=random") == (
-        "init",
-        "random",
-    )
+    assert import_by_name.option("window=2") == ("window", 2)
+    assert import_by_name.option("init=random") == ("init", "random")
 
 
 @pytest.mark.parametrize(
