@@ -30,6 +30,14 @@ def image(methods=METHODS, **section):
     return {**top, "image": {"methods": methods, **section}}
 
 
+def refused(parts, call, *given, **named):
+    """The call is refused in one line that holds these parts."""
+    with pytest.raises(ConfigError) as error:
+        call(*given, **named)
+    text = str(error.value)
+    assert "\n" not in text and all(part in text for part in parts), text
+
+
 def also(**methods):
     return image({"ar": [{}], **methods})
 
@@ -116,9 +124,7 @@ WRONG = [  # a configuration, and what its line holds
 
 @pytest.mark.parametrize(("raw", "parts"), WRONG, ids=[parts[0] for _, parts in WRONG])
 def test_wrong_configuration_is_one_clear_line(raw, parts):
-    with pytest.raises(ConfigError) as error:
-        cells(checks.load(raw), ["a"])
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    refused(parts, lambda: cells(checks.load(raw), ["a"]))
 
 
 @pytest.mark.parametrize(
@@ -137,11 +143,7 @@ def test_wrong_prompt_file_is_one_clear_line(tmp_path, content, spec, parts):
         (tmp_path / "p.txt").symlink_to("/dev/zero")
     elif content is not None:
         (tmp_path / "p.txt").write_bytes(content)
-    with pytest.raises(ConfigError) as error:
-        read_prompts(PromptSpec(file="p.txt", **spec), tmp_path, most=23)
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in ["image.prompts.", *parts]), str(
-        error.value
-    )
+    refused(["image.prompts.", *parts], read_prompts, PromptSpec(file="p.txt", **spec), tmp_path, most=23)
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "continuous"])
@@ -199,10 +201,9 @@ def test_every_configuration_we_ship_is_valid(file, all_weights):
     ],
 )
 def test_a_figure_of_an_unknown_paper_or_table_is_one_clear_line(paper, parts):
-    with pytest.raises(ConfigError) as error:
-        checks.check_sources(checks.load(figure(paper=paper)), PUBLISHED)
-    parts = [f"image.study.0.paper = {paper!r}", *parts]
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts)
+    refused(
+        [f"image.study.0.paper = {paper!r}", *parts], checks.check_sources, checks.load(figure(paper=paper)), PUBLISHED
+    )
     checks.check_sources(checks.load(figure(paper="Teng et al. 2024 (SJD), Fig. 8, Table 9")), PUBLISHED)
 
 
@@ -231,9 +232,7 @@ def test_a_drafter_of_another_target_is_one_clear_line(tmp_path, monkeypatch, sa
         companion(tmp_path / "drafter.safetensors", **said)
     every = ("eagle", "lantern", "lantern_pp", "vvs")
     for method in every:
-        with pytest.raises(ConfigError) as error:
-            checks.load(also(**{method: [{}]}))
-        assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+        refused(parts, checks.load, also(**{method: [{}]}))
     companion(tmp_path / "drafter.safetensors", vocab=1024, grid=16, target="ab")
     checks.load(also(**{method: [{}] for method in every}))
     with pytest.raises(ConfigError, match=r"methods.vvs.0.k = 1024: allowed: at most 1023 with models.scenes"):
@@ -281,10 +280,7 @@ def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
         ("draft", spec, ["methods.spec", "models.scenes", "training draft"]),
     ):
         (folder / f"{file}.safetensors").unlink()
-        with pytest.raises(ConfigError) as error:
-            checks.load(raw)
-        parts = [*parts, f"{file}.safetensors"]
-        assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts)
+        refused([*parts, f"{file}.safetensors"], checks.load, raw)
     assert checks.load(also(sjd=[{}]))
 
 
@@ -383,9 +379,7 @@ def config(tmp_path):
     ],
 )
 def test_what_is_wrong_is_one_line(config, change, parts):
-    with pytest.raises(ConfigError) as error:
-        checks.load(config(**change))
-    assert "\n" not in str(error.value) and all(part in str(error.value) for part in parts), str(error.value)
+    refused(parts, checks.load, config(**change))
 
 
 def test_a_protocol_takes_its_own_clip(config):

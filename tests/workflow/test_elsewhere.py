@@ -28,9 +28,10 @@ rule mine:
 
 def snakemake(folder, *arguments):
     """By a Python that does not know of this checkout but by the Snakefile; no profile of another folder is read."""
-    environment = dict(os.environ)
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--resources", "gpu=0", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=environment)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_as_a_module_of_another_workflow(tmp_path):
@@ -39,11 +40,9 @@ def test_as_a_module_of_another_workflow(tmp_path):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"parity": yaml.safe_load(TINY)}))
     # what this workflow prints of a job by its message is Snakemake's own here
     planned = snakemake(tmp_path, "-n", "-p")
-    assert planned.returncode == 0, planned.stderr
-    assert "parity_decode" in planned.stdout and "mine" in planned.stdout
-    assert str(ROOT / "workflow/published/sjd.csv") in planned.stdout
-    done = snakemake(tmp_path, "--until", "parity_checkpoint")
-    assert done.returncode == 0, done.stderr
+    assert "parity_decode" in planned and "mine" in planned
+    assert str(ROOT / "workflow/published/sjd.csv") in planned
+    snakemake(tmp_path, "--until", "parity_checkpoint")
     [manifest] = (tmp_path / "results/checkpoints").rglob("manifest.json")
     assert json.loads(manifest.read_text())["kind"] == "discrete"
 
@@ -52,7 +51,5 @@ def test_from_another_folder(tmp_path):
     """`-s` and `--directory`: the default experiment, and everything that is written, below that folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    arguments = ["-s", str(ROOT / "Snakefile"), "--directory", str(elsewhere)]
-    done = snakemake(tmp_path, *arguments, "--until", "shard_prompts")
-    assert done.returncode == 0, done.stderr
+    snakemake(tmp_path, "-s", str(ROOT / "Snakefile"), "--directory", str(elsewhere), "--until", "shard_prompts")
     assert list((elsewhere / "results/inputs").rglob("*.json")) and not (tmp_path / "results").exists()
