@@ -25,6 +25,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from parity.base.machine import processor
+from parity.experiment.options import declaration
 from parity.report.figures import Named, name_points
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,8 +34,8 @@ BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTA
 MAKES = ("src", "certify/src", "workflow", "config.yaml", "Snakefile")
 KEPT = [  # of a run's summary.csv
     "kind", "model", "task", "label", "method", "key", "role", "claim", "verdict", "verdict_kind", "tv_bound", "tv",
-    "tv_low", "tv_high", "n", "batch", "nfe",
-    "nfe_se", "nfe_ratio", "speedup", "right", "right_se", "drafted", "acceptance", "target_conditions", "steps",
+    "tv_low", "tv_high", "n", "batch", "nfe", "nfe_se", "nfe_ratio", "depth", "depth_ratio", "speedup", "right",
+    "right_se", "drafted", "acceptance", "target_conditions", "steps",
 ]  # fmt: skip
 
 
@@ -82,6 +83,7 @@ def of_run(results: Path) -> pd.DataFrame:
     one = tests[(tests["kind"] == "continuous") & (tests["layer"] == "teacher-forced") & (tests["decides"] == True)]  # noqa: E712
     last = one[one["repeat"] == one.groupby("key")["repeat"].transform("max")]
     hit = last.assign(hit=last["verdict"] == "rejected").groupby(["key", "model"])["hit"].any().groupby("key")
+    cells["depth_ratio"] = cells["depth"] / cells["depth"].groupby(cells["model"]).transform("first")
     cells["places"], cells["rejected"] = hit.count().reindex(cells.index), hit.sum().reindex(cells.index)
     cells["runs"] = one.groupby("key")["repeat"].nunique().reindex(cells.index)
     shares = waiting(pd.read_parquet(results / "records.parquet"), cells)
@@ -115,10 +117,11 @@ def images(t: pd.DataFrame) -> str:
     lines, rows = [("method", "verdict", "passes an image", "times fewer", "CLIP-score, change")], ordered(t)
     groups: dict[tuple[float, float], list[str]] = {}  # methods that drew the same images
     for r in rows:
-        groups.setdefault((r.clip, r.clip_low), []).append(f"`{r.method}`")
+        name = f"`{r.method if r.role == 'reference' else r.label}`"
+        groups.setdefault((r.clip, r.clip_low), []).append(name)
         clip = "" if pd.isna(r.clip) else f"{r.clip:+.3f} ({r.clip_low:+.3f} to {r.clip_high:+.3f})"
         passes = f"{r.nfe:.0f} ± {1.96 * r.nfe_se:.0f}" if r.nfe_se else f"{r.nfe:.0f}"
-        lines.append((f"`{r.method}`", verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
+        lines.append((name, verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
     same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups.values() if len(g) > 1)
     note = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
@@ -128,6 +131,22 @@ def images(t: pd.DataFrame) -> str:
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
     return f"{picture}\n\n{table(lines)}\n\n{note}"
+
+
+def decoders(t: pd.DataFrame) -> str:
+    """Every decoder of the run by the year of its paper: what it claims, the verdict, and what it saves."""
+    lines = [("year", "decoder", "claim", "verdict", "passes, or calls in sequence, against plain decoding")]
+    rows = t[t["role"] == "method"].drop_duplicates(["kind", "label"]).itertuples()
+    for year, r in sorted(((published(r.kind, r.method), r) for r in rows), key=lambda pair: pair[0]):
+        ratio = r.depth_ratio if r.kind == "continuous" else r.nfe_ratio
+        saved = "" if pd.isna(ratio) else f"{1 / ratio:.1f} times fewer" if ratio <= 1 else f"{ratio:.1f} times more"
+        lines.append((year, f"`{r.label}`", r.claim, verdict(r), saved))
+    return table(lines)
+
+
+def published(kind: str, method: str) -> str:
+    """The first year that a decoder's source names."""
+    return (re.findall(r"\b20\d\d\b", declaration(kind, method).SOURCE) or [""])[0]
 
 
 def ordered(t: pd.DataFrame) -> list[Any]:
@@ -230,6 +249,7 @@ def draw(t: pd.DataFrame, file: Path) -> None:
 
 BLOCKS: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # name to its source and what is made of it
     "images": ("default", images),
+    "decoders": ("default", decoders),
     "continuous": ("default", continuous),
     "waits": ("default", waits),
     "generate": ("generate", generate),

@@ -34,7 +34,7 @@ EXACT_WITH = {"law": "exact"}  # the path stops within eps
 EXACT_LAYER = {"law": "exact"}
 COUPLED_WITH = {"law": "path"}
 TARGETS = "walks"
-SOURCE = "ours: docs/explanation/heads.md"
+SOURCE = "this project, 2026: docs/explanation/heads.md"
 GROWTH = 50.0  # more than what still moves in a last round adds up to over steps and places: 35 as measured
 
 

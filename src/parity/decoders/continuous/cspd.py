@@ -29,7 +29,7 @@ CLAIM = "lossless"
 EXACT_LAYER = {"inner_temperature": 1.0}  # a closed form has no residuals to divide
 NEEDS = "draft"
 AT_ONCE = 128  # tries of the residual sampler evaluated together, before it is asked whether one was accepted
-SOURCE = "Continuous Speculative Decoding, Alg. 1"
+SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 
 def propose(

@@ -15,7 +15,7 @@ from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossy"
 REFILLS = True
-SOURCE = "Grouped Speculative Decoding, supplement, Alg. 1 and 2"
+SOURCE = "So et al. 2025 (GSD), supplement, Alg. 1 and 2"
 
 
 def groups(

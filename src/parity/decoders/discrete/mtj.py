@@ -20,7 +20,7 @@ CLAIM = "lossless"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
-SOURCE = "this project: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
+SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
 def grow(

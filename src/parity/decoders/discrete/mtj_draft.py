@@ -21,7 +21,7 @@ REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"
 FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
-SOURCE = "this project: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
+SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
 class Parareal:

@@ -17,7 +17,7 @@ CLAIM = "lossless"
 REFILLS = True
 EXACT_WITH = {"store": "p", "correct": "residual"}
 COUPLED_WITH = {"coupling": "gumbel"}
-SOURCE = "Speculative Coupled Decoding (MC-SJD and GS), with the stored law corrected; warm: this project"
+SOURCE = "So et al. 2025 (speculative coupled decoding: MC-SJD, GS), with the stored law corrected; warm: this project"
 
 
 @torch.inference_mode()

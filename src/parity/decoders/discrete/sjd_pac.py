@@ -17,7 +17,7 @@ from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
 REFILLS = True
-SOURCE = "SJD-PAC, re-implemented from its description; warm: this project"
+SOURCE = "Kang et al. 2026 (SJD-PAC), from its description; warm: this project"
 
 
 class Layout(NamedTuple):
