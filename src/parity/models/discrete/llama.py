@@ -329,11 +329,9 @@ def groups(nets: dict[str, Any]) -> np.ndarray:
 
 def left_padded(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
     """Ids [B, length] int64 and which of them are a row's own, [B, length] int64."""
-    ids = torch.zeros(len(rows), length, dtype=torch.int64)
-    valid = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, length - len(row) :], valid[i, length - len(row) :] = torch.tensor(row), 1
-    return ids, valid
+    ids = [[0] * (length - len(row)) + row for row in rows]
+    valid = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
+    return torch.tensor(ids), torch.tensor(valid)
 
 
 def caption_ids(words: "Tokenizer", captions: list[str], reserved: frozenset[int], where: Path) -> list[list[int]]:
@@ -383,9 +381,8 @@ def prompt_encoder(
 def batch_ids(inputs: Mapping[str, Tensor], guided: bool) -> tuple[Tensor, Tensor]:
     """The rows' ids and what is attended of them [R, P]: B conditional, then B unconditional if guided; the padding
     that all of them have left off."""
-    rows = [(inputs["words"], inputs["valid"])]
-    rows += [(inputs["negative"], inputs["negative_valid"])] if guided else []
-    widest = max(int(valid.sum(1).max()) for _, valid in rows)
-    length = min(-(-widest // STEP) * STEP, max(ids.shape[1] for ids, _ in rows))
-    ends = [tuple(F.pad(x, (length - x.shape[1], 0)) for x in row) for row in rows]
-    return torch.cat([ids for ids, _ in ends]), torch.cat([valid for _, valid in ends])
+    ids, valid = inputs["words"], inputs["valid"]
+    if guided:
+        ids, valid = torch.cat([ids, inputs["negative"]]), torch.cat([valid, inputs["negative_valid"]])
+    length = -(-int(valid.sum(1).max()) // STEP) * STEP
+    return ids[:, -length:], valid[:, -length:]

@@ -37,8 +37,7 @@ class Loaded:
         """The token model of encoded prompts with the law of these settings; columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        how = {"fast": True} if self.fast else {}
-        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, **how), settings)
+        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.fast), settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:

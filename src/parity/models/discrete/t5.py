@@ -50,11 +50,11 @@ def published_encoder(path: Path) -> "T5EncoderModel":
     parts(path)
     read: Any = T5EncoderModel.from_pretrained
     try:
-        net, said = read(path, local_files_only=True, weights_only=True, dtype=torch.float32, output_loading_info=True)
+        net, info = read(path, local_files_only=True, weights_only=True, dtype=torch.float32, output_loading_info=True)
     except Exception as error:  # transformers raises what the files make it
         cause = next(iter(str(error).strip().splitlines()), "")[:200]
         raise ParityError(f"{path}: not a T5 encoder that can be read: {type(error).__name__}: {cause}") from None
-    if missing := sorted(said["missing_keys"]):
+    if missing := sorted(info["missing_keys"]):
         raise ParityError(f"{path}: half a checkpoint: {len(missing)} tensors are missing, such as {missing[0]}")
     return net
 

@@ -48,13 +48,12 @@ class ResnetBlock(nn.Module):
         super().__init__()
         self.norm1, self.conv1 = _norm(n_in, c), nn.Conv2d(n_in, n_out, 3, padding=1)
         self.norm2, self.conv2 = _norm(n_out, c), nn.Conv2d(n_out, n_out, 3, padding=1)
-        if n_in != n_out:
-            self.nin_shortcut = nn.Conv2d(n_in, n_out, 1)
+        self.nin_shortcut = nn.Conv2d(n_in, n_out, 1) if n_in != n_out else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(F.silu(self.norm1(x)))
         h = self.conv2(F.silu(self.norm2(h)))
-        return h + (self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x)
+        return h + self.nin_shortcut(x)
 
 
 class AttnBlock(nn.Module):
@@ -82,22 +81,17 @@ class Resample(nn.Module):
 
 
 class Level(nn.Module):
-    def __init__(self, c: VQConfig, n_in: int, n_out: int, blocks: int, attention: bool, resample: str):
+    def __init__(self, c: VQConfig, n_in: int, n_out: int, blocks: int, attention: bool, down: bool, up: bool):
         super().__init__()
         self.res = nn.ModuleList(ResnetBlock(c, n_in if i == 0 else n_out, n_out) for i in range(blocks))
-        self.attn = nn.ModuleList(AttnBlock(c, n_out) for _ in range(blocks if attention else 0))
-        if resample:
-            setattr(self, resample, Resample(n_out, resample == "upsample"))
+        self.attn = nn.ModuleList(AttnBlock(c, n_out) if attention else nn.Identity() for _ in range(blocks))
+        self.downsample = Resample(n_out, up=False) if down else nn.Identity()
+        self.upsample = Resample(n_out, up=True) if up else nn.Identity()
 
     def forward(self, h: Tensor) -> Tensor:
-        for i, block in enumerate(self.res):
-            h = block(h)
-            if self.attn:
-                h = self.attn[i](h)
-        for resample in ("downsample", "upsample"):
-            if hasattr(self, resample):
-                h = getattr(self, resample)(h)
-        return h
+        for block, attention in zip(self.res, self.attn, strict=True):
+            h = attention(block(h))
+        return self.upsample(self.downsample(h))
 
 
 def _mid(c: VQConfig, n: int) -> nn.ModuleList:
@@ -116,7 +110,7 @@ class Encoder(nn.Module):
         widths, last = [c.ch * m for m in (1, *c.ch_mult)], len(c.ch_mult) - 1
         self.conv_in = nn.Conv2d(3, c.ch, 3, padding=1)
         self.conv_blocks = nn.ModuleList(
-            Level(c, widths[i], widths[i + 1], c.res_blocks, i == last, "" if i == last else "downsample")
+            Level(c, widths[i], widths[i + 1], c.res_blocks, i == last, down=i < last, up=False)
             for i in range(last + 1)
         )
         self.mid = _mid(c, widths[-1])
@@ -134,8 +128,16 @@ class Decoder(nn.Module):
         self.conv_in = nn.Conv2d(c.z_channels, widths[-1], 3, padding=1)
         self.mid = _mid(c, widths[-1])
         self.conv_blocks = nn.ModuleList(
-            Level(c, widths[min(i + 1, last)], widths[i], c.res_blocks + 1, c.decoder_attention and i == last, up)
-            for i, up in zip(range(last, -1, -1), ["upsample"] * last + [""], strict=True)
+            Level(
+                c,
+                widths[min(i + 1, last)],
+                widths[i],
+                c.res_blocks + 1,
+                c.decoder_attention and i == last,
+                down=False,
+                up=i > 0,
+            )
+            for i in reversed(range(last + 1))
         )
         self.norm_out, self.conv_out = _norm(widths[0], c), nn.Conv2d(widths[0], 3, 3, padding=1)
 
