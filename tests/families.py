@@ -15,17 +15,10 @@ from parity.models.discrete.load import Loaded, encoder, load
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.stand_ins import write
 
-LAYOUTS = {
-    "chameleon": "chameleon",
-    "anole": "chameleon",
-    "emu3": "emu3",
-    "janus": "janus",
-}  # stand-ins to their families
+# stand-ins to their families
+LAYOUTS = {"chameleon": "chameleon", "anole": "chameleon", "emu3": "emu3", "janus": "janus"}
 PIXELS = 64
-ROWS = {
-    "chameleon": {"rows": 4, "columns": 6},
-    "emu3": {"rows": 5, "columns": 3},
-}  # the pictures of some are not square
+ROWS = {"chameleon": {"rows": 4, "columns": 6}, "emu3": {"rows": 5, "columns": 3}}  # some pictures are not square
 CAPTIONS = ["a red ball", "two cats on a mat, one of them asleep", "#1"]  # of different lengths
 
 

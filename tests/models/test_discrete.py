@@ -33,10 +33,8 @@ def test_an_embedded_model_goes_from_its_manifest_to_its_pictures(all_weights, t
     groups = loaded.groups()
     assert groups.shape == (8, 1024) and (groups.sum(1) == 512).all()
     assert (loaded.width, loaded.side) == (grid, 4 * grid)
-    model, start = (
-        loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8}),
-        torch.zeros(2).long(),
-    )
+    model = loaded.model({**inputs, "captions": np.array(CAPTIONS)}, PLAIN | {"guidance": 1.8})
+    start = torch.zeros(2).long()
     steps = sjd(model, start, noise=batch_noise(0, CAPTIONS), window=8)
     pixels = loaded.pictures(record(model, start, steps).tokens.numpy())
     assert pixels.shape == (2, 4 * grid, 4 * grid, 3) and pixels.dtype == np.uint8 and pixels.std() > 0

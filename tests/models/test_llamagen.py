@@ -22,8 +22,6 @@ CAPTIONS = [
     "two small striped pink squares on a cloudy white background",
     "a large black ring on a red background",
 ]
-
-
 IDS = ["a", "b", "c"]
 
 
@@ -114,9 +112,8 @@ def test_rows_that_are_done_leave_and_the_others_stay_what_they_were(net, condit
         laws, left = model.logits(line.gather(1, at + 1), at), (at < L - 1).any(1)
         assert model.going.sort().values.tolist() == left.nonzero()[:, 0].tolist()
         for b in left.nonzero()[:, 0].tolist():
-            assert torch.allclose(
-                laws[b], alone[b].logits(line[b : b + 1].gather(1, at[b : b + 1] + 1), at[b : b + 1])[0], atol=1e-9
-            )
+            own = alone[b].logits(line[b : b + 1].gather(1, at[b : b + 1] + 1), at[b : b + 1])[0]
+            assert torch.allclose(laws[b], own, atol=1e-9)
         assert (laws[~left] == 0).all()
     with pytest.raises(ValueError, match="was done in an earlier pass"):
         model.logits(line[:, :1], torch.full((rows, 1), -1))
@@ -157,11 +154,8 @@ def test_post_verification_restores_the_exact_cache(net, drafter, condition, opt
     ):
         at = step.positions + step.kept
         where = step.positions[:, None] + torch.arange(step.tokens.shape[1])
-        line.scatter_(
-            1,
-            where.clamp(max=L + 11),
-            torch.where(where < at[:, None], step.tokens, line.gather(1, where.clamp(max=L + 11))),
-        )
+        where = where.clamp(max=L + 11)
+        line.scatter_(1, where, torch.where(where < at[:, None], step.tokens, line.gather(1, where)))
         skipped += int((step.kept > 4).sum())
         known = int(at.min())  # tokens before here are fed, but for the last one
         fresh = with_drafter(net, drafter, embeddings, valid, True)

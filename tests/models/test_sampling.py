@@ -12,10 +12,8 @@ def test_top_k_and_top_p():
     assert torch.isfinite(top_k_filter(logits, 2)).tolist() == [[True, True, False, False]]
     assert torch.isfinite(top_k_filter(logits, 99)).all()
     mass = logits.softmax(-1)[0].cumsum(0)
-    assert (
-        torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
-        and torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
-    )
+    assert torch.isfinite(top_p_filter(logits, mass[1].item() - 1e-6)).sum() == 2
+    assert torch.isfinite(top_p_filter(logits, 1e-9)).sum() == 1
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])

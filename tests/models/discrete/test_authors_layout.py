@@ -57,10 +57,7 @@ def test_anole_reads_the_instruction_verbatim_and_its_unconditional_row_begins_a
 
 @pytest.mark.parametrize(
     ("layout", "law"),
-    [
-        ("anole", {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9}),
-        ("chameleon", {"guidance": 3.0, "top_k": 64}),
-    ],
+    [("anole", {"guidance": 3.0, "temperature": 0.7, "top_p": 0.9}), ("chameleon", {"guidance": 3.0, "top_k": 64})],
 )
 def test_a_model_is_added_with_its_authors_sampling(tmp_path, layout, law):
     files = manifest(layout, tmp_path / "model")["files"]

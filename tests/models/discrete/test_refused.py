@@ -97,10 +97,7 @@ def test_a_long_caption_is_cut_and_counted(said, capsys):
 
 @pytest.mark.parametrize(
     ("given", "parts"),
-    [
-        ({"rows": 47}, ["network.rows = 47", "multiple of 2"]),
-        ({"line": 2}, ["network.line = 2", "at most 1"]),
-    ],
+    [({"rows": 47}, ["network.rows = 47", "multiple of 2"]), ({"line": 2}, ["network.line = 2", "at most 1"])],
 )
 def test_sizes_that_no_picture_has(given, parts):
     spec = ModelSpec(
