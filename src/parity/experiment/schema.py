@@ -69,9 +69,7 @@ class ModelSpec(Strict):
 
     family: str = Field(description="a module of src/parity/models/*/ that declares FAMILY; it says the model's kind")
     source: Literal["embedded", "hub", "files"] = "embedded"
-    grid: Literal[8, 16] = Field(
-        16, description="embedded llamagen: tokens a side; 16 makes 64x64 pixels, 8 makes 32x32"
-    )
+    grid: Literal[8, 16] = Field(16, description="embedded llamagen: tokens a side, four pixels each")
     repo: str = Field("", description="hub: owner/name")
     revision: Commit = Field("", description="hub: the 40-hex commit; a branch would move")
     files: dict[Part, File] = Field(
@@ -82,9 +80,7 @@ class ModelSpec(Strict):
     sha256: dict[Part, Hex64] = Field({}, description="of a file, or of a folder's weights file by file")
     folder: File = Field("", description="continuous: a folder that `python -m parity.models convert` wrote")
     stand_in: str = Field("", description="the stand-in that `stand_in: true` takes; '' for the family's")
-    network: dict[str, int | float] = Field(
-        {}, description="published: sizes that are not the family's own; `parity models add` reads them"
-    )
+    network: dict[str, int | float] = Field({}, description="published: sizes that differ from the family's")
 
     @model_validator(mode="after")
     def _complete(self):
@@ -111,26 +107,16 @@ class PromptSpec(Strict):
         description="auto: by the end of the name (.json is coco); parti: PartiPrompts.tsv; dpg: dpg_bench.csv;"
         " labels: a number a line",
     )
-    column: str = Field(
-        "",
-        max_length=200,
-        description="tsv, csv, jsonl: the prompt's column; '' for prompt, caption or text, in any case",
-    )
+    column: str = Field("", max_length=200, description="the prompt's, of a table; '': prompt, caption or text")
     caption: Literal["first", "longest", "sjd"] = Field(
         "first", description="coco: which of a picture's captions; sjd: as the SJD repository picks one"
     )
     limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
-    sample: Seed | None = Field(
-        None, description="seed of a random subset of `limit` prompts, in the file's order; null: the top"
-    )
+    sample: Seed | None = Field(None, description="seed of a random subset of `limit` prompts; null: the first ones")
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
-    shards: int = Field(
-        1, ge=1, le=100_000, description="parts of the prompts, each kept as soon as it is decoded; changes no result"
-    )
+    shards: int = Field(1, ge=1, le=100_000, description="parts, each kept as soon as it is decoded; changes no result")
     jobs: int = Field(64, ge=1, le=1000, description="at most so many jobs decode a cell's shards; changes no result")
-    max_words: int = Field(
-        23, ge=1, le=120, description="longest prompt of embedded models; others cut prompts as their tokenizers do"
-    )
+    max_words: int = Field(23, ge=1, le=120, description="longest prompt of embedded models; others cut prompts")
 
 
 class NetworkSpec(Strict):
@@ -195,11 +181,9 @@ class HeadSpec(Strict):
     guidance_schedule: Literal["linear", "constant"] = Field(
         "linear", description="over the tokens of an image; mar has both, xar linear, harmon constant"
     )
-    clip: float = Field(
-        0.0, ge=0, le=1000, description="bound on a diffusion head's x_0, for few steps; 0 is none, as published"
-    )
+    clip: float = Field(0.0, ge=0, le=1000, description="bound on a diffusion head's x_0, for few steps; 0: none")
     last: Literal["noise", "mean"] = Field(
-        "noise", description="x_0 given x_1: the paper's Gaussian, or its mean as published samplers return"
+        "noise", description="x_0 given x_1: a draw of the paper's Gaussian, or its mean as published samplers return"
     )
 
 
@@ -228,23 +212,15 @@ class EqualitySpec(Strict):
     continuous: int = Field(5000, ge=1000, le=10**7, description="samples per continuous decoder and analytic target")
     anyorder: int = Field(10_000, ge=1000, le=10**7, description="sequences per planted fault of any-subset decoders")
     long: int = Field(65_536, ge=0, le=10**9, description="tokens per decoder and long model; 0 leaves these tests out")
-    long_mutants: int = Field(
-        65_536, ge=0, le=10**9, description="tokens per planted fault and long model; 0, or `long: 0`, leaves these out"
-    )
-    pathwise: int = Field(
-        2, ge=1, le=10**6, description="images per coupled decoder, compared token for token with plain decoding"
-    )
+    long_mutants: int = Field(65_536, ge=0, le=10**9, description="tokens per planted fault and long model; 0: none")
+    pathwise: int = Field(2, ge=1, le=10**6, description="images per coupled decoder, compared token for token")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
     alpha: float = Field(0.05, gt=0, lt=0.5)
-    margin_tv: float = Field(
-        0.02, gt=0, lt=1, description="certified lossless if the bound on total variation is below"
-    )
+    margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on TV is below")
     margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
     margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")
     swaps: int = Field(499, ge=99, le=100_000, description="within-prompt swaps of the paired tests")
-    seeds: list[int] = Field(
-        [11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next one"
-    )
+    seeds: list[int] = Field([11, 12, 13, 14, 15, 16], min_length=2, description="a rejection is repeated on the next")
 
 
 class FigureSpec(Strict):
@@ -254,9 +230,7 @@ class FigureSpec(Strict):
     x: str = Field(description="a setting (method, model, sampling.<field>, an option) or a metric's figure")
     y: list[str] = Field(min_length=1, max_length=8, description="figures of metrics, a panel each")
     by: list[str] = Field(["method"], description="settings; each combination is a line of its own")
-    where: dict[str, Scalar | list[Scalar]] = Field(
-        {}, description="option: the value, or list of values, that is shown; methods without it stay"
-    )
+    where: dict[str, Scalar | list[Scalar]] = Field({}, description="option: values shown; methods without it stay")
     paper: str = Field("", description="the paper as in workflow/published, then its tables and figures, with commas")
     reading: str = Field("", max_length=1000, description="how to read the figure")
 
@@ -293,9 +267,7 @@ class StoriesTask(TextTask):
 class CodeTask(TextTask):
     """A function with one line hidden, judged by its unit tests in a sandbox (Table 2)."""
 
-    attempts: int = Field(
-        1, ge=1, le=100, description="completions per function, each with noise of its own; all count"
-    )
+    attempts: int = Field(1, ge=1, le=100, description="completions per function, each with noise of its own")
 
 
 class TextTasks(Strict):
@@ -309,9 +281,7 @@ class TextTasks(Strict):
 
 
 class Section(Strict):
-    methods: dict[str, list[dict[str, Any]]] = Field(
-        description="a method's variants: a list of option sets; {} for the defaults"
-    )
+    methods: dict[str, list[dict[str, Any]]] = Field(description="a method's variants, sets of options; {}: defaults")
     study: list[FigureSpec] = Field([], description="the figures the experiment ends in")
 
 
@@ -327,11 +297,7 @@ class ImageSection(Section):
     reference_images: int = Field(
         512, ge=64, le=100_000, description="pictures to compare with; of published models all, if it is not said"
     )
-    reference: File = Field(
-        "",
-        description="pictures to compare with: a folder, or an .npz of pictures (arr_0) or of statistics (mu, sigma);"
-        " '': fresh ones for embedded models, none for others",
-    )
+    reference: File = Field("", description="pictures to compare published models' with: as image.reference")
 
 
 class TextSection(Section):
@@ -342,17 +308,13 @@ class TextSection(Section):
         [True], min_length=1, max_length=2, description="keys and values kept; [true, false] compares both"
     )
     batch: Batch = Field(64, description="rows decoded at once; changes no result but rounding")
-    run_generated_code: bool = Field(
-        False, description="let the code task execute what a model wrote, in a sandbox; false skips pass@1"
-    )
+    run_generated_code: bool = Field(False, description="run what a model wrote in a sandbox; false: no pass@1")
 
 
 class ContinuousSection(Section):
     """The experiment on tokens that are vectors: models of kind `continuous`."""
 
-    captions: PromptSpec | None = Field(
-        None, description="captions in turn, for published models that read them; null: the embedded models' own"
-    )
+    captions: PromptSpec | None = Field(None, description="in turn, for published models that read captions")
     images: int = Field(32, ge=2, le=100_000, description="per cell; classes and captions in turn")
     sampling: Annotated[HeadSpec | list[HeadSpec], AfterValidator(check_sampling)] = HeadSpec()
     batch: Annotated[list[Batch], AfterValidator(check_distinct)] = Field(
@@ -362,12 +324,7 @@ class ContinuousSection(Section):
         "", description="published models: as image.reference; embedded ones have pictures of their own"
     )
     forced: int = Field(256, ge=0, le=10**6, description="draws per condition of the one-token tests; 0: no such tests")
-    conditions: int = Field(
-        6,
-        ge=1,
-        le=1000,
-        description="conditions of the one-token tests: plain decoding's images, cut at a random place",
-    )
+    conditions: int = Field(6, ge=1, le=1000, description="prefixes of plain decoding's images for the one-token tests")
 
 
 class Config(Strict):
@@ -376,20 +333,14 @@ class Config(Strict):
     experiment: Name = "default"
     scale: float = Field(1.0, gt=0, le=1, description="share of every section's prompts, texts and images to run")
     stand_in: bool = Field(False, description="a trial run: tiny random networks in place of every published one")
-    models: dict[Name, ModelSpec] = Field(
-        {}, description="models by name; a section runs all of its kind, or the embedded one where there is none"
-    )
+    models: dict[Name, ModelSpec] = Field({}, description="a section runs all of its kind, or the embedded one")
     image: ImageSection | None = None
     text: TextSection | None = None
     continuous: ContinuousSection | None = None
     networks: Networks = Networks()
-    protocol: str = Field(
-        "clean", description="how pictures of published models are measured: an entry of parity/metrics/protocols.py"
-    )
+    protocol: str = Field("clean", description="how published models' pictures are measured: see metrics/protocols.py")
     seeds: Seeds = Seeds()
-    repeat: bool = Field(
-        False, description="decode every method once more on seeds.again, to confirm or clear what a layer rejects"
-    )
+    repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
     equality: EqualitySpec = EqualitySpec()
     compile: Annotated[Literal["auto", "off"], Word] = Field(
         "auto", description="auto: a network's passes are compiled on CUDA, and run as they are on a CPU; off: nowhere"
