@@ -2,13 +2,10 @@
 
     python benchmarks/durations.py RUN [--write]
 
-RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. A job's
-CPU-seconds go by what it is made of: decoding by images and, for heads, steps; measuring by images; known laws by
-sequences. A method that the run has not counts as the median of its kind. No job costs less than the run's cheapest of
-its stage; what is no cell's (page, inputs, references) counts by the kinds of models. An image of a continuous model
-costs more in a small batch, by SMALL_BATCH, from runs of the exact studies.
-With --write the header of every file is written anew. Prints the estimate of the default experiment beside what its
-jobs cost.
+RUN is the folder of a finished run: its `logs`, whose last lines say what a job cost, and its `results`. Decoding costs
+by images and, for heads, steps; measuring by images; known laws by sequences. A method that the run has not counts as
+the median of its kind. No job costs less than the run's cheapest of its stage; what is no cell's (page, inputs,
+references) counts by the kinds of models. With --write the header of every file is written anew.
 """
 
 import argparse
@@ -16,7 +13,6 @@ import re
 import statistics
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -29,7 +25,7 @@ from parity.experiment.schema import Config
 ROOT = Path(__file__).parents[1]
 HEAD = "# About {said} of one core (job-seconds of a default run, scaled); small: snakemake --cores all\n# {small}\n"
 BELOW = re.compile(r"# About .*\n(?:# .*--config.*\n)+")
-SMALL_BATCH = 0.44  # a batch of one of 29 cells took 4 times what an image of a batch of 24 takes
+SMALL_BATCH = 0.44  # an image of a batch of one took 4 times what one of a batch of 24 takes
 ONCE = ("accuracy", "checkpoints", "drafting", "inputs", "reference")  # stages whose jobs belong to no cell
 SMALLER = {"image": 8, "text": 8, "continuous": 4}  # of each section a small run keeps about so many
 
@@ -52,56 +48,53 @@ def units(config: Config, cell: C.Cell) -> float:
 
 def jobs(config: Config, prompts: list[str]) -> list[tuple[str, str, str, float]]:
     """(stage, kind, method, units) of every job that an experiment has, with its log's folder as the stage."""
-    every = C.cells(config, prompts)
-    found = []
+    every, found = C.cells(config, prompts), []
     for cell in every:
         method, n = cell.spec["method"], units(config, cell)
         rows = cell.spec["images"] if cell.kind == "continuous" else n
         found += [("decode", cell.kind, method, n), ("measure", cell.kind, method, rows)]
     pairs = [(C.variant(config, cell), C.long_variant(config, cell)) for cell in every]
-    tested = {C.test_key(config, *pair): pair for pair in pairs if any(pair)}
     more = len(targets("full")) / len(targets("small")) if config.equality.models == "full" else 1
-    for exact, long in tested.values():
+    for exact, long in {C.test_key(config, *pair): pair for pair in pairs if any(pair)}.values():
         v = exact or long
         n = (exact.n * (more if v.kind == "discrete" else 1) if exact else 0) + (long.n if long else 0)
         found.append(("equality", v.kind, v.method, n))
-    found += [(name, "", "", float(file.rpartition("-")[2][:-5])) for name, file in paths.self_tests(config).items()]
-    return found
+    return found + [(name, "", "", float(f.rpartition("-")[2][:-5])) for name, f in paths.self_tests(config).items()]
 
 
-def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, str, str], list[float]]:
+def rates(run: Path, config: Config, prompts: list[str]) -> dict[tuple[str, ...], float]:
     """CPU-seconds a unit, by stage, kind and method, of each job of the run; by stage alone, of its cheapest job; under
     "" those of a kind's jobs that belong to no cell."""
-    of_log: dict[tuple[str, str, str], float] = defaultdict(float)
-    known: dict[Any, list[float]] = {}
+    of_log: dict[tuple[str, ...], float] = defaultdict(float)
+    known: dict[tuple[str, ...], float] = {}
     once = 0.0
     for log in (run / "logs").rglob("*.log"):
-        names, spent = log.relative_to(run / "logs").parts, cost(log)
-        stage, rest = names[0], names[1:]
+        stage, *rest = log.relative_to(run / "logs").parts
+        spent = cost(log)
         if spent is None:
             continue
-        if names[0] in ONCE or names[0] == config.experiment:
+        if stage in (*ONCE, config.experiment):
             once += spent
             continue
-        known[(stage,)] = [min(spent, *known.get((stage,), [spent]))]
-        if names[0] == "equality" and len(names) == 2:
+        known[stage,] = min(spent, known.get((stage,), spent))
+        if stage == "equality" and len(rest) == 1:
             of_log[log.stem.rpartition("-")[0], "", ""] += spent
         elif len(rest) > 1:
-            named = next((n for n in reversed(rest) if re.search(r"-[0-9a-f]{8}(\.log)?$", n)), "")
-            of_log[stage, rest[0], re.sub(r"-[0-9a-f]{8}(\.log)?$", "", named)] += spent
-    size: dict[tuple[str, str, str], float] = defaultdict(float)
+            methods = [name[1] for part in rest if (name := re.fullmatch(r"(.*)-[0-9a-f]{8}(?:\.log)?", part))]
+            of_log[stage, rest[0], methods[-1] if methods else ""] += spent
+    size: dict[tuple[str, ...], float] = defaultdict(float)
     for stage, kind, method, n in jobs(config, prompts):
         size[stage, kind, method] += n
-    known[("",)] = [once / len(C.kinds(config))]
-    return known | {key: [of_log[key] / n] for key, n in size.items() if key in of_log and n}
+    known["",] = once / len(C.kinds(config))
+    return known | {key: of_log[key] / n for key, n in size.items() if key in of_log and n}
 
 
-def estimate(config: Config, prompts: list[str], known: dict[Any, list[float]]) -> float:
-    total = known[("",)][0] * len(C.kinds(config))
+def estimate(config: Config, prompts: list[str], known: dict[tuple[str, ...], float]) -> float:
+    total = known["",] * len(C.kinds(config))
     for stage, kind, method, n in jobs(config, prompts):
-        near = [rate for key, [rate] in known.items() if key[:2] == (stage, kind)]
-        rate = known.get((stage, kind, method)) or [statistics.median(near) if near else 0.0]
-        total += max(rate[0] * n, known.get((stage,), [0.0])[0])
+        near = [rate for key, rate in known.items() if key[:2] == (stage, kind)]
+        rate = known.get((stage, kind, method)) or (statistics.median(near) if near else 0.0)
+        total += max(rate * n, known.get((stage,), 0.0))
     return total
 
 

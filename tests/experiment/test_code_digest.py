@@ -27,14 +27,8 @@ def package(tmp_path, monkeypatch):
 
 
 def forget():
-    for read in (
-        code_digest.file_of,
-        code_digest.facts,
-        code_digest.direct,
-        code_digest.own_digest,
-        code_digest.digest,
-    ):
-        read.cache_clear()
+    for name in ("file_of", "facts", "direct", "own_digest", "digest"):
+        getattr(code_digest, name).cache_clear()
 
 
 def test_closure_holds_what_is_imported_anywhere_and_the_packages_it_is_in(package):

@@ -18,13 +18,7 @@ def models(tmp_path_factory):
 
 def test_every_family_is_planned_from_prompts_to_the_page(project, snakemake, models):
     few = {"prompts": {"file": "prompts/scenes.txt", "limit": 2}, "methods": {"ar": [{}], "sjd": [{"window": 8}]}}
-    config = {
-        "experiment": "families",
-        "text": None,
-        "continuous": None,
-        "models": models,
-        "image": {"sampling": {"guidance": 3.0}, **few},
-    }
+    config = {"experiment": "families", "models": models, "image": {"sampling": {"guidance": 3.0}, **few}}
     (project / "families.yaml").write_text(yaml.safe_dump(config))
     planned = jobs(snakemake("-n", config="families.yaml"))
     for name in models:

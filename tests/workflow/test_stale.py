@@ -5,13 +5,15 @@ import re
 import shutil
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from parity.experiment import code_digest
 from parity.experiment.module_metadata import PACKAGE
 from tests.workflow.conftest import EVERY, ROOT, copied, finish, jobs, runner
+
+sys.path.insert(0, str(ROOT / ".ci"))
+from imports import roots
 
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
 STATISTICS = code_digest.STATISTICS / "parity_certify"
@@ -47,14 +49,6 @@ def reasons(said):
     return found
 
 
-def named(project):
-    """By output file the modules that the parameter of its rule names, as Snakemake recorded it."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / ".ci"))
-    from imports import roots
-
-    return {output: modules for output, modules in roots(project / ".snakemake/metadata").items() if modules}
-
-
 def module_of(path):
     """The name by which a file of the package is imported."""
     package = PACKAGE if path.is_relative_to(PACKAGE) else STATISTICS
@@ -65,10 +59,8 @@ def module_of(path):
 def test_an_edit_of_a_module_runs_exactly_the_jobs_that_import_it(project, snakemake, plan):
     """Of modules that the same jobs import one is edited, of an eighth of them. That a job imports nothing else is seen
     in CI, on jobs that were run."""
-    planned = {output for _, output in plan}
-    known = {
-        output: set(code_digest.closure(*modules)) for output, modules in named(project).items() if output in planned
-    }
+    named = {output: modules for output, modules in roots(project / ".snakemake/metadata").items() if modules}
+    known = {output: set(code_digest.closure(*named[output])) for _, output in plan if output in named}
     assert len(known) > 40
     importers = {p: frozenset(output for output, modules in known.items() if module_of(p) in modules) for p in EDITED}
     alike = list({jobs: p for p, jobs in importers.items()}.values())

@@ -29,13 +29,8 @@ def record(event=None, level=logging.INFO, text="", **more):
 
 
 def job(number, log):
-    given = {
-        "rule_name": "decode",
-        "rule_msg": f"decode m/sjd-{number}, part 0 of 1",
-        "log": [str(log)],
-        "output": ["x"],
-    }
-    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, **given)
+    about = {"rule_name": "decode", "rule_msg": f"decode m/sjd-{number}, part 0 of 1", "log": [str(log)]}
+    return record(LogEvent.JOB_INFO, jobid=number, wildcards={}, output=["x"], **about)
 
 
 def failed(number, log):

@@ -61,7 +61,14 @@ if not config_overlay.stands_alone(workflow.overwrite_configfiles if MAIN else [
 
 config.pop("only", None)  # reading a configuration file puts the command line's words back
 machine.use_package(code_digest.ROOT, code_digest.STATISTICS, alone=MAIN)
-papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or ["assd", "cspd", "gsd", "sjd", "sjd-sv", "vvs"]
+papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or [
+    "assd",
+    "cspd",
+    "gsd",
+    "sjd",
+    "sjd-sv",
+    "vvs",
+]
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
 try:

@@ -79,7 +79,7 @@ def family(wildcards):
 def decoding_code(wildcards):
     """What a cell's samples depend on; plain decoding too, for it is timed beside."""
     c = cell(wildcards)
-    methods = decoder(c.kind, c.spec["method"]), decoder(c.kind, options.plain_method(c.kind))
+    methods = [decoder(c.kind, method) for method in (c.spec["method"], options.plain_method(c.kind))]
     return code("parity.decode.__main__", f"parity.decode.{c.kind}", *methods, *family(wildcards))
 
 
@@ -118,11 +118,6 @@ def flag_files(flag, files):
     first = Path(files[0])
     numbered = first.with_name("*" + first.name.lstrip("0123456789"))
     return f"--{flag} {shlex.quote(str(numbered if len(files) > 1 else first))}"
-
-
-def flag_list(flag, files):
-    """`--flag file file ...`, of none nothing."""
-    return " ".join([f"--{flag}", *map(shlex.quote, files)]) if files else ""
 
 
 # Resources
@@ -189,11 +184,8 @@ def test_spec(wildcards):
     """The settings of the exact tests and of the long ones, each where the method has such a test."""
     exact, long = TESTED[wildcards.kind, wildcards.key]
     seeds = EXPERIMENT.equality.seeds[:2]
-    spec = {
-        name: {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds}
-        for name, v in (("exact", exact), ("long", long))
-        if v
-    }
+    pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
+    spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds} for name, v in pair.items()}
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}

@@ -68,7 +68,6 @@ rule reference_features:
         mem_mb=lambda w, attempt: job_resources.BASE * attempt,
         runtime=runtime,
     params:
-        networks=lambda w, input: flag_list("networks", input.networks),
         reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
         number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
         protocol=EXPERIMENT.protocol,
@@ -77,7 +76,7 @@ rule reference_features:
         "pictures to compare published models with"
     shell:
         r"""
-        python -m parity.metrics reference-features {params.networks} --reference={params.reference:q} \
+        python -m parity.metrics reference-features --networks {input.networks:q} --reference={params.reference:q} \
             --count {params.number} --protocol {params.protocol} \
             --threads {threads} --device {resources.gpu} --out {output:q} >{log:q} 2>&1
         """
@@ -117,7 +116,6 @@ for model_kind in KINDS:
             baseline=lambda w, input: flag_files("baseline", [str(Path(f).parent) for f in input.baseline[-1:]]),
             reference=lambda w, input: flag_files("reference", input.reference),
             judged=lambda w: f"--protocol {EXPERIMENT.protocol}" if paths.judged(EXPERIMENT, cell(w)) else "",
-            networks=lambda w, input: flag_list("networks", input.networks),
             run_code=lambda w: "--run-code" if w.kind == "anysubset" and EXPERIMENT.text.run_generated_code else "",
             code=measuring_code,
         message:
@@ -126,7 +124,7 @@ for model_kind in KINDS:
             r"""
             python -m parity.measure --kind {wildcards.kind} --spec {params.spec:q} --layers {params.layers:q} \
                 --cell {params.cell:q} {params.shards} {params.inputs} {params.baseline} {params.reference} \
-                {params.run_code} {params.networks} {params.judged} --checkpoint {input.checkpoint:q} \
+                {params.run_code} --networks {input.networks:q} {params.judged} --checkpoint {input.checkpoint:q} \
                 --threads {threads} --device {resources.gpu} >{log:q} 2>&1
             """
 
