@@ -22,11 +22,7 @@ def toy(model, start: Tensor, *, noise: Noise, speed: int = 1) -> Iterator[Step]
 '''
 RULE = """use rule decode as discrete_toy with:
     wildcard_constraints:
-        kind="discrete",
-        method="toy",
-        key="[0-9a-f]{8}",
-        shard="[0-9]+",
-        shards="[0-9]+",
+        **PATTERNS | {"kind": "discrete", "method": "toy"},
     threads: 2
 """
 METRIC = '''"""How long a caption is."""

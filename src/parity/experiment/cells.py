@@ -71,7 +71,7 @@ def image_conditions(config: Config, prompts: list[str]) -> Iterator[Condition]:
     assert section is not None
     models = weights.models(config, "discrete").items()
     for (name, model), sampling in itertools.product(models, as_list(section.sampling)):
-        shared = {"model": name, "revision": weights.revision(model), "prompts": prompt_digest(prompts)}
+        shared: dict[str, Any] = {"model": name, "revision": weights.revision(model), "prompts": prompt_digest(prompts)}
         shared |= {"repeats": section.prompts.repeats, "sampling": sampling.model_dump(), "dtype": section.dtype}
         yield shared, True
 
