@@ -15,11 +15,6 @@ if unknown := set(ONLY) - set(FIELD):
     refuse(f"only: {', '.join(sorted(unknown))}; allowed: {', '.join(FIELD)}")
 
 
-def there(*files):
-    """Those of some files that exist."""
-    return [file for file in files if Path(file).exists()]
-
-
 rule field_models:
     output:
         directory("results/field/models"),

@@ -116,7 +116,7 @@ def flag_files(flag, files):
     if not files:
         return ""
     first = Path(files[0])
-    numbered = first.with_name("*" + first.name.lstrip("0123456789"))
+    numbered = first.with_name(f"*{first.name.lstrip('0123456789')}")
     return f"--{flag} {shlex.quote(str(numbered if len(files) > 1 else first))}"
 
 
@@ -144,6 +144,11 @@ def runtime(wildcards, attempt):
 
 
 # Files and settings
+
+
+def there(*files):
+    """Those of some files that exist."""
+    return [file for file in files if Path(file).exists()]
 
 
 def prompt_spec(wildcards):
@@ -231,7 +236,7 @@ def measured(wildcards):
     kinds, files = kinds_of(wildcards), set()
     for c in (c for c in CELLS if c.kind in kinds):
         files |= {*measured_files(c.kind, paths.folder(c)), *paths.pieces(EXPERIMENT, c, "shards")}
-        files |= {paths.benchmarks(c)} if Path(paths.benchmarks(c)).is_file() else set()
+        files |= {*there(paths.benchmarks(c))}
     files |= {paths.tests(EXPERIMENT, *pair) for (kind, _), pair in TESTED.items() if kind in kinds}
     files |= set(paths.self_tests(EXPERIMENT, kinds).values())
     if "anysubset" in kinds:
