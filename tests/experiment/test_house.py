@@ -52,7 +52,7 @@ def test_no_circle():
 def test_planning_imports_no_torch():
     """What the rules import while they are parsed, in a Python of its own; the metrics beside, which do."""
     planning = [m for m in MODULES if stage(m) == "experiment" and not m.endswith("json_schema")]
-    planning += ["parity.base.machine", "parity.base.verdicts"]
+    planning += ["parity.base.machine", "parity.base.verdict_table"]
 
     def imported(*modules):
         script = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"

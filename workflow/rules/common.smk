@@ -28,7 +28,7 @@ def refuse(problem):
 if (ROOT / "src").is_dir():
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "certify/src")]
 try:
-    from parity.base import machine, verdicts
+    from parity.base import machine, verdict_table
 except ModuleNotFoundError as missing:
     refuse(f"{missing}: install the packages beside Snakemake (pip install FOLDER/certify FOLDER)")
 

@@ -260,6 +260,6 @@ def announce(*pages):
     """Print what this run made, last of all: the verdicts, and where the pages are."""
     made = [Path(page).resolve() for page in pages if Path(page).exists() and Path(page).stat().st_mtime >= BEGAN]
     summary = made[0].with_name("summary.csv") if made else Path()
-    table = [verdicts.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
+    table = [verdict_table.table(summary, shutil.get_terminal_size((120, 24)).columns)] if summary.is_file() else []
     for text in [*table, *(f"Report: {page}" for page in made)]:
         logger.info(text, extra={"result": True})

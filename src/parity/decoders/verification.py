@@ -1,4 +1,4 @@
-"""Accept or resample: shared by all discrete decoders.
+"""Accept or resample: what the decoders of image tokens and of text share.
 
 Words, for a window of W positions:
 

@@ -3,7 +3,7 @@
 import pytest
 
 from parity.base.errors import ParityError
-from parity.base.verdicts import table
+from parity.base.verdict_table import table
 
 HEAD = "kind,model,task,method,role,claim,verdict,nfe_ratio,label\n"
 ROWS = (
