@@ -16,7 +16,7 @@ from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
 from parity.experiment.prompt_files import check_embedded, read_prompts
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, validate
+from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, brief, validate
 
 
 class Plan(NamedTuple):
@@ -30,6 +30,7 @@ def planned(
 ) -> Plan:
     """The experiment of a configuration, its prompts and its cells, everything checked. `find` gives a path for a name
     that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers' tables."""
+    refuse_old_form(raw)
     ready = pins.filled(stand_in.replaced(located(raw, find), make), pin)
     config = scaled(load(located(ready, find)))
     check_sources(config, published)
@@ -44,6 +45,7 @@ def planned(
 
 def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
+    refuse_old_form(raw)
     value = validate(Config, raw, "")
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
@@ -57,6 +59,14 @@ def load(raw: dict[str, Any]) -> Config:
         check_continuous(value.continuous, weights.models(value, "continuous"))
     check_studies(value)
     return value
+
+
+def refuse_old_form(raw: dict[str, Any]) -> None:
+    """ConfigError for a section that names its models itself, as configurations did before `models:`."""
+    for section, key in (("image", "models"), ("text", "model"), ("continuous", "models"), ("continuous", "weights")):
+        if isinstance(raw.get(section), dict) and key in raw[section]:
+            allowed = "models: {NAME: {family: ..., source: ..., files: ...}} at the top"
+            raise ConfigError(f"{section}.{key} = {brief(raw[section][key])}: allowed: {allowed}")
 
 
 def check_models(value: Config) -> None:
