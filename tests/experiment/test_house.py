@@ -8,7 +8,7 @@ from parity.experiment import code_digest
 from parity.experiment.module_metadata import PACKAGE
 
 STAGES = (  # from the top: a module imports its own stage or those behind it
-    "new", "report", "training", "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs",
+    "new", "tune", "report", "training", "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs",
     "decoders", "models", "experiment", "embedded", "base", "parity_certify",
 )  # fmt: skip
 MODULES = sorted(

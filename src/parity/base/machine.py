@@ -35,6 +35,15 @@ def processor() -> str:
     return model or platform.processor() or platform.machine()
 
 
+def identity() -> str:
+    """What timings depend on: the GPU, as its driver names it, or the processor and its cores."""
+    if gpu():
+        files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        names = re.findall(r"^Model:\s*(.+)$", files[0].read_text(), re.MULTILINE) if files else []
+        return names[0] if names else "a GPU"
+    return f"{processor()}, {os.cpu_count()} cores"
+
+
 def cores() -> int:
     """Cores that this process may use; all of them on macOS, which sets no such bounds."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -31,7 +31,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(KINDS), required=True)
     parser.add_argument("--code", required=True, help="digest of the sources that the samples depend on")
-    parser.add_argument("--compile", choices=["auto", "off"], default="auto", help="auto: passes on CUDA alone")
+    parser.add_argument(
+        "--compile", choices=["auto", "on", "off"], default="auto", help="whether passes are; auto: on CUDA alone"
+    )
     parser.add_argument(
         "--refill",
         choices=["auto", "on", "off"],
@@ -54,7 +56,7 @@ def main() -> None:
     if missing:
         device = take_device(a.device, a.spec.get("dtype", "float32"))
         cuda = device.startswith("cuda")
-        fast, refill = a.compile == "auto" and cuda, a.refill == "on" or (a.refill == "auto" and cuda)
+        fast, refill = (choice == "on" or (choice == "auto" and cuda) for choice in (a.compile, a.refill))
         loaded = loop.load(a.kind, read_json(a.checkpoint), a.spec, device, fast)
         how = {**provenance(device, a.spec.get("dtype", "float32"), a.threads), "spec": a.spec, "code": a.code}
         for part, stored in missing:

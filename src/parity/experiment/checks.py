@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical
-from parity.experiment import pins, stand_in, study, weights
+from parity.experiment import pins, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
@@ -47,10 +47,13 @@ def load(raw: dict[str, Any]) -> Config:
     """The configuration from its YAML, checked."""
     refuse_old_form(raw)
     value = validate(Config, raw, "")
+    auto = tuned.take_auto(value)
     for kind in kinds(value):
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
     check_models(value)
     check_judges(value)
+    if auto:
+        tuned.put_choice(value)
     if value.image is not None:
         check_image(value.image, weights.models(value, "discrete"))
     if value.text is not None:

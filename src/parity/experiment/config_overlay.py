@@ -24,6 +24,14 @@ FILES = (  # keys whose values are files or folders, of the workflow's own folde
 )  # fmt: skip
 
 
+def read_experiment(file: Path) -> Any:
+    """The YAML of an experiment's file; ConfigError for one that cannot be read."""
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: no experiment that can be read: {str(error).splitlines()[0]}") from None
+
+
 def stands_alone(files: Sequence[Path], config: Mapping[str, Any]) -> bool:
     """Whether some file, or a configuration that another workflow gives, has a section: then it takes the place of the
     default experiment, instead of being laid over it."""

@@ -16,6 +16,7 @@ from parity.base.files import write_json
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, methods, option_schema, plain_method
 from parity.experiment.schema import Config
+from parity.experiment.tuned import AUTO
 
 
 def schema() -> dict[str, Any]:
@@ -27,6 +28,8 @@ def schema() -> dict[str, Any]:
             variant = option_schema(kind, method).model_json_schema()
             variant["description"] = outline(f"decoders/{kind}", method).doc
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
+        if kind == "discrete":
+            variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],
         }  # fmt: skip

@@ -342,8 +342,10 @@ class Config(Strict):
     seeds: Seeds = Seeds()
     repeat: bool = Field(False, description="decode every method again on seeds.again, to confirm or clear a rejection")
     equality: EqualitySpec = EqualitySpec()
-    compile: Annotated[Literal["auto", "off"], Word] = Field(
-        "auto", description="auto: a network's passes are compiled on CUDA, and run as they are on a CPU; off: nowhere"
+    compile: Annotated[Literal["auto", "on", "off"], Word] = Field(
+        "auto",
+        description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where it pays for plain"
+        " decoding of few images alone",
     )
     refill: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",

@@ -18,6 +18,7 @@ from parity.experiment import code_digest, pins, weights
 from parity.experiment.module_metadata import constant, modules
 from parity.experiment.options import KINDS, options
 from parity.experiment.schema import Config, ModelSpec, validate
+from parity.experiment.tuned import AUTO
 
 Entries = Mapping[str, dict[str, Any]]  # of stand-ins in a configuration, by name
 Make = Callable[[Sequence[str]], Entries]
@@ -137,6 +138,8 @@ def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> 
         return min(value, most[key]) if key in most and isinstance(value, int) else value
 
     for method, variants in (section.get("methods") or {}).items():
+        if method == AUTO:  # has no options
+            continue
         small = []
         for variant in variants:
             own = {**options(kind, method, variant), **variant}  # a default may be too large as well

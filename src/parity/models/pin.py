@@ -18,6 +18,7 @@ from parity.base.digests import of_several, sha256, weights_among
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
+from parity.experiment.config_overlay import read_experiment
 from parity.experiment.schema import PINNED
 from parity.models.hub import Listed, below, download, list_files
 
@@ -73,10 +74,7 @@ def weigh(repo: str, commit: str, files: Mapping[str, str]) -> int | None:
 
 def write(experiment: Path, out: Path, tell: Callable[[str], None] = print) -> None:
     """Add to the pins in `out` those that an experiment needs and that are not there."""
-    try:
-        raw = yaml.safe_load(experiment.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ParityError(f"{experiment}: no experiment that can be read: {str(error).splitlines()[0]}") from None
+    raw = read_experiment(experiment)
     known, answers = pins.read(out), dict[str, Mapping[str, Any]]()
 
     def pin(name: str) -> Mapping[str, Any]:
