@@ -50,7 +50,7 @@ def check_flags(line):
         certify_parser().parse_args(shlex.split(line.partition(" -- ")[0])[2:])
     else:
         words = words[1:] if words[0] == "parity" else [words[2].removeprefix("parity."), *words[3:]]
-        command = [*PARITY, *words[:2], "--help"]
+        command = [*PARITY, *(word for word in words[:2] if not word.startswith("--")), "--help"]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert all(flag in text for flag in words if flag.startswith("--")), (line, text)
 
