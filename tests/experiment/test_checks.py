@@ -292,8 +292,9 @@ def test_on_and_off_are_words_where_words_are_asked_for():
     drafted = checks.load(also(vvs=yaml.safe_load("[{schedule: off, truncate: on}]")))
     vvs = [c.spec["options"] for c in cells(drafted, ["a"]) if c.spec["method"] == "vvs"]
     assert {(given["schedule"], given["truncate"]) for given in vvs} == {("off", True)}
-    with pytest.raises(ConfigError, match=r"compile = .*allowed: 'auto' or 'off'"):
-        checks.load(image() | yaml.safe_load("compile: on"))
+    assert checks.load(image() | yaml.safe_load("compile: on")).compile == "on"
+    with pytest.raises(ConfigError, match=r"compile = .*allowed: 'auto', 'on' or 'off'"):
+        checks.load(image() | yaml.safe_load("compile: yes please"))
 
 
 def bomb(levels):
