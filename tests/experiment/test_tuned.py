@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, tuned, weights
+from parity.experiment import checks, stand_in, tuned, weights
 from parity.experiment.cells import cells
 from parity.experiment.schema import ModelSpec
 
@@ -100,3 +100,9 @@ def test_planning_reads_the_file_and_times_nothing(write):
     write()
     assert tuned.find("scenes", SPEC, 32) == tuned.find("scenes", SPEC, 32)
     assert weights.revision(SPEC) in tuned.key_of("scenes", SPEC, 32)
+
+
+def test_a_stand_in_keeps_auto():
+    section = {"methods": {"ar": [{}], "sjd": [{"window": 100}], "auto": [{}]}}
+    stand_in.cap_options("discrete", section, [ModelSpec(family="llamagen", grid=8)])
+    assert section["methods"] == {"ar": [{}], "sjd": [{"window": 64}], "auto": [{}]}

@@ -51,6 +51,7 @@ SEED = 2**31 - 1  # of the pilot and the turns: their noise is of no image that 
 CAPTIONS, PILOT, ROUNDS, BEST = 16, 2, 5, 3  # captions in all, and of the pilot; rounds and candidates at most
 PILOT_SHARE = 0.45  # of the time, until which new pilots begin
 COMPILED = 4  # images: the largest batch at which compiled passes are tried on a CPU (docs/results/performance.md)
+NEAR = 1.3  # times plain decoding's predicted seconds, up to which a variant is worth a measurement
 JUMP = 1.3  # ratio of two timings of plain decoding from which on the machine is too busy to tell
 
 
@@ -216,7 +217,7 @@ def measure(model: Model, piloted: list[Variant], batch: int, until: float) -> l
         turns.append(fast)
     for variant in sorted(others, key=lambda v: v.predicted)[:BEST]:
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
-        if variant.predicted < JUMP * plain.predicted and (needed < left or turns[-1].method == plain.method):
+        if variant.predicted < NEAR * plain.predicted and (needed < left or turns[-1].method == plain.method):
             turns.append(variant)
     begun, number = time.time(), PILOT
     while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - begun) * (turn + 1) / turn < left):
@@ -307,7 +308,8 @@ def main() -> None:
                     print(f"{name}, batch {batch}: {problem}", file=sys.stderr)
         if open_batches:
             folder = Path(f"results/checkpoints/discrete/{name}-{weights.revision(spec)}")
-            model = Model(fetch.manifest("discrete", name, spec.model_dump(), folder), spec, config, captions)
+            raw = spec.model_dump(exclude=None if spec.source == "embedded" else {"grid"})
+            model = Model(fetch.manifest("discrete", name, raw, folder), spec, config, captions)
             share = (until - time.time()) / (len(models) - i)
             tune(model, name, open_batches, time.time() + share, tuned.FILE)
 
