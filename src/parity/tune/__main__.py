@@ -238,11 +238,13 @@ def choose(turns: list[Variant]) -> Variant | None:
 
 def tell(name: str, batch: int, entry: Mapping[str, Any]) -> str:
     """The choice in a line."""
-    set_it = "image.methods: {auto: [{}]}" + (" and compile: on" if entry["compiled"] else "")
+    if entry["method"] == plain_method("discrete") and not entry["compiled"]:
+        return f"{name}, batch {batch}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s an image; none is faster"
     found = f"{entry['method']}: [{{{show(entry['method'], entry['options'])}}}]"
     found += " with passes compiled" if entry["compiled"] else ""
     gain = f"{entry['times']:.2f} times plain decoding, {entry['seconds']:.3g} s an image"
-    return f"{name}, batch {batch}: {found}, {gain}. Set {set_it}"
+    settings = "image.methods: {auto: [{}]}" + (" and compile: on" if entry["compiled"] else "")
+    return f"{name}, batch {batch}: {found}, {gain}. Set {settings}"
 
 
 def tune(model: Model, name: str, batches: list[int], until: float, out: Path) -> None:
