@@ -239,7 +239,8 @@ def choose(turns: list[Variant]) -> Variant | None:
 def tell(name: str, batch: int, entry: Mapping[str, Any]) -> str:
     """The choice in a line."""
     if entry["method"] == plain_method("discrete") and not entry["compiled"]:
-        return f"{name}, batch {batch}: {entry['method']}, plain decoding, {entry['seconds']:.3g} s an image; none is faster"
+        plain = f"{entry['method']}, plain decoding, {entry['seconds']:.3g} s an image"
+        return f"{name}, batch {batch}: {plain}; none is faster"
     found = f"{entry['method']}: [{{{show(entry['method'], entry['options'])}}}]"
     found += " with passes compiled" if entry["compiled"] else ""
     gain = f"{entry['times']:.2f} times plain decoding, {entry['seconds']:.3g} s an image"
