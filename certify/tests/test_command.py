@@ -117,3 +117,23 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
     with pytest.raises(SystemExit, match="2"):
         __main__.main()
     assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'
+
+
+SAMPLER = """
+import numpy as np
+
+def law(prefixes):
+    return np.full((len(prefixes), 2), .5)
+
+def sample(prompts, seed):
+    return (np.random.default_rng(seed).random((len(prompts), 2)) < SHARE).astype(int)
+"""
+
+
+def test_an_edited_sampler_is_another_sampler(tmp_path):
+    """The samples that were kept answer for the file as it was."""
+    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--margin", "0.1"]
+    for share, verdict in (("0.50", 0), ("0.8", 1)):
+        (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
+        done = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)
+        assert done.returncode == verdict, done.stdout.decode() + done.stderr.decode()

@@ -20,6 +20,7 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,9 +78,29 @@ def finish(c: Any, out: Path | None, about: dict[str, Any], text: str = "") -> i
     return c.exit_code
 
 
-def judge(a: Arguments, sample: Any, law: Any, spec: dict[str, Any], name: str, diagnose: Any = None) -> int:
-    """Certify a sampler whose samples are kept, and diagnose a lossy one."""
+def code_of(name: str) -> str:
+    """The SHA-256 of the file in "FILE.py:FUNCTION", so that an edited file is another sampler; "" for a module."""
+    file = Path(name.rpartition(":")[0])
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def judge(
+    a: Arguments,
+    sample: Any,
+    law: Any,
+    spec: dict[str, Any],
+    name: str,
+    diagnose: Any = None,
+    may_change: bool = False,
+) -> int:
+    """Certify a sampler whose samples are kept, and diagnose a lossy one.
+
+    A run with the same `spec` is continued, but not a finished one of an engine that may have changed unseen.
+    """
+    spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
+    if may_change and (out / "certificate.json").is_file():
+        shutil.rmtree(out)
     settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "processes")
     seeds = a.seed, a.seed + 1
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
@@ -110,7 +131,7 @@ def transformers(a: Arguments) -> int:
             spec["universal"] = True
     if a.generator:
         options["candidate_generator"] = load(a.generator)
-        spec["generator"] = a.generator
+        spec["generator"] = [a.generator, code_of(a.generator)]
     law = adapter.law(model, prompts_of(a, adapter.vocab_of(model)), a.length, options, end=a.end)
     paged = options.get("cache_implementation") == "paged"
     sampler = (adapter.Continuous if paged else adapter.Generate)(model, a.length, options, a.end)
@@ -151,7 +172,7 @@ def server(a: Arguments) -> int:
     settings = {"model": a.model, "timeout": a.timeout, "options": options, "end": a.end}
     sampler = adapter.Server(a.url, a.length, tokenizer_of(a.target), **settings)
     spec = {"engine": sampler.engine(), "url": a.url, "target": weights_digest(a.target), "options": options}
-    return judge(a, sampler, law, spec, f"server {a.model}".strip())
+    return judge(a, sampler, law, spec, f"server {a.model}".strip(), may_change=True)
 
 
 def law_of_model(a: Arguments, options: dict[str, Any]) -> Any:
@@ -163,12 +184,13 @@ def law_of_model(a: Arguments, options: dict[str, Any]) -> Any:
 
 def sampler(a: Arguments) -> int:
     """a Python function sample(prompts [n, P], seed) -> tokens [n, L]"""
-    sample, spec = Loaded(a.sampler), {"sampler": a.sampler}
+    sample, spec = Loaded(a.sampler), {"sampler": a.sampler, "code": code_of(a.sampler)}
     if a.law:
         if not (a.vocab and a.length):
             raise ParityError("--law: needs --vocab and --length")
         prompts = prompts_of(a, a.vocab)
-        law, more = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end), {"law": a.law}
+        law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
+        more = {"law": [a.law, code_of(a.law)]}
     elif a.target:
         options = dict(a.options)
         law, more = law_of_model(a, options), {"target": weights_digest(a.target), "options": options}

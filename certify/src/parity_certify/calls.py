@@ -141,7 +141,10 @@ class Store:
         file = self.folder / "spec.json"
         if file.exists() and (old := read_json(file)) != spec:
             other = sorted(k for k in {*old, *spec} if old.get(k) != spec.get(k))
-            raise ParityError(f"{self.folder}: holds samples of another sampler ({', '.join(other)} differ)")
+            raise ParityError(
+                f"{self.folder}: holds samples of another sampler ({', '.join(other)} differ);"
+                " allowed: another folder, or this one removed"
+            )
         write_json(file, spec)
 
 

@@ -15,6 +15,8 @@ import torch
 from parity_certify.seeding import row_key
 from torch import Tensor
 
+from parity.base.errors import ParityError
+
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer; products wrap modulo 2^64
 MIX1, MIX2 = -4658895280553007687, -7723592293110705685  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ARRAYS = tuple(np.uint64(n % (1 << 64)) for n in (GOLDEN, MIX1, MIX2))
@@ -66,6 +68,8 @@ class Noise:
 
     def _uniform(self, use: str, index: Tensor, n: int) -> Tensor:
         if use not in self.streams:
+            if use not in USES:
+                raise ParityError(f"noise use {use!r}: allowed: {', '.join(USES)}")
             self.streams[use] = self._words(_mix(self.keys + _signed((USES.index(use) + 1) * GOLDEN)))
         if len(self.counters) < n:
             self.counters = self._words(torch.arange(1, n + 1, device=self.keys.device) * GOLDEN)
