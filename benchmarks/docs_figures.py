@@ -124,10 +124,10 @@ def images(t: pd.DataFrame) -> str:
         lines.append((name, verdict(r), passes, f"{1 / r.nfe_ratio:.1f}", clip))
     same = " and ".join(f"{', '.join(g[:-1])} and {g[-1]}" for g in groups.values() if len(g) > 1)
     note = (
-        f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts, which are wide: so"
-        " few prompts show no small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)} On which models a"
-        " verdict was reached, and at which options, stands on the page."
+        f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts: so few prompts"
+        " cannot show a small change. CLIP-score against plain sampling with another seed, prompt by prompt."
+        f"{f' {same} drew the same images.' * bool(same)}  The page says on"
+        " which models and at which options each verdict was reached."
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
     return f"{picture}\n\n{table(lines)}\n\n{note}"
