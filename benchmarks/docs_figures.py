@@ -126,7 +126,7 @@ def images(t: pd.DataFrame) -> str:
     note = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts: so few prompts"
         " cannot show a small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)}  The page says on"
+        f"{f' {same} drew the same images.' * bool(same)} The page says on"
         " which models and at which options each verdict was reached."
     )
     picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
