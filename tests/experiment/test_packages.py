@@ -53,18 +53,18 @@ def block(language):
     return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize("own", [0.25, 0.4])
+@pytest.mark.parametrize("own", [1 / 3, 0.5])
 def test_its_lines_of_python_judge(own, capsys):
     """A sampler of the law passes; one that draws token 0 too often is found."""
 
     def my_sampler(prompts, seed):
-        law = [own, *[(1 - own) / 3] * 3]
-        return np.random.default_rng(seed).choice(4, size=(len(prompts), 4), p=law)
+        law = [own, *[(1 - own) / 2] * 2]
+        return np.random.default_rng(seed).choice(3, size=(len(prompts), 4), p=law)
 
-    names = {"my_conditionals": lambda prefixes: np.full((len(prefixes), 4), 0.25), "my_sampler": my_sampler}
+    names = {"my_conditionals": lambda prefixes: np.full((len(prefixes), 3), 1 / 3), "my_sampler": my_sampler}
     exec(block("python"), names)
     said = capsys.readouterr().out
-    assert ("certified lossless" in said) == (own == 0.25) and ("lossy" in said) == (own != 0.25)
+    assert ("certified lossless" in said) == (own == 1 / 3) and ("lossy" in said) == (own != 1 / 3)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -149,7 +149,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
     return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
-FEW = "Grey figures: too few images or texts to tell a change that matters from none."
+FEW = "Grey figures: too few images or texts to show a change of the size that matters."
 
 
 def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
