@@ -190,7 +190,7 @@ def sampler(a: Arguments) -> int:
             raise ParityError("--law: needs --vocab and --length")
         prompts = prompts_of(a, a.vocab)
         law = law_of(load(a.law), vocab=a.vocab, length=a.length, prompts=prompts, end=a.end)
-        more = {"law": [a.law, code_of(a.law)]}
+        more: dict[str, Any] = {"law": [a.law, code_of(a.law)]}
     elif a.target:
         options = dict(a.options)
         law, more = law_of_model(a, options), {"target": weights_digest(a.target), "options": options}
