@@ -1,13 +1,15 @@
 """Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
 
+import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from parity_certify import __main__, certify_command, read_law, write_law
+from parity_certify import __main__, certify_command, law, read_law, write_law
 from parity_certify.errors import ParityError
 from parity_certify.laws import random_law
 
@@ -137,3 +139,22 @@ def test_an_edited_sampler_is_another_sampler(tmp_path):
         (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", share))
         done = subprocess.run([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, capture_output=True)
         assert done.returncode == verdict, done.stdout.decode() + done.stderr.decode()
+
+
+def test_a_finished_engine_that_may_have_changed_is_drawn_anew(tmp_path, monkeypatch):
+    """And nothing else in the folder is touched."""
+    monkeypatch.setattr(sys, "argv", ["parity certify"])
+    target = law(lambda prefixes: np.full((len(prefixes), 2), 0.5), vocab=2, length=2, prompts=[[0], [1]])
+    flags = {"n": 2000, "minutes": None, "budget": None, "repeat": None, "batch": 100, "processes": 1}
+    flags |= {"margin": 0.1, "alpha": 0.05, "seed": 0, "length": 2, "prompts": 2, "prompt_length": 1, "out": tmp_path}
+    (tmp_path / "mine.txt").write_text("of the user")
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples/mine.npz").write_text("of the user")
+    for may_change, share, verdict in ((True, 0.5, 0), (False, 0.8, 0), (True, 0.8, 1)):
+
+        def sample(prompts, seed, share=share):
+            return (np.random.default_rng(seed).random((len(prompts), 2)) < share).astype(int)
+
+        a = argparse.Namespace(**flags)
+        assert __main__.judge(a, sample, target, {"engine": "x"}, "x", may_change=may_change) == verdict
+    assert (tmp_path / "mine.txt").exists() and (tmp_path / "samples/mine.npz").exists()

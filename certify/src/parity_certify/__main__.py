@@ -20,7 +20,6 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from parity_certify import page
+from parity_certify.calls import Store
 from parity_certify.command import certify_command
 from parity_certify.errors import ParityError
 from parity_certify.files import digest
@@ -100,7 +100,7 @@ def judge(
     spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
     out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
     if may_change and (out / "certificate.json").is_file():
-        shutil.rmtree(out)
+        Store(out).forget()
     settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "processes")
     seeds = a.seed, a.seed + 1
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)

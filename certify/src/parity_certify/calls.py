@@ -134,6 +134,13 @@ class Store:
         if self.folder and looks:
             write_json(self.folder / f"looks-{seed}.json", list(looks.items()))
 
+    def forget(self) -> None:
+        """Remove the samples and what was concluded from them; other files of the folder stay."""
+        if self.folder:
+            for name in ("samples/[0-9]*-[0-9]*.npz", "looks-[0-9]*.json", "certificate.json"):
+                for file in self.folder.glob(name):
+                    file.unlink()
+
     def check(self, spec: dict[str, Any]) -> None:
         """ParityError if the folder holds the samples of another sampler."""
         if self.folder is None:
