@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from parity.base.machine import processor
 from parity.experiment.options import declaration
-from parity.report.figures import Named, name_points
+from parity.report.figures import gains
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
@@ -126,10 +125,10 @@ def images(t: pd.DataFrame) -> str:
     note = (
         f"{rows[0].n:.0f} prompts, {rows[0].nfe:.0f} tokens an image; 95% intervals over prompts: so few prompts"
         " cannot show a small change. CLIP-score against plain sampling with another seed, prompt by prompt."
-        f"{f' {same} drew the same images.' * bool(same)} The page says on"
-        " which models and at which options each verdict was reached."
+        f"{f' {same} drew the same images.' * bool(same)} The page names every figure of quality that moved, and says"
+        " on which models and at which options each verdict was reached."
     )
-    picture = "![Passes saved against the distance from the model's law, a point for each method](docs/headline.svg)"
+    picture = "![Times fewer passes, a bar for each method in the colour of its verdict](docs/headline.svg)"
     return f"{picture}\n\n{table(lines)}\n\n{note}"
 
 
@@ -227,23 +226,17 @@ def table(lines: list[tuple[str, ...]]) -> str:
 
 
 def draw(t: pd.DataFrame, file: Path) -> None:
-    """Passes saved against total variation; a certified method lies left of its bound."""
-    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
-    ax = figure.subplots()
-    names = []
-    for r in ordered(t):
-        lossy = r.verdict_kind == "lossy"
-        x, y, colour = r.tv if lossy else r.tv_bound, 1 / r.nfe_ratio, "#b3460b" if lossy else "#0060a8"
-        if not pd.isna(x):
-            ax.plot(x, y, "D" if lossy else "<", color=colour, markersize=7, label=r.method)
-            names.append(Named(x, y, r.method, colour))
-    ax.set(xscale="log", xlim=(0.007, 2), xlabel="total variation from the model's law (triangles: at most)")
-    ax.set_xticks(ticks := [0.01, 0.03, 0.1, 0.3, 1], [f"{x:g}" for x in ticks])
-    ax.minorticks_off()
-    ax.set_ylabel("passes, times fewer")
-    ax.set_ylim(bottom=0.5)
-    ax.set_title("Fewer passes (up), nearer to the model's own law (left)", loc="left")
-    name_points(figure, {ax: names})
+    """The page's figure of passes saved, from what is kept."""
+    rows = t[(t["kind"] == "discrete") & (t["role"] == "method")]
+    lossy = rows["verdict_kind"] == "lossy"
+    tv = ("TV = " + rows["tv"].map("{:.2f}".format)).where(lossy, "TV ≤ " + rows["tv_bound"].map("{:.3f}".format))
+    figure, _ = gains(
+        rows.assign(
+            gain=1 / rows["nfe_ratio"], gain_se=rows["nfe_se"] / rows["nfe"] / rows["nfe_ratio"],
+            pill=rows["verdict_kind"] + ", " + tv,
+        ),
+        "passes",
+    )  # fmt: skip
     figure.savefig(file, metadata={"Date": None})
 
 

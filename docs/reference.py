@@ -4,7 +4,6 @@ python docs/reference.py [--check]
 """
 
 import argparse
-import ast
 import inspect
 import json
 import re
@@ -14,14 +13,13 @@ from typing import Any
 
 from parity.base.console import PACKAGE, commands
 from parity.experiment.json_schema import schema
-from parity.experiment.module_metadata import function, outline
-from parity.experiment.options import KINDS, declaration, methods
+from parity.experiment.module_metadata import outline
+from parity.experiment.options import KINDS, declaration, explain, methods
 from parity.experiment.schema import ModelSpec
 from parity.experiment.study import metrics
 
 FOLDER = Path(__file__).parent / "reference"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
-OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -86,21 +84,6 @@ def configuration() -> str:
     return text
 
 
-def option_texts(text: str) -> tuple[str, dict[str, str]]:
-    """A decoder's docstring without its options, and what it says of each option."""
-    rest, options, names = [], {}, ()
-    for line in text.splitlines():
-        if match := OPTION.match(line):
-            names = tuple(match[1].split(", "))
-            options |= dict.fromkeys(names, match[2])
-        elif names and line.startswith("  "):
-            options |= {name: f"{options[name]} {line.strip()}" for name in names}
-        else:
-            names = ()
-            rest.append(line)
-    return "\n".join(rest).strip(), options
-
-
 def decoders() -> str:
     """Every decoder with its claim, source and options."""
     top = schema()
@@ -111,8 +94,7 @@ def decoders() -> str:
         for method in methods(kind):
             declared = declaration(kind, method)
             about = outline(f"decoders/{kind}", method).doc
-            code = function(f"decoders/{kind}", method, method)
-            steps, meanings = option_texts((code and ast.get_docstring(code)) or "")
+            steps, meanings = explain(kind, method)
             properties = variants[method]["items"].get("properties", {})
             known, exact = set(properties), declared.EXACT_WITH
             claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in exact.items())

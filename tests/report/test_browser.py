@@ -44,7 +44,7 @@ def written(once, tmp_path_factory):
     evil = "".join(HOSTILE)
     g = replace(once, summary=once.summary.copy(), equality=once.equality.copy())
     g.equality.loc[g.equality["layer"] == "exact", "note"] = evil
-    g.summary.loc[g.summary["method"] == "gsd", ["label", "method", "note"]] = evil
+    g.summary.loc[g.summary["method"] == "gsd", ["label", "note"]] = evil
     read, g.files.features = g.files.features, with_captions(g.files.features, np.array([evil] * 12))
     try:
         page.write(g, tmp_path_factory.mktemp("page") / "report.html")

@@ -10,7 +10,7 @@ from parity.base.files import read_json, write_json
 from parity.experiment import paths
 from parity.metrics.estimates import Estimate
 from parity.report import tables as form
-from parity.report.collect import gather
+from parity.report.collect import changes, critical, gather, moved, order
 from parity.report.settings import labels
 from parity.report.tables import strongest
 from tests.report import made
@@ -27,8 +27,7 @@ def of(gathered, kind, method, role="method"):
 
 
 def test_every_cell_has_one_row_with_its_figures_and_a_verdict(gathered):
-    keys = [c.key for c in gathered.files.cells if c.role != "again"]
-    assert gathered.summary["key"].tolist() == keys
+    assert sorted(gathered.summary["key"]) == sorted(c.key for c in gathered.files.cells if c.role != "again")
     for kind in gathered.kinds:
         assert gathered.rows(kind)["label"].is_unique
     cell = gathered.cells("discrete")["gsd"]
@@ -51,7 +50,7 @@ def test_a_cell_is_compared_with_the_reference_of_its_own_conditions(gathered):
 
 def test_continuous_decoders_are_judged_on_mixtures_and_on_the_model(gathered):
     verdicts = gathered.verdicts[gathered.verdicts["kind"] == "continuous"].set_index("label")
-    assert verdicts.loc["cspd gamma=4 prefill=0.05, on mixtures", "value"].kind == "certified"
+    assert verdicts.loc["cspd gamma=4, on mixtures", "value"].kind == "certified"
     on_model = [label for label in verdicts.index if label.startswith("cspd") and "mixtures" not in label]
     assert on_model and (verdicts.loc[on_model, "tv_bound"].isna()).all()
     ratio = of(gathered, "continuous", "cspd").iloc[0]
@@ -102,11 +101,45 @@ def rows(*options, **columns):
 
 def test_labels_tell_rows_apart_by_what_differs_and_nothing_else():
     assert labels(rows('{"window": 4}', '{"window": 8}')) == ["sjd window=4", "sjd window=8"]
+    assert labels(rows('{"window": 16}', '{"window": 8}')) == ["sjd", "sjd window=8"]  # 16 is the default
     assert labels(rows('{"window": 4}', '{"window": 4}', model=["a", "b"])) == ["a: sjd", "b: sjd"]
     assert labels(rows("{}", "{}", sampling=['{"top_k": 1}', '{"top_k": 2}'])) == ["sjd, top_k 1", "sjd, top_k 2"]
     assert labels(rows("{}", "{}", seed=[0, 1])) == ["sjd, seed 0", "sjd, seed 1"]
     twice = rows('{"window": 4}', '{"window": 8}', '{"window": 8}', seed=[0, 0, 1])
     assert labels(twice) == ["sjd window=4", "sjd window=8, seed 0", "sjd window=8, seed 1"]
+
+
+def test_rows_stand_in_one_order_plain_decoding_then_lossless_methods_then_by_what_they_gain(gathered):
+    for kind in gathered.kinds:
+        places = [order(row) for row in gathered.rows(kind).to_dict("records")]
+        assert places == sorted(places) and places[0] < places[-1]
+    gains = gathered.rows("discrete").set_index("label")["gain"]
+    assert gains["gsd"] == pytest.approx(1 / gathered.summary.set_index("label").loc["gsd", "nfe_ratio"])
+
+
+def test_the_change_of_a_figure_is_taken_prompt_by_prompt_and_else_from_both_errors():
+    ids, noise = [str(i) for i in range(12)], np.linspace(-1, 1, 12)
+    own, base = (pd.DataFrame({"id": ids, "clip": noise + shift}) for shift in (-0.2, 0.0))
+    row, reference = ({"perplexity": v, "perplexity_se": 0.3, "clip_score": v} for v in (9.0, 4.0))
+    found = changes(row, reference, own, base)
+    assert found["clip_score_change"][:2] == pytest.approx((-0.2, 0.0))  # the noise of a prompt cancels
+    assert found["perplexity_change"][:2] == pytest.approx((5.0, 0.3 * 2**0.5))
+    assert set(found) == {"clip_score_change", "perplexity_change"}
+
+
+def test_a_change_counts_if_it_is_beyond_chance_among_all_comparisons():
+    row = {
+        "role": "method",
+        "fid_change": 2.5,
+        "fid_change_se": 1.0,
+        "perplexity_change": -9.0,
+        "perplexity_change_se": 1,
+    }
+    assert critical([row], 0.1) == pytest.approx(1.96, abs=0.01) and moved(row, critical([row], 0.1)) == [
+        "fid",
+        "perplexity",
+    ]
+    assert moved(row, critical([row] * 50, 0.05)) == ["perplexity"]
 
 
 @given(st.floats(min_value=0, max_value=1))

@@ -132,10 +132,19 @@ def test_sheets_hold_as_many_prompts_as_there_is_room_for_and_each_picture_once(
     assert 8 <= fewer < 64 and sum(map(len, few.uris)) <= sum(map(len, all_of.uris)) // 2
 
 
-def test_speed_and_quality_is_drawn_where_both_were_measured():
+def test_quality_is_drawn_where_it_was_measured():
     place = {"label": ["plain", "sjd"], "role": ["reference", "method"], "model": "m", "method": "x", "key": "k"}
     rows = pd.DataFrame(place)
-    assert figures.speed_quality(rows) is None
-    measures = {"fid": [10.0, 11.0], "fid_se": 0.5, "speedup": [1.0, math.nan], "step_compression": [1.0, 2.0]}
-    drawn = figures.speed_quality(rows.assign(**measures))
+    assert figures.quality(rows) is None
+    drawn = figures.quality(rows.assign(fid=[10.0, 11.0], fid_se=0.5, perplexity=[4.0, math.nan]))
     assert drawn is not None and len(drawn[0].axes) == 2 and drawn[1]["fid_plain_band_low"].nunique() == 1
+
+
+def test_gains_are_drawn_from_the_largest_down_each_in_the_colour_of_its_verdict():
+    rows = {"label": ["a", "b", "c"], "gain": [1.0, 3.0, 2.0], "gain_se": [0.1, None, 0.0]}
+    rows |= {"verdict_kind": ["lossy", "certified", None], "pill": ["lossy, TV = 0.2", "certified, TV ≤ 0.01", None]}
+    figure, data = figures.gains(pd.DataFrame(rows), "passes")
+    [ax] = figure.axes
+    assert data["label"].tolist() == [t.get_text() for t in ax.get_yticklabels()] == ["b", "c", "a"]
+    assert {t.get_text() for t in ax.texts} == {"3.0×, TV ≤ 0.01", "2.0×", "1.0×, TV = 0.2"}
+    assert len({bar.patches[0].get_facecolor() for bar in ax.containers if hasattr(bar, "patches")}) == 3

@@ -203,6 +203,7 @@ def test_an_interval_that_holds_every_value_of_interest_is_said_to():
     table = show([judged(kid), judged(sure)], [Column("KID", measured("kid", 1000))])
     assert table.caption == FEW and not show([judged(sure)], [Column("KID", measured("kid", 1000))]).caption
     assert measured("kid", 1000)(judged(sure)).style == ""
+    assert measured("kid", 1000)(judged(kid) | {"moved": "kid"}).style == ""  # a difference that is seen is no guess
     text = judged(figures_of(8, perplexity=20.0, perplexity_se=2.0) | {"kind": "anysubset"})
     assert measured("perplexity")(text).style == "few"
 

@@ -73,11 +73,12 @@ class Words(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One place of a table: the figure, a smaller line beneath it, and a CSS class."""
+    """One place of a table: the figure, a smaller line beneath it, a CSS class, and what is shown on hovering."""
 
     text: str
     detail: str = ""
     style: str = ""
+    hint: str = ""
 
 
 class Table(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from parity_certify.result_rows import Row
+from scipy import stats
 
 from parity.base import machine
 from parity.base.command import provenance
@@ -27,9 +28,18 @@ from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
 from parity.experiment.study import measures
-from parity.metrics.estimates import compare, estimate_of
+from parity.metrics.estimates import (
+    Estimate,
+    columns_of,
+    compare,
+    estimate_of,
+    mean_and_error,
+    prompt_groups,
+    ratio_and_error,
+)
 from parity.metrics.tables import read_table
 from parity.report import published
+from parity.report.blocks import missing
 from parity.report.figures import Extra, read_extra
 from parity.report.settings import labels
 from parity.report.verdicts import Tested, judge, of_run, untested
@@ -164,9 +174,14 @@ def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def compared(row: dict[str, Any], own: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
-    """A cell against its reference, from both's records: ratios, and t-tests (none of the reference with itself)."""
+    """A cell against its reference, from both's records: ratios, and t-tests (none of the reference with itself).
+
+    gain   how many times fewer passes; of vectors, fewer calls one after another
+    """
     passes = "nfe" if "nfe" in own else "passes"  # of a row, or else of its batch
-    result: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum()}
+    count = "depth" if "depth" in own else passes
+    gain = Estimate(*ratio_and_error(base[count].to_numpy(float), own[count].to_numpy(float)))
+    result: dict[str, Any] = {"nfe_ratio": own[passes].sum() / base[passes].sum(), **columns_of({"gain": gain})}
     tested = [name for name in COMPARED.get(row["kind"], ()) if name in own]
     if "perplexity" in tested:
         mean = float(base["perplexity"].mean())
@@ -191,10 +206,17 @@ def summarize(files: Files, kind: str, ratios: dict[str, Any]) -> tuple[list[dic
             row |= files.json(paths.benchmarks(cell))
         row |= compared(row, *(records[c.key].sort_values("id", kind="stable") for c in (cell, base)))
         logs = {name: ratio["median"] for name, ratio in ratios.get(cell.key, {}).items() if "path" in name}
-        row["too_few"] = " ".join(too_few_of(row, files.settings.equality))
         rows.append(row | {f"{name}_ratio": math.exp(value) for name, value in logs.items()})
+    by_key = {row["key"]: row for row in rows}
     for row, label in zip(rows, labels(rows), strict=True):
-        row["label"] = label
+        base_row = by_key[row["reference"]]
+        row |= {"label": label, "too_few": " ".join(too_few_of(base_row, files.settings.equality))}
+        if row is not base_row:
+            both = (records[r["key"]].sort_values("id", kind="stable") for r in (row, base_row))
+            row |= columns_of(changes(row, base_row, *both))
+    reach = critical(rows, files.settings.equality.alpha)
+    for row in rows:
+        row["moved"] = " ".join(moved(row, reach))
     return rows, [ordered(records[c.key].assign(kind=kind, key=c.key), ["kind", "model", "method", "key"]) for c in own]
 
 
@@ -250,7 +272,8 @@ def gather(
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
         for row in rows:
             verdict = of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
-            summary.append(row | {name: verdict.get(name) for name in JUDGED})
+            row |= {name: verdict.get(name) for name in JUDGED}
+        summary += sorted(rows, key=order)
         records += parts
         equality += [{"kind": kind, "self_test": False, **row} for row in tests]
         verdicts += [{"kind": kind, **verdict} for verdict in judged]
@@ -279,12 +302,29 @@ def ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     return frame[[c for c in first if c in frame] + [c for c in frame if c not in first]]
 
 
+RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # of verdicts; 3 where there is none
+
+
+def rank(row: Mapping[str, Any]) -> int:
+    return 3 if missing(row.get("value")) else RANK[row["value"].kind]
+
+
+def order(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Of every table: plain decoding, then lossless methods first, then those with the fewest passes."""
+    return (-1.0,) if row["role"] in ("reference", "control") else (rank(row), -row["gain"])
+
+
+# --- quality
+
+
 # Effects of interest: in the figure's own unit (KID is shown times 1000; entropy is in bits), as a margin of `equality`
 # in the configuration, as a share of the figure itself.
 EFFECTS = {"fid": 5.0, "kid": 0.005, "precision": 0.1, "recall": 0.1, "right": 0.1, "passed": 0.1, "entropy": 0.1}
 EFFECTS |= {"rouge1": 0.05, "rouge2": 0.05, "rougeL": 0.05}
 MARGINS = {"clip_score": "margin_clip", "logp_mean": "margin_logp"}
 SHARES = {"perplexity": 0.1, "is": 0.1}
+QUALITY = (*EFFECTS, *MARGINS, *SHARES)
+RECORDED = {"clip_score": "clip"}  # columns of the records that have another name than the figure
 
 
 def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float | None:
@@ -308,4 +348,43 @@ def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
 
 def too_few_of(row: Mapping[str, Any], margins: EqualitySpec) -> list[str]:
     """Names of a row's figures that say nothing."""
-    return [name for name in (*EFFECTS, *MARGINS, *SHARES) if too_few(row, name, margins)]
+    return [name for name in QUALITY if too_few(row, name, margins)]
+
+
+def changes(
+    row: Mapping[str, Any], base: Mapping[str, Any], own: pd.DataFrame, other: pd.DataFrame
+) -> dict[str, Estimate]:
+    """`<figure>_change` of each figure of quality: the difference from the reference's, by prompt where the records of
+    both, sorted by id, have the figure and the same ids, else from the errors of both."""
+    result = {}
+    for name in QUALITY:
+        figure, column = (estimate_of(row, name), estimate_of(base, name)), RECORDED.get(name, name)
+        if column in own and column in other and own["id"].tolist() == other["id"].tolist():
+            gap = pd.Series(own[column].to_numpy(float) - other[column].to_numpy(float), own["id"]).dropna()
+            if len(gap):
+                result[f"{name}_change"] = Estimate(
+                    *mean_and_error(gap.to_numpy(), prompt_groups(gap.index.to_numpy()))
+                )
+        elif not any(f.missing or f.error is None for f in figure):
+            error = math.hypot(*(f.error for f in figure))
+            result[f"{name}_change"] = Estimate(figure[0].value - figure[1].value, error)
+    return result
+
+
+def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
+    """Standard errors beyond which a change of quality is no chance among all of these rows (Bonferroni)."""
+    methods = [row for row in rows if row["role"] == "method"]
+    return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list(known_changes(row))) for row in methods))))
+
+
+def known_changes(row: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
+    """Figures of quality whose change has an error."""
+    for name in QUALITY:
+        change = estimate_of(row, f"{name}_change")
+        if change.error is not None:
+            yield name, change
+
+
+def moved(row: Mapping[str, Any], reach: float) -> list[str]:
+    """Figures of quality that moved from the reference's by more than `reach` standard errors."""
+    return [name for name, change in known_changes(row) if abs(change.value) > reach * change.error]

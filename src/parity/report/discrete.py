@@ -13,7 +13,7 @@ from parity.report import maps, pictures, tables
 from parity.report import shared_sections as shared
 from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs
 from parity.report.collect import Gathered
-from parity.report.figures import look_of, plot, speed_quality
+from parity.report.figures import look_of, plot, quality
 from parity.report.settings import read
 from parity.report.tables import Column, Row, measured, number, percent, plain, show, value
 
@@ -56,7 +56,6 @@ QUALITY = [
     *tables.COST,
     Column("CLIP-score", "clip_score", "mean cosine of picture and prompt, ± standard error"),
     Column("FID", "fid", "± standard error over images; it is biased by n, so only rows of equal n compare"),
-    Column("KID ×1000", measured("kid", 1000), "± standard error"),
     Column("Precision", "precision", "± standard error"),
     Column("Recall", "recall", "± standard error"),
     Column("Perplexity", perplexity, "of the tokens under the target, without tokens of probability 0 (excluded)"),
@@ -82,14 +81,14 @@ SERVING = [
     BATCH,
     Column("First token", value("first_token_seconds", 3), "median of the seconds to the first tokens of a batch"),
 ]
-SHOWN = {"clip_score", "fid", "kid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
+SHOWN = {"clip_score", "fid", "precision", "recall", "perplexity", "excluded", "nfe", "step_compression"}
 SHOWN |= {"nodes_per_pass", "nodes_per_token", "speedup", "speedup_single", "network_share", "acceptance_length"}
 
 
 def sections(g: Gathered) -> Iterator[Section]:
     rows = g.rows(KIND)
     clouds = [
-        plot(f"speed-quality-{model}", f"Quality against speed, {model}: a point per method", speed_quality(own), CLOUD)
+        plot(f"quality-{model}", f"Quality of each method, {model}", quality(own), CLOUD)
         for model, own in rows.groupby("model", sort=False)
     ]
     yield Section("image", "Images", IMAGES, *groups(g, QUALITY, PLAIN), *pictures.alike(g), *clouds)
@@ -164,10 +163,9 @@ SPEEDS = (
     " batch size, and compares with plain decoding in the same job."
 )
 CLOUD = (
-    "Points with 95% intervals; further right is faster. The grey band is where another seed of plain decoding falls: a"
-    " decoder inside it shows no loss of quality that this many images can detect. The equality tests, which pair"
-    " images by prompt, see smaller losses. On the left, speed is counted in passes; on the right it is measured. A"
-    " method that is faster only on the left has slower passes."
+    "95% intervals, in the colour of the verdict. The grey band is where another seed of plain decoding falls: a method"
+    " inside it shows no loss of quality that this many images can detect. The equality tests, which pair images by"
+    " prompt, see smaller losses."
 )
 MAPS = (
     "How many tokens became final in the same pass as the one at each place. A decoder is fast in bright regions, where"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,8 +23,8 @@ from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
-from parity.metrics.estimates import estimate_of
-from parity.report.blocks import Plot, Words, records
+from parity.metrics.estimates import ENDS, Z, estimate_of
+from parity.report.blocks import Plot, Words, missing, records, words
 
 matplotlib.use("Agg")
 matplotlib.rcParams.update({
@@ -49,11 +48,9 @@ GREYS = ["#30363d", "#8a94a0"]
 PALETTE = ["#0072b2", "#d55e00", "#009e73", "#aa3f86", "#b87a00", "#2e8fc9", "#332288"]
 PALETTE += ["#882255", "#117733", "#8a8a1f", "#7a4fb5", "#661100", "#2f9a8a", "#cc5566"]
 SHADES = (0, -0.4, 0.4)  # of variants of one method
-QUALITY = {"clip_score": "CLIP-score (higher is better)", "fid": "FID (lower is better)"}
-SPEED = {
-    "step_compression": "step compression (tokens per pass)",
-    "speedup": "speed, relative to plain decoding in the same job",
-}
+QUALITY = {
+    "clip_score": "CLIP-score (higher is better)", "fid": "FID (lower is better)", "perplexity": "perplexity",
+}  # fmt: skip
 Drawing = tuple[Figure, pd.DataFrame]
 Look = dict[str, tuple[str, str]]  # colour and marker of each label
 
@@ -158,7 +155,43 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
 
 
-# --- quality against speed
+# --- what is gained
+
+
+VERDICTS = {"certified": "#0072b2", "consistent": "#6ba9d1", "lossy": "#d55e00"}  # colour; grey where there is none
+
+
+def gains(rows: pd.DataFrame, count: str) -> Drawing:
+    """A bar for each method, most gained first: gain (with gain_se) in the colour of its verdict_kind; beside it its
+    bound or estimate (pill)."""
+    data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
+    data = data[
+        [name for name in ("label", "method", "key", "gain", "gain_se", "verdict_kind", "pill") if name in data]
+    ]
+    figure = Figure(figsize=(7.2, 0.9 + 0.25 * len(data)), layout="constrained")
+    ax = figure.subplots()
+    verdict = data["verdict_kind"].where(data["verdict_kind"].isin(VERDICTS), "not decided")
+    for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
+        own = data[verdict == kind]
+        reach = Z * own["gain_se"].fillna(0)
+        ax.barh(
+            own.index, own["gain"], 0.7, xerr=reach, color=VERDICTS.get(kind, GREYS[1]), label=kind, ecolor=GREYS[0]
+        )
+        for place, gain, far, pill in zip(own.index, own["gain"], reach, own["pill"], strict=True):
+            tv = f", {pill.partition(', ')[2]}" if "TV" in words(pill) else ""
+            ax.annotate(
+                f"{gain:.1f}×{tv}", (gain + far, place), (4, 0), textcoords="offset points", va="center", size=8
+            )
+    ax.axvline(1, color=GREYS[0], lw=0.9, ls="--")
+    ax.set_yticks(range(len(data)), data["label"])
+    ax.grid(visible=False, axis="y")
+    ax.set(xlim=(0, 1.45 * max(1, data["gain"].max())), ylim=(len(data) - 0.4, -0.6))
+    ax.set_xlabel(f"times fewer {count} than plain decoding (broken line)")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure, data
+
+
+# --- quality
 
 
 def interval_of(row: Any, name: str) -> tuple[float, float]:
@@ -180,34 +213,26 @@ def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     return mean - reach, mean + reach
 
 
-def speed_quality(rows: pd.DataFrame) -> Drawing | None:
-    """Quality against speed, 95% error bars both ways; the band is what another seed of plain decoding would give."""
-    ys, xs = ([m for m in names if m in rows and rows[m].notna().any()] for names in (QUALITY, SPEED))
-    if not ys or not xs:
+def quality(rows: pd.DataFrame) -> Drawing | None:
+    """Figures of quality with 95% intervals, a line for each row; the band is what another seed of plain decoding would
+    give."""
+    names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
+    if not names:
         return None
-    look, bands = look_of(rows), {m: noise_band(rows[is_plain(rows)], m) for m in ys}
-    figure = Figure(figsize=(12.2, 3 * len(ys) + 0.8), layout="constrained")
-    axes = figure.subplots(len(ys), len(xs), squeeze=False, sharex="col", sharey="row")
-    points = {}
-    for ax, (y, x) in zip(axes.flat, product(ys, xs), strict=True):
-        drawn = records(rows.dropna(subset=[x, y]))
-        if (band := bands[y]) is not None:
-            ax.axhspan(*band, color=GREYS[1], alpha=0.18, lw=0)
-        for row in drawn:
-            colour, marker = look[row["label"]]
-            xerr, yerr = ([[down], [up]] for down, up in (interval_of(row, x), interval_of(row, y)))
-            bars = {"fmt": marker, "color": colour, "ms": 6.5, "capsize": 2, "elinewidth": 0.8, "label": row["label"]}
-            ax.errorbar(row[x], row[y], yerr, xerr, **bars)
-        ax.margins(0.12)
-        ax.set(xlabel=SPEED[x], ylabel=QUALITY[y])
-        ax.label_outer()
-        points[ax] = [Named(row[x], row[y], row["label"], look[row["label"]][0]) for row in drawn]
-    name_points(figure, points)
-    columns = [f"{m}{end}" for m in (*xs, *ys) for end in ("", "_se", "_low", "_high") if f"{m}{end}" in rows]
-    data = rows[["label", "model", "method", "key", *columns]].copy()
-    for m, band in bands.items():
-        if band is not None:
+    data = rows[["label", "method", "key", *(f"{m}{end}" for m in names for end in ENDS if f"{m}{end}" in rows)]].copy()
+    figure = Figure(figsize=(2.4 + 2.7 * len(names), 0.8 + 0.25 * len(rows)), layout="constrained")
+    for ax, m in zip(figure.subplots(1, len(names), squeeze=False, sharey=True).flat, names, strict=True):
+        if (band := noise_band(rows[is_plain(rows)], m)) is not None:
+            ax.axvspan(*band, color=GREYS[1], alpha=0.18, lw=0)
             data[f"{m}_plain_band_low"], data[f"{m}_plain_band_high"] = band
+        for place, row in enumerate(records(rows)):
+            if not missing(row[m]):
+                reach = [[end] for end in interval_of(row, m)]
+                verdict = words(row.get("verdict_kind")) if row["role"] == "method" else ""
+                colour = VERDICTS.get(verdict, GREYS[0])
+                ax.errorbar(row[m], place, xerr=reach, fmt="o", color=colour, ms=4.5, capsize=2, elinewidth=0.9)
+        ax.set_yticks(range(len(rows)), rows["label"])
+        ax.set(xlabel=QUALITY[m], ylim=(len(rows) - 0.5, -0.5))
     return figure, data
 
 

@@ -126,7 +126,7 @@ def compression(steps: Steps, look: Look) -> Drawing:
     return spans(data, "step_compression", look, "step compression of an image (tokens per pass)"), data
 
 
-def made_by_pass(step: np.ndarray, most: int = 40) -> pd.DataFrame:
+def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
     """Tokens that became final per pass, in up to `most` stretches of passes: mean over images, its error, and how
     many.
 

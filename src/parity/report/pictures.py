@@ -74,7 +74,7 @@ def sheet(pixels: np.ndarray, side: int) -> str:
     for i, one in enumerate(pixels):
         picture = Image.fromarray(one).resize((side, side), Image.Resampling.LANCZOS)
         whole.paste(picture, (i % ACROSS * side, i // ACROSS * side))
-    return encoded(whole, 80)
+    return encoded(whole, 65)
 
 
 def worst_first(columns: list[Column]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,14 +13,12 @@ from parity.report.blocks import missing, pairs, written
 
 Row = Mapping[str, Any]
 OWN = ("model", "task", "cache", "batch")  # columns that are settings
-# Options that go together under a name; a single one is shown where it is not the default.
-NAMED: dict[str, dict[str, Any]] = {
+NAMED: dict[str, dict[str, Any]] = {  # options that go together under a name
     "as released": {
         "verify": "blind", "sigma": "inverted", "inner_temperature": 42.0, "resample": "untempered", "truncate": False,
         "give_up": "zero",
     },
 }  # fmt: skip
-IN_SETS = {name for chosen in NAMED.values() for name in chosen}
 
 
 def read(text: Any) -> dict[str, Any]:
@@ -47,20 +45,18 @@ def varying(every: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[str]) -> str:
-    """A method with the options in `shown`; those of a named set by its name, or where they are not the default."""
-    name, rest = method, {k: options[k] for k in shown if k in options}
+    """A method with those options in `shown` that are not the defaults; those of a named set by its name."""
+    default, name = complete(kind, method, {}), method
+    rest = {k: options[k] for k in shown if k in options and options[k] != default.get(k)}
     for label, chosen in NAMED.items():
         if all(options.get(k) == v for k, v in chosen.items()):
             name, rest = f"{name} {label}", {k: v for k, v in rest.items() if k not in chosen}
-    if IN_SETS & set(rest):
-        default = complete(kind, method, {})
-        rest = {k: v for k, v in rest.items() if k not in IN_SETS or v != default[k]}
     return " ".join([name, *(f"{k}={written(v)}" for k, v in rest.items())])
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """A short name per row of one kind: its method, the options in which the method's variants differ, and what else
-    distinguishes rows."""
+    """A short name per row of one kind: its method, of the options in which the method's variants differ those that are
+    not the defaults, and what else distinguishes rows."""
     own = [(str(row["method"]), read(row["options"])) for row in rows]
     vary = {method: varying([o for m, o in own if m == method]) for method, _ in own}
     names = [variant(row["kind"], m, o, vary[m]) for row, (m, o) in zip(rows, own, strict=True)]
@@ -69,7 +65,7 @@ def labels(rows: Sequence[Row]) -> list[str]:
         values: dict[str, set[str]] = {}  # of this setting, by label
         for label, setting in zip(names, more, strict=True):
             values.setdefault(label, set()).add(json.dumps(setting.get(name), default=str))
-        form = {"model": "{1}: {0}", "task": "{0}, {1}"}.get(name, "{0}, {2}")
+        form = {"model": "{1}: {0}", "task": "{0} ({1})"}.get(name, "{0}, {2}")
         names = [
             form.format(label, s.get(name), pairs({name: s.get(name)}, " ")) if len(values[label]) > 1 else label
             for label, s in zip(names, more, strict=True)

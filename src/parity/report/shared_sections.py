@@ -184,7 +184,7 @@ def equality(g: Gathered) -> Section:
         return Section("equality", "Equality tests", TESTS, Words("no equality test.", "empty"))
     best = tables.equality_table(tables.strongest(rows[rows["decides"].astype(bool)]), STRONGEST)
     table = tables.equality_table(rows, EVERY.format(len(rows)))
-    lines = [[list(e) if e.detail or e.style else e.text for e in line] for line in table.rows]
+    lines = [[e[:3] if e.detail or e.style else e.text for e in line] for line in table.rows]
     content = {"caption": table.caption, "headings": [heading for heading, _ in table.columns], "rows": lines}
     every = packed("tests", f"All {len(rows)} tests: equality.csv.", content)
     return Section("equality", "Equality tests", TESTS, LAYERS, best, every, folded=True)

@@ -11,32 +11,41 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from parity.experiment import paths
-from parity.experiment.options import KINDS
+from parity.experiment.module_metadata import outline
+from parity.experiment.options import KINDS, declaration, explain, options
+from parity.experiment.study import metrics
 from parity.metrics.estimates import Z, estimate_of
 from parity.report import tables
-from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, records, words
-from parity.report.collect import Gathered, effect_of_interest
-from parity.report.figures import Drawing, Named, look_of, name_points, plot
+from parity.report.anysubset import TASKS, describe_task
+from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, pairs, records, words, written
+from parity.report.collect import Gathered, critical, effect_of_interest, known_changes, rank
+from parity.report.figures import gains, plot
 from parity.report.pictures import thumbnail
-from parity.report.shared_sections import TITLES
-from parity.report.tables import ABSENT, Column, Row, bound, grey, mismatch, pill, show, unmeasured
+from parity.report.settings import NAMED, read, varying
+from parity.report.shared_sections import TITLES, relabelled
+from parity.report.tables import (
+    ABSENT,
+    Column,
+    Row,
+    bound,
+    decimals_for,
+    grey,
+    mismatch,
+    number,
+    pill,
+    show,
+    unmeasured,
+)
 from parity.report.verdicts import failures
 
-# Of each kind the figure of quality: its column of the records, its column of the summary, its name.
-QUALITY = {
-    "discrete": ("clip", "clip_score", "CLIP-score"),
-    "anysubset": ("perplexity", "perplexity", "perplexity"),
-    "continuous": ("right", "right", "share of right classes"),
-}
-BY_INCEPTION = ("fid", "fid", "FID")  # of published continuous models, whose classes no classifier of ours reads
-MOVED = "a change"  # what the detail of a change ends in, if its interval leaves out 0
+# Of each kind the figure of quality whose change is shown of every method. Of published continuous models, whose
+# classes no classifier of ours reads, FID.
+QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
+SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
-RANK = {"certified": 0, "consistent": 1, "inconclusive": 2, "lossy": 4}  # of verdicts; 3 where there is none
 
 
 def verdicts(g: Gathered) -> Section:
@@ -45,32 +54,29 @@ def verdicts(g: Gathered) -> Section:
     body: list[Any] = [*([Words(doubt, "warning")] if doubt else [])]
     gpu = predicted(g.files.local / GPU)
     for kind in g.kinds:
-        own = [{**r, "change": change(g, kind, r)} for r in records(g.rows(kind)) if r["role"] == "method"]
-        rows = sorted((r | {"gain": gain(g, kind, r)} for r in own), key=lambda r: (rank(r), -np.nan_to_num(r["gain"])))
+        rows = methods(g, kind)
         body += [Words(TITLES[kind], "heading")] if len(g.kinds) > 1 else []
         if not rows:
             body.append(Words("no method but plain decoding.", "empty"))
             continue
         if kind == "discrete":
             body.append(gallery(g, rows))
-        name = quality(g, kind)[2]
-        body.append(Terms(answers(kind, rows, name, gpu)))
-        body.append(show(rows, columns(kind, rows, name, gpu), CALLS if kind == "continuous" else READING, "front"))
-        drawn = headline(g, kind)
-        if drawn is not None:
-            title, caption = f"{TITLE}: {TITLES[kind].lower()}", AGAIN
-            if kind == g.kinds[0]:
-                caption = FIGURE.format(margin=g.settings.equality.margin_tv)
-            body.append(plot(f"headline-{KINDS[kind]}", title, drawn, caption))
+        body.append(Terms(answers(g, kind, rows, gpu)))
+        body.append(show(rows, columns(g, kind, rows, gpu), CALLS if kind == "continuous" else READING, "front"))
+        body += [NAMED_OPTIONS, Terms(named)] if (named := option_meanings(kind, rows)) else []
+        count = "calls one after another" if kind == "continuous" else "passes"
+        body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", gains(pd.DataFrame(rows), count), BARS))
     return Section("verdicts", "Verdicts", FOUND, *body)
 
 
-def gain(g: Gathered, kind: str, row: Row) -> float:
-    """How many times fewer passes than plain decoding; of vectors, fewer calls one after another. NaN where unknown."""
-    if kind == "continuous" and "depth" in row:
-        base = reference(g, row).get("depth")
-        return np.nan if missing(base) or missing(row["depth"]) else float(base / row["depth"])
-    return np.nan if missing(row.get("nfe_ratio")) else 1 / float(row["nfe_ratio"])
+def methods(g: Gathered, kind: str) -> list[dict[str, Any]]:
+    """A kind's rows but plain decoding's, in the order of the tables. `name`: the label without the task of a text."""
+    every = g.rows(kind)
+    parts = every.groupby(["task", "settings"], sort=False) if kind == "anysubset" else [("", every)]
+    names = {
+        r["key"]: r["label"] for _, own in parts for r in (relabelled(own) if kind == "anysubset" else records(own))
+    }
+    return [{**r, "name": names[r["key"]]} for r in records(every) if r["role"] == "method"]
 
 
 def reference(g: Gathered, row: Row) -> dict[str, Any]:
@@ -78,36 +84,32 @@ def reference(g: Gathered, row: Row) -> dict[str, Any]:
     return records(g.summary[g.summary["key"] == row["reference"]])[0]
 
 
-def rank(row: Row) -> int:
-    return 3 if missing(row.get("value")) else RANK[row["value"].kind]
-
-
 def most(rows: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
     """The row with the largest figure of this name."""
     return max((r for r in rows if not missing(r.get(name))), key=lambda r: r[name], default=None)
 
 
-def answers(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The questions that a reader comes with, answered for one kind of model. name: of the figure of quality."""
+def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The questions that a reader comes with, answered for one kind of model."""
 
     def listed(*ranks: int) -> str:
-        return ", ".join(r["label"] for r in rows if rank(r) in ranks)
+        return ", ".join(dict.fromkeys(r["name"] for r in rows if rank(r) in ranks))
 
     exact = [r for r in rows if rank(r) in (0, 1)]
     lines = [("Certified lossless", listed(0) or "none")]
     if listed(1):
         lines.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
-    figures = [(r["label"], r["pill"].removeprefix("lossy").removeprefix(", ")) for r in rows if rank(r) == 4]
-    lossy = ", ".join(f"{label} ({figure})" if figure else label for label, figure in figures)
+    figures = {r["name"]: r["pill"].removeprefix("lossy").removeprefix(", ") for r in rows if rank(r) == 4}
+    lossy = ", ".join(f"{name} ({figure})" if figure else name for name, figure in figures.items())
     lines.append(("Lossy", lossy or "none"))
     if listed(2, 3):
         lines.append(("Not decided", listed(2, 3)))
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = f"total variation at most {bound(bounded['tv_bound']).text} with 95% confidence, on {small}"
-        sure += f"; on {long}, no difference found" * bool(long)
-        lines.append(("How sure", f"{sure}; with the options that stand below each verdict"))
+        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
+        sure += f" confidence, on {small}" + f"; no difference found on {long}" * bool(long)
+        lines.append(("How sure", f"{sure}; with which options, the line below each verdict says"))
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens, " if longest else ""
         lines.append(("Not tested", f"{never}other models than the one decoded here and those small ones"))
@@ -122,9 +124,7 @@ def answers(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, 
             if (lossy_one := most([r for r in rows if rank(r) == 4], speed)) and lossy_one[speed] > max(1, best[speed]):
                 answer += f" (of the lossy ones: {lossy_one['label']}, {lossy_one[speed]:.2f} times)"
             lines.append((f"Fastest lossless, {question}", answer))
-    moved = ", ".join(r["label"] for r in rows if r["change"].detail.endswith(MOVED))
-    change = f"{name} moved with {moved}" if moved else f"no change of {name} seen"
-    lines.append(("Quality", f"{change}; smaller changes than the intervals below would not show"))
+    lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
     return lines
 
@@ -151,23 +151,27 @@ def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
 # --- the table
 
 
-def columns(kind: str, rows: list[dict[str, Any]], name: str, gpu: Mapping[str, str]) -> list[Column]:
-    """name: of the figure of quality."""
+def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str, str]) -> list[Column]:
     item = "text" if kind == "anysubset" else "image"
     batches = {r["batch"] for r in rows if not missing(r.get("batch"))}
-    batch = f"Batch of {batches.pop():.0f}" if len(batches) == 1 else "Whole batch"
+    batch = f"Speed of a batch of {batches.pop():.0f}" if len(batches) == 1 else "Speed of a batch"
     heading, meaning = ("Calls in sequence", DEPTH) if kind == "continuous" else ("Passes", PASSES)
     there = {method: Entry(seconds, "predicted") for method, seconds in gpu.items()}
     on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
     return [
         Column("Method", claimed),
+        *([Column("Task", task)] if kind == "anysubset" else []),
         Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
         Column(heading, fewer_calls, meaning),
-        Column(f"One {item}, here", tables.alone, "speed at batch 1 on this machine; plain decoding's is 1"),
-        Column(f"{batch}, here", tables.speed, "speed of a whole batch on this machine; plain decoding's is 1"),
-        Column(f"Change of {name}", lambda r: r["change"], "difference from plain decoding, with its 95% interval"),
+        Column(f"Speed of one {item}", tables.alone, "at batch 1 on this machine; plain decoding's is 1"),
+        Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
+        Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),
         *([on_gpu] if gpu else []),
     ]
+
+
+def task(row: Row) -> Entry:
+    return Entry(TASKS[row["task"]], describe_task(row["task"], read(row["settings"])))
 
 
 def found_where(row: Row) -> Entry:
@@ -176,9 +180,33 @@ def found_where(row: Row) -> Entry:
 
 
 def claimed(row: Row) -> Entry:
-    """The label, and what the method's paper claims."""
+    """The name, what the method's paper claims, and on hovering what the method is."""
     broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
-    return Entry(words(row.get("label"), "any"), f"claims to be {words(row.get('claim'), 'nothing')}{broken}", "name")
+    claims = f"claims to be {words(row.get('claim'), 'nothing')}{broken}"
+    return Entry(words(row.get("name"), "any"), claims, "name", describe(row["kind"], row["method"]))
+
+
+def describe(kind: str, method: str) -> str:
+    """What a decoder is, and where it is from, as its module says."""
+    return f"{outline(f'decoders/{kind}', method).doc.splitlines()[0]} {declaration(kind, method).SOURCE}".strip()
+
+
+def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The options in the methods' names: what their docstrings say of them, and what holds where none is named."""
+    own: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        own.setdefault(row["method"], []).append(read(row["options"]))
+    lines = []
+    for method, variants in own.items():
+        default, meanings, names = options(kind, method, {}), explain(kind, method)[1], varying(variants)
+        for label, chosen in NAMED.items():
+            if any(chosen.items() <= one.items() for one in variants):
+                lines.append((f"{method} {label}", f"with the options of the released code: {pairs(chosen)}"))
+                names = [name for name in names if name not in chosen]
+        for name in names:
+            meaning = meanings.get(name, "").replace("`", "").rstrip(".")
+            lines.append((f"{method} {name}", f"{meaning}. Not named: {written(default[name])}"))
+    return lines
 
 
 def fewer_calls(row: Row) -> Entry:
@@ -191,39 +219,47 @@ def fewer_calls(row: Row) -> Entry:
     return Entry(text, f"{100 / ratio:.0f}% of plain decoding's" if missing(depth) else f"{depth:,.0f} an image")
 
 
-def quality(g: Gathered, kind: str) -> tuple[str, str, str]:
-    """The figure of quality of a kind's rows, as in QUALITY."""
-    published = kind == "continuous" and "right" not in g.rows(kind)
-    return BY_INCEPTION if published else QUALITY[kind]
+def main_figure(g: Gathered, kind: str) -> str:
+    return QUALITY[kind] if QUALITY[kind] in g.rows(kind) else "fid" if kind == "continuous" else QUALITY[kind]
+
+
+def name_of(kind: str, figure: str) -> str:
+    return next((own[figure][0] for own in metrics(kind).values() if figure in own), figure)
+
+
+def moves(g: Gathered, row: Row) -> list[str]:
+    """The figures of quality that moved, from plain decoding's: "perplexity 4.1 → 17.6"."""
+    base, result = reference(g, row), []
+    for name in (n for n in words(row.get("moved")).split() if n not in SAME):
+        digits = max(0, decimals_for(row[f"{name}_change_se"] or 1) - 1)
+        result.append(f"{name_of(row['kind'], name)} {base[name]:.{digits}f} → {row[name]:.{digits}f}")
+    return result
+
+
+def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
+    """Which methods move which figures, and how small a change of the first would not show."""
+    lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
+    name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
+    errors = [change.error for r in rows for figure, change in known_changes(r) if figure == name and change.error]
+    small = f"; one of {name_of(kind, name)} below {number(reach * max(errors), 1)} might not show" if errors else ""
+    return "; ".join([*lines, f"no {'other ' * bool(lines)}change seen{small}"])
 
 
 def change(g: Gathered, kind: str, row: Row) -> Entry:
-    """The change of a method's quality from its reference's with its 95% interval, by prompt where both have the same
-    ones; in grey if the interval holds an effect of interest to either side."""
-    column, name, _ = quality(g, kind)
-    own, base = (g.records[g.records["key"] == row[key]].set_index("id") for key in ("key", "reference"))
-    if column in g.records and own[column].notna().any() and set(own.index) == set(base.index):
-        gap = (own[column].astype(float) - base[column].astype(float)).dropna()
-        middle, error, n = float(gap.mean()), float(gap.std()) / max(1, len(gap)) ** 0.5, len(gap)
-    else:
-        figure, other = estimate_of(row, name), estimate_of(reference(g, row), name)
-        if figure.missing or other.missing or figure.error is None or other.error is None:
-            return unmeasured(figure)
-        middle, error, n = figure.value - other.value, float(np.hypot(figure.error, other.error)), int(row["n"])
-    reach = Z * error
-    wanted = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
-    entry = describe_change(middle, reach, n)
-    return grey(entry) if wanted is not None and not reach < wanted else entry
-
-
-def describe_change(middle: float, reach: float, n: int) -> Entry:
-    """A change with its interval, and whether the interval leaves out 0."""
-    if not np.isfinite(reach):
-        return Entry(f"{middle:+.3g}", f"n = {n}")
-    digits = max(0, min(4, 1 - int(np.floor(np.log10(reach))))) if reach > 0 else 3
-    low, high = middle - reach, middle + reach
-    outcome = "none seen" if low <= 0 <= high else MOVED
-    return Entry(f"{middle:+.{digits}f}", f"{low:+.{digits}f} to {high:+.{digits}f}, n = {n}: {outcome}")
+    """What moved, and the change of the main figure with its 95% interval; in grey where nothing moved and the interval
+    holds an effect of interest to either side."""
+    name, moved = main_figure(g, kind), moves(g, row)
+    figure, effect = dict(known_changes(row)).get(name), None
+    if figure is None:
+        return unmeasured(estimate_of(row, name))._replace(**{"text": ", ".join(moved)} if moved else {})
+    if not missing(row.get(name)):
+        effect = effect_of_interest(name, row[name], g.settings.equality)
+    reach = Z * figure.error
+    digits = max(0, decimals_for(figure.error)) if figure.error > 0 else 3
+    low, high = figure.value - reach, figure.value + reach
+    detail = f"{name_of(kind, name)} {figure.value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    entry = Entry(", ".join(moved) or "no change seen", detail)
+    return grey(entry) if not moved and effect is not None and not reach < effect else entry
 
 
 def predicted(file: Path) -> dict[str, str]:
@@ -235,60 +271,16 @@ def predicted(file: Path) -> dict[str, str]:
     return {r["method"]: f"{r[seconds]:.2f} s an image of {r['network']}" for r in fastest_last}
 
 
-# --- the figure
-
-
-def points(g: Gathered, kind: str) -> pd.DataFrame:
-    """A row per method whose distance from the target's law the exact layer measured or bounded."""
-    rows = []
-    for r in records(g.summary):
-        if r["kind"] != kind or r["role"] != "method" or missing(r["value"]) or not np.isfinite(gain(g, kind, r)):
-            continue
-        lossy = r["value"].kind == "lossy"
-        tv = r["value"].estimate if lossy else r["value"].bound
-        place = {name: r[name] for name in ("kind", "label", "method", "key", "tv_low", "tv_high")}
-        rows += [{**place, "fewer": gain(g, kind, r), "bound": not lossy, "tv": tv}] if tv is not None else []
-    return pd.DataFrame(rows)
-
-
-def headline(g: Gathered, kind: str) -> Drawing | None:
-    """Passes against distance from the target's law, the methods of one kind."""
-    own, look = points(g, kind), look_of(g.rows(kind))
-    if own.empty:
-        return None
-    figure = Figure(figsize=(8.4, 3.4), layout="constrained")
-    ax = figure.subplots()
-    for r in records(own):
-        colour, marker = look[r["label"]]
-        reach = None if r["bound"] else [[max(0, r["tv"] - r["tv_low"])], [max(0, r["tv_high"] - r["tv"])]]
-        marks: dict[str, Any] = {"fmt": "v", "mfc": "white", "mew": 1.5} if r["bound"] else {"fmt": marker}
-        ax.errorbar(r["fewer"], r["tv"], reach, color=colour, ms=7, capsize=2, label=r["label"], **marks)
-    ax.axhline(g.settings.equality.margin_tv, color="#8a94a0", lw=1, ls="--")
-    ax.set(xscale="log", yscale="log", ylim=(min(own["tv"].min() / 2, 0.005), 1.3))
-    count = "calls in sequence" if kind == "continuous" else "passes"
-    ax.set(xlabel=f"times fewer {count} than plain decoding", ylabel="total variation\nfrom the target's law")
-    ax.set_xlim(min(0.9, own["fewer"].min() / 1.1), max(2.0, own["fewer"].max() * 1.25))
-    ax.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 16, 32]))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter("{x:g}×")
-    ax.yaxis.set_major_formatter("{x:g}")
-    names = []  # one for all marks in one place
-    for _, rows in own.groupby([own["fewer"].round(2), own["tv"].round(4)], sort=False):
-        labels = rows["label"].tolist()
-        name = f"{labels[0]} and {len(labels) - 1} more" if len(labels) > 2 else ", ".join(labels)
-        names.append(Named(rows["fewer"].iloc[0], rows["tv"].iloc[0], name, look[labels[0]][0]))
-    name_points(figure, {ax: names})
-    return figure, own
-
-
 FOUND = "For each method: does it keep plain decoding's distribution, how many passes does it save, what does it cost?"
-TITLE = "Passes against distance from the target's law"
-FIGURE = (
-    "Right: fewer passes. Down: nearer to the target's law. Filled marks are the total variation measured on the worst"
-    " small model, with its 95% interval. A hollow mark is an upper bound: no difference was found. Below the broken"
-    " line, the margin {margin:g}, a decoder is certified; whether one is lossy is decided by all tests together."
+NAMED_OPTIONS = "Options in the names:"
+BARS = (
+    "Bars: plain decoding's count divided by the method's, with its 95% interval. Beside them the total variation from"
+    " the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1 another altogether."
 )
-AGAIN = "Marks as in the figure above."
+CHANGE = (
+    "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
+    " of {name} with its own 95% interval"
+)
 READING = (
     "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU with few"
     " images a pass over sixteen tokens takes about as long as one over a single token, so compare passes there. On a"

@@ -81,7 +81,7 @@ def estimated(figure: Estimate) -> Entry:
 
 
 def grey(entry: Entry) -> Entry:
-    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`)."""
+    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is seen."""
     return entry._replace(style="few")
 
 
@@ -149,7 +149,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
     return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
-FEW = "Grey figures: too few images or texts to show a change of the size that matters."
+FEW = "Grey figures show no difference, and are of too few images or texts to show one of the size that matters."
 
 
 def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
@@ -191,7 +191,8 @@ def measured(name: str, scale: float = 1.0) -> Maker:
         if figure.missing:
             return unmeasured(figure)
         entry = estimated(figure.times(scale))
-        return grey(entry) if name in words(row.get("too_few")).split() else entry
+        weak = name in words(row.get("too_few")).split() and name not in words(row.get("moved")).split()
+        return grey(entry) if weak else entry
 
     return entry
 
@@ -255,10 +256,13 @@ VERDICT = [
 COST = [
     Column("n", "n", "number of images or texts"),
     Column("Fewer passes", fewer, "passes of plain decoding divided by the method's, counted"),
-    Column("Speed", speed, "time of plain decoding divided by the method's, same job: median and quartiles of batches"),
-]
+    Column(
+        "Speed of a batch", speed,
+        "time of plain decoding divided by the method's, same job: median and quartiles of batches",
+    ),
+]  # fmt: skip
 CLOCK = [
-    Column("Speed at batch 1", alone, "the same for the first row of each job, decoded alone"),
+    Column("Speed of one alone", alone, "the same for the first image or text of each job, decoded alone"),
     Column("Networks", share("network_share"), "share of the time spent in networks; the rest is the decoder's own"),
 ]
 

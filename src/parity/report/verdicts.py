@@ -17,7 +17,7 @@ from parity_certify.verdict import Verdict, columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import SMALL, longest_place, needs, on_enumerable, options, plain
+from parity.experiment.options import longest_place, needs, on_enumerable, plain
 from parity.experiment.schema import Config
 from parity.report.blocks import missing, pairs
 from parity.report.settings import variant as name_of
@@ -53,9 +53,7 @@ def judged_by(settings: Config, t: Tested, label: str) -> Name:
         # Controls differ from references by chance alone, and uncached cells by rounding: they are not tested as well.
         return Name(name, name, t.cell.role != "control" and t.cell.spec["cache"] == settings.text.cache[0])
     if kind == "continuous" and t.ran is not None:
-        default = options(kind, method, {})
-        names = [k for k, v in own.items() if v != default[k] or k in SMALL[kind]]
-        name = f"{name_of(kind, method, own, names)}, on mixtures"
+        name = f"{name_of(kind, method, own, list(own))}, on mixtures"
         return Name(name, name)
     return Name(t.cell.key, label)
 
