@@ -168,7 +168,7 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
     data = data[
         [name for name in ("label", "method", "key", "gain", "gain_se", "verdict_kind", "pill") if name in data]
     ]
-    figure = Figure(figsize=(7.2, 0.9 + 0.25 * len(data)), layout="constrained")
+    figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
     ax = figure.subplots()
     verdict = data["verdict_kind"].where(data["verdict_kind"].isin(VERDICTS), "not decided")
     for kind in (k for k in (*VERDICTS, "not decided") if (verdict == k).any()):
@@ -183,7 +183,7 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
                 f"{gain:.1f}×{tv}", (gain + far, place), (4, 0), textcoords="offset points", va="center", size=8
             )
     ax.axvline(1, color=GREYS[0], lw=0.9, ls="--")
-    ax.set_yticks(range(len(data)), data["label"])
+    ax.set_yticks(range(len(data)), data["label"].map(wrapped), size=8, linespacing=0.9)
     ax.grid(visible=False, axis="y")
     ax.set(xlim=(0, 1.45 * max(1, data["gain"].max())), ylim=(len(data) - 0.4, -0.6))
     ax.set_xlabel(f"times fewer {count} than plain decoding (broken line)")

@@ -160,8 +160,8 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     on_gpu = Column("On a GPU", lambda r: there.get(r["method"], ABSENT), "passes counted here × time of a pass there")
     return [
         Column("Method", claimed),
-        *([Column("Task", task)] if kind == "anysubset" else []),
         Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
+        *([Column("Task", task)] if kind == "anysubset" else []),
         Column(heading, fewer_calls, meaning),
         Column(f"Speed of one {item}", tables.alone, "at batch 1 on this machine; plain decoding's is 1"),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
@@ -258,7 +258,7 @@ def change(g: Gathered, kind: str, row: Row) -> Entry:
     digits = max(0, decimals_for(figure.error)) if figure.error > 0 else 3
     low, high = figure.value - reach, figure.value + reach
     detail = f"{name_of(kind, name)} {figure.value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
-    entry = Entry(", ".join(moved) or "no change seen", detail)
+    entry = Entry(", ".join(moved) or "no change seen", detail, "text")
     return grey(entry) if not moved and effect is not None and not reach < effect else entry
 
 
