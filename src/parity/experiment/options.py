@@ -160,7 +160,7 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
 def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
     """A decoder's docstring without its options, and what it says of each option."""
     code = outline(f"decoders/{kind}", method).functions.get(method)
-    rest, meanings, names = [], {}, ()
+    rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
     for line in ((code and ast.get_docstring(code)) or "").splitlines():
         if match := OPTION.match(line):
             names = tuple(match[1].split(", "))

@@ -358,33 +358,30 @@ def changes(
     both, sorted by id, have the figure and the same ids, else from the errors of both."""
     result = {}
     for name in QUALITY:
-        figure, column = (estimate_of(row, name), estimate_of(base, name)), RECORDED.get(name, name)
+        mine, plain, column = estimate_of(row, name), estimate_of(base, name), RECORDED.get(name, name)
         if column in own and column in other and own["id"].tolist() == other["id"].tolist():
             gap = pd.Series(own[column].to_numpy(float) - other[column].to_numpy(float), own["id"]).dropna()
             if len(gap):
                 result[f"{name}_change"] = Estimate(
                     *mean_and_error(gap.to_numpy(), prompt_groups(gap.index.to_numpy()))
                 )
-        elif not any(f.missing or f.error is None for f in figure):
-            error = math.hypot(*(f.error for f in figure))
-            result[f"{name}_change"] = Estimate(figure[0].value - figure[1].value, error)
+        elif not mine.missing and not plain.missing and mine.error is not None and plain.error is not None:
+            result[f"{name}_change"] = Estimate(mine.value - plain.value, math.hypot(mine.error, plain.error))
     return result
 
 
 def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
     """Standard errors beyond which a change of quality is no chance among all of these rows (Bonferroni)."""
     methods = [row for row in rows if row["role"] == "method"]
-    return float(stats.norm.isf(alpha / 2 / max(1, sum(len(list(known_changes(row))) for row in methods))))
+    return float(stats.norm.isf(alpha / 2 / max(1, sum(len(known_changes(row)) for row in methods))))
 
 
-def known_changes(row: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
-    """Figures of quality whose change has an error."""
-    for name in QUALITY:
-        change = estimate_of(row, f"{name}_change")
-        if change.error is not None:
-            yield name, change
+def known_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """The change and its standard error of each figure of quality whose change has one."""
+    found = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
+    return {name: (change.value, change.error) for name, change in found.items() if change.error is not None}
 
 
 def moved(row: Mapping[str, Any], reach: float) -> list[str]:
     """Figures of quality that moved from the reference's by more than `reach` standard errors."""
-    return [name for name, change in known_changes(row) if abs(change.value) > reach * change.error]
+    return [name for name, (change, error) in known_changes(row).items() if abs(change) > reach * error]

@@ -240,8 +240,8 @@ def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
     """Which methods move which figures, and how small a change of the first would not show."""
     lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
     name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
-    errors = [change.error for r in rows for figure, change in known_changes(r) if figure == name and change.error]
-    small = f"; one of {name_of(kind, name)} below {number(reach * max(errors), 1)} might not show" if errors else ""
+    error = max((known_changes(r)[name][1] for r in rows if name in known_changes(r)), default=0.0)
+    small = f"; one of {name_of(kind, name)} below {number(reach * error, 1)} might not show" if error else ""
     return "; ".join([*lines, f"no {'other ' * bool(lines)}change seen{small}"])
 
 
@@ -249,15 +249,13 @@ def change(g: Gathered, kind: str, row: Row) -> Entry:
     """What moved, and the change of the main figure with its 95% interval; in grey where nothing moved and the interval
     holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
-    figure, effect = dict(known_changes(row)).get(name), None
-    if figure is None:
+    if name not in known_changes(row):
         return unmeasured(estimate_of(row, name))._replace(**{"text": ", ".join(moved)} if moved else {})
-    if not missing(row.get(name)):
-        effect = effect_of_interest(name, row[name], g.settings.equality)
-    reach = Z * figure.error
-    digits = max(0, decimals_for(figure.error)) if figure.error > 0 else 3
-    low, high = figure.value - reach, figure.value + reach
-    detail = f"{name_of(kind, name)} {figure.value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    value, error = known_changes(row)[name]
+    effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
+    reach, digits = Z * error, decimals_for(error) if error > 0 else 3
+    ends = f"{value - reach:+.{digits}f} to {value + reach:+.{digits}f}"
+    detail = f"{name_of(kind, name)} {value:+.{digits}f} ({ends})"
     entry = Entry(", ".join(moved) or "no change seen", detail, "text")
     return grey(entry) if not moved and effect is not None and not reach < effect else entry
 
