@@ -1,6 +1,6 @@
 """How far `coupled: {law: path}` is from plain decoding under one noise, and its depth; for docs/explanation/heads.md.
 
-    python benchmarks/exact_path.py [--steps 25] [--images 3] 'coupled: {law: path, sweeps: 2}' ...
+    python benchmarks/exact_path.py [--steps 25] [--images 3] 'coupled: {law: path, reads: drafts}' ...
 
 Every image is decoded alone, in float64. error: the largest difference of two numbers; dB: the least PSNR of two
 pictures, of peak 2.
@@ -15,7 +15,13 @@ from parity.decode import loop
 
 
 def main() -> None:
-    a = asked(__doc__, ["coupled: {law: path, sweeps: 2}"], model=("mar", "xar", "harmon"), steps=25, images=3)
+    a = asked(
+        __doc__,
+        ["coupled: {law: path, reads: drafts, window: 64, sweeps: 4}"],
+        model=("mar", "xar", "harmon"),
+        steps=25,
+        images=3,
+    )
     manifest, leaf = embedded("continuous", a.model), loop.leaf("continuous")
     settings = {"steps": a.steps, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
     settings["guidance_schedule"] = "constant" if a.model == "harmon" else "linear"

@@ -1,6 +1,6 @@
 """What `coupled` has drawn after some rounds, beside plain decoding: the picture of docs/explanation/heads.md.
 
-    python benchmarks/rounds.py [--images 4] [--after 1 2 4 8] [--out docs/rounds.png] ['coupled: {window: 64}']
+    python benchmarks/rounds.py [--images 4] [--after 1 2 4 8] [--out docs/rounds.png] ['coupled: {reads: drafts}']
 
 A row an image. On the left plain decoding under the noise that the decoder begins with; then what stands at all places
 after so many rounds, final or not; then the image it returns. Embedded MAR, T = 25.
@@ -43,7 +43,13 @@ def drawn(pictures: dict[str, np.ndarray]) -> Image.Image:
 
 
 def main() -> None:
-    a = asked(__doc__, ["coupled: {window: 64}"], images=4, after=[1, 2, 4, 8], out="docs/rounds.png")
+    a = asked(
+        __doc__,
+        ["coupled: {reads: drafts, window: 64, sweeps: 4}"],
+        images=4,
+        after=[1, 2, 4, 8],
+        out="docs/rounds.png",
+    )
     manifest, leaf = embedded("continuous", "mar"), loop.leaf("continuous")
     settings = {"steps": 25, "guidance": 3.0, "temperature": 0.8, "clip": 4.0}
     columns: dict[str, np.ndarray] = {}

@@ -90,7 +90,7 @@ def network(family):
 def model(family, rows=2, **given):
     settings = HeadSampling(**({"steps": 6, "guidance": 2.0, "clip": 3.0 if family == "mar" else 0.0} | given))
     if family == "mixture":
-        return TabularMixture(mixtures(rows)[0].mixture, rows, steps=4)
+        return TabularMixture(mixtures(rows)[0].mixture, rows, raster=False, steps=4)
     return (MAR if family == "mar" else XAR)(network(family), torch.arange(rows) % 3, settings)
 
 
@@ -125,7 +125,7 @@ def plain_under(target, start, noise):
 
 METHODS = [
     (spec_head, {"ahead": 3}), (spec_head, {"ahead": 3, "draft": "frozen"}), (coupled, {"sweeps": 2}),
-    (coupled, {"window": 2, "theta": 1.0}),
+    (coupled, {"window": 2, "theta": 1.0}), (coupled, {"sweeps": 4, "reads": "drafts"}),
 ]  # fmt: skip
 
 

@@ -155,7 +155,9 @@ class Clocked:
         with timed(self.counts, "network_seconds", tokens.device):
             condition = self.model.conditions(tokens, order, places, known)
         self.counts["passes"] += 1
-        self.counts["conditions"] += places.numel()
+        evaluated = self.row[:, None] * order.shape[1] + known  # places that know the same tokens share one
+        together = known.shape[1] == 1
+        self.counts["conditions"] += places.numel() if together else len(evaluated.unique())
         self.depth[self.row] += 1
         return condition
 
@@ -190,10 +192,16 @@ class ClockedChain:
         return len(self.row)
 
     def predict(self, x: Tensor, i: int | Tensor) -> Tensor:
-        with timed(self.clock.counts, "head_seconds", x.device):
-            prediction = self.chain.predict(x, i)
+        return self.count(x[..., 0].numel(), self.chain.predict, x, i)
+
+    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        return self.count(int(wanted.sum()), self.chain.predict_where, wanted, x, i)
+
+    def count(self, points: int, predict: Callable[..., Tensor], *asked: Any) -> Tensor:
+        with timed(self.clock.counts, "head_seconds", self.row.device):
+            prediction = predict(*asked)
         self.clock.counts["head_calls"] += 1
-        self.clock.counts["head_rows"] += x[..., 0].numel()
+        self.clock.counts["head_rows"] += points
         self.clock.depth += torch.zeros_like(self.clock.depth).index_fill_(0, self.row, 1)
         return prediction
 

@@ -1,19 +1,19 @@
-"""Coupled continuous Jacobi: all places of a window at once, each with its whole walk, moved exactly when laws move.
+"""Coupled continuous Jacobi: the walks of a window of places, drawn ahead and moved exactly when their laws move.
 
 Source: ours, docs/explanation/heads.md; the fixed point is Wiggers & Hoogeboom 2020 (predictive sampling), the
 coupling of a step De Bortoli et al. 2025.
 
-Words. A *round* asks the network once for the conditions of all places that may have changed; a *sweep* asks the head
-once for all steps of their walks. A step is *verified* once it was drawn or coupled under its place's present
-condition, from a point that is verified itself. A place is final when all its steps are verified and all places before
-it are final.
+Words. A *round* asks the network once for conditions; a *sweep* asks the head once for all steps of their walks that
+are not verified. A step is *verified* once it was drawn or coupled under its place's present condition, from a point
+that is verified itself. A place is final when all its steps are verified, its condition reads all places before it, and
+these are final.
 
 Why it is exact: order the coordinates by place, then from noisy to clean. Given the history of those before it, over
 all rounds, a step's value is a draw of its present Gaussian: each coupling turns the old law into the new one with
 fresh randomness, both laws are functions of that history, and whether a step is moved is, too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import write
 from parity.decoders.continuous.spec_head import drafted, require_noise, step_of
-from parity.decoders.coupling import Gaussian
 from parity.decoders.coupling import coupled as couple
 from parity.decoders.steps import Draw
 from parity.decoders.verification import run
@@ -69,43 +68,40 @@ def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
     return Walks(*(v.unflatten(0, (B, L)).clone() for v in each))
 
 
-def pointwise(law: Sequence[Tensor]) -> Gaussian:
-    """A law [N, D] as one of one point each."""
-    return law[0][:, None], law[1][:, None]
-
-
 def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
-    """One sweep over N walks: the head speaks once, at all points, and every step that is not verified is moved to its
-    law under that, from the point that the step before has moved to. It is coupled where the two means are within theta
-    deviations (None: nowhere) and has its noise elsewhere, where it stays if it moves by eps or less. index [N, T]
-    names the draws."""
+    """One sweep over N walks: the head is asked once, at the points of all steps that are not verified.
+
+    Each of these steps is moved to its law under that, from the point before it as it stands. It is coupled where the
+    two means are within theta deviations (None: nowhere), and keeps its noise elsewhere, where it stays if it moves by
+    eps or less. All up to the first that moves are verified, and that one: it was moved from a verified point. The
+    steps behind it are drawn anew with their noise. index [N, T] names the draws.
+    """
     T = chain.steps
     steps = torch.arange(T, device=index.device)
-    i = (T - steps).expand(len(index), -1)
-    prediction = chain.predict(torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), i)
-    before, ahead = walks.first, step_of(chain, i, prediction)
-    moved: list[list[Tensor]] = []
-    stayed: list[Tensor] = []
-    for s, old in enumerate(zip(*(v.unbind(1) for v in walks[1:5]), strict=True)):
-        x, z, *q = old
-        mean, std = p = ahead.at(s).mean(before), ahead.std[:, s]
-        carried = mean + std * z
-        new, kept = carried, (carried - x).abs().amax(-1) <= eps
-        if theta is not None:
-            near = ((q[0] - mean) / q[1].where(q[1] > 0, 1)).norm(dim=-1) <= theta
-            laws = pointwise(q), pointwise(p)
-            reached, same = (v[:, 0] for v in couple(x[:, None], *laws, noise, index[:, s : s + 1]))
-            new, kept = torch.where(near[:, None], reached, carried), torch.where(near, same, kept)
-            z = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
-        behind = (walks.verified <= s)[:, None]
-        moved.append([torch.where(behind, a, b) for a, b in zip((new, z, mean, std), old, strict=True)])
-        stayed.append(kept)
-        before = moved[-1][0]
-    # the first step that moved is verified too: it was moved from a verified point
-    behind = (steps + walks.verified[:, None]).clamp(max=T - 1)
-    further = run(torch.stack(stayed, 1).gather(1, behind)) + 1
-    x, z, mean, std = (torch.stack(v, 1) for v in zip(*moved, strict=True))
-    return Walks(walks.first, x, z, mean, std, (walks.verified + further).clamp(max=T))
+    unverified = steps >= walks.verified[:, None]
+    points, (walk, s) = torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), unverified.nonzero(as_tuple=True)
+    prediction = chain.predict_where(unverified, points, (T - steps).expand_as(unverified))
+    step, before = step_of(chain, T - s, prediction), points[unverified]
+    old, z, mean_q, std_q = (v[walk, s] for v in walks[1:5])
+    mean, std = step.mean(before), step.std
+    new = mean + std * z
+    kept, moved = (new - old).abs().amax(-1) <= eps, z
+    if theta is not None:
+        near = ((mean_q - mean) / std_q.where(std_q > 0, 1)).norm(dim=-1) <= theta
+        q, p = (mean_q[:, None], std_q[:, None]), (mean[:, None], std[:, None])  # of one point each
+        reached, same = (v[:, 0] for v in couple(old[:, None], q, p, noise.take(walk), index[walk, s, None]))
+        new, kept = torch.where(near[:, None], reached, new), torch.where(near, same, kept)
+        moved = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
+    verified = (run(torch.ones_like(index, dtype=torch.bool).index_put((walk, s), kept)) + 1).clamp(max=T)
+    moved = torch.where((s < verified[walk])[:, None], moved, z)
+    each = zip(walks[1:5], (new, moved, mean, std), strict=True)
+    x, z, mean, std = (of_all.index_put((walk, s), here) for of_all, here in each)
+    offset, slope = (torch.zeros_like(x).index_put((walk, s), v) for v in step[:2])
+    for k in range(int(verified.min()), T):
+        anew = (verified <= k)[:, None]
+        mean[:, k] = torch.where(anew, offset[:, k] + slope[:, k] * x[:, k - 1], mean[:, k])
+        x[:, k] = torch.where(anew, mean[:, k] + std[:, k] * z[:, k], x[:, k])
+    return Walks(walks.first, x, z, mean, std, verified)
 
 
 @torch.inference_mode()
@@ -114,8 +110,9 @@ def coupled(
     start: Start,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 64,
-    sweeps: Annotated[int, Field(ge=1, le=1024)] = 4,
+    window: Annotated[int, Field(ge=1, le=4096)] = 8,
+    sweeps: Annotated[int, Field(ge=1, le=1024)] = 2,
+    reads: Literal["final", "drafts"] = "final",
     theta: Annotated[float, Field(ge=0)] = 0.3,
     law: Literal["exact", "path"] = "exact",
     eps: Annotated[float, Field(ge=0)] = 1e-3,
@@ -123,7 +120,10 @@ def coupled(
     """All positions of a window are drawn at once, each with its whole walk.
 
     window  positions drawn at once
-    sweeps  most calls of the head in a round
+    sweeps  least calls of the head in a round, which goes on until its first position is final
+    reads   what the network reads for a position behind the first: "final" tokens alone, one evaluation for all, or the
+            "drafts" before it too: fewer rounds, but an evaluation each where attention is bidirectional. A causal
+            network always reads drafts
     theta   deviations between two means up to which a step is coupled; beyond, it keeps its noise
     law     "exact": the target's law. "path": every step keeps its noise, and the image is, within `eps`, what plain
             decoding draws under this very noise
@@ -132,32 +132,42 @@ def coupled(
     target, (B, L), device = models.target, start.order.shape, start.order.device
     tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by place
     place, at, rounds = torch.arange(L, device=device), torch.zeros(B, dtype=torch.int64, device=device), 0
-    changed, walks = torch.zeros(B, L, dtype=torch.bool, device=device), None
+    changed, walks = torch.ones(B, L, dtype=torch.bool, device=device), None
     near, still = (theta, 0.0) if law == "exact" else (None, eps / GROWTH)
+    of_drafts = reads == "drafts" or target.raster
     while len(rows := (at < L).nonzero().flatten()):
-        inside = (place >= at[rows, None]) & (place < at[rows, None] + window)
-        todo = inside if walks is None else inside & (changed[rows] | (walks.verified[rows] < target.steps))
+        distance = place - at[rows, None]
+        inside = (distance >= 0) & (distance < window)
+        if not of_drafts:  # a draft is renewed each time its place is twice as near
+            todo = inside & (distance & (distance - 1) == 0)
+        elif walks is None:
+            todo = inside
+        else:
+            todo = inside & (changed[rows] | (walks.verified[rows] < target.steps))
         asked = todo.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(todo.sum(1).max())]
+        known = asked if of_drafts else at[rows, None].expand_as(asked)
         model, grid = target.take(rows), write(torch.zeros_like(tokens[rows]), start.order[rows], tokens[rows])
-        chain = model.chain(model.conditions(grid, start.order[rows], asked, asked))
+        chain = model.chain(model.conditions(grid, start.order[rows], asked, known))
         if walks is None:
             if law == "exact":
                 require_noise(chain, "coupled")
             walks = start_walks(chain, noise, B, L, target.dim)
         walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & todo, 0)
         image, accepted = rows.repeat_interleave(asked.shape[1]), torch.zeros_like(at)
-        own = noise.take(image)
+        own, most = noise.take(image), max(sweeps, chain.steps)
         base = asked.flatten()[:, None] * chain.steps + torch.arange(chain.steps, device=device)
         here, real = walks.at(rows, asked), todo.gather(1, asked).flatten()
-        for k in range(sweeps):
-            work = (real & (here.verified < chain.steps)).nonzero().flatten()
-            if not len(work):
+        first = (asked == at[rows, None]).flatten()
+        for k in range(most):  # every sweep verifies a step of each walk
+            goes_on = real & (here.verified < chain.steps)
+            if k >= sweeps:
+                goes_on &= (first & goes_on).view(asked.shape).any(1).repeat_interleave(asked.shape[1])
+            if not len(work := goes_on.nonzero().flatten()):
                 break
-            index = base[work] + L * chain.steps * (rounds * sweeps + k)
             some = Walks(*(v[work] for v in here))
             if law == "path":  # small moves add up: nothing is verified before all of it stays, but at the first place
-                first = (asked == at[rows, None]).flatten()[work]
-                some = some._replace(verified=torch.where(first, some.verified, 0))
+                some = some._replace(verified=torch.where(first[work], some.verified, 0))
+            index = base[work] + L * chain.steps * (rounds * most + k)
             new = swept(some, chain.take(work), own.take(work), index, near, still)
             accepted.index_add_(0, image[work], (new.verified - some.verified - 1).clamp(min=0))
             here = Walks(*(v.index_copy(0, work, w) for v, w in zip(here, new, strict=True)))
@@ -165,8 +175,11 @@ def coupled(
         now = walks.x[rows, :, -1]
         far = torch.where(inside, (now - tokens[rows]).abs().amax(-1), 0)
         tokens[rows] = torch.where(inside[..., None], now, tokens[rows])
-        changed[rows] = (changed[rows] & ~todo) | behind(far > 0)
         settled = inside & (walks.verified[rows] == chain.steps) & ~behind(far > still)
+        if of_drafts:
+            changed[rows] = (changed[rows] & ~todo) | behind(far > 0)
+        else:  # every condition changes with the next final token, and only the first has read all before its place
+            settled &= distance == 0
         ahead = (at[rows, None] + place).clamp(max=L - 1)
         kept = run(settled.gather(1, ahead)).minimum(L - at[rows])
         drawn = final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))

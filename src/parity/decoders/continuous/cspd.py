@@ -84,7 +84,7 @@ def judge(
     target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, places: Tensor, seen: Tensor, noise: Noise
 ) -> tuple[Tensor, list[Law]]:
     """The target at places [N, S], with the drafts [N, W, D] at the first W of them, each given the tokens at the
-    places below seen [N, S]: its own draws [N, S, D], and its laws, S of N each."""
+    places below seen [N, S], or [N, 1] for all: its own draws [N, S, D], and its laws, S of N each."""
     (N, S), W = places.shape, drafts.shape[1]
     filled, row = write(tokens, order.gather(1, places[:, :W]), drafts), torch.arange(N, device=places.device)
     path = path_noise(noise, "sample", places, target.steps, target.dim)
@@ -186,7 +186,7 @@ def cspd(
         drafts, q = propose(draft.take(rows), known, order, places[:, :W], here, "sample" if align else "draft")
         # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place.
         asked = places if truncate else places[:, :W]
-        seen = asked if verify == "each" else here_at.expand_as(asked)
+        seen = asked if verify == "each" else here_at
         own, p = judge(target.take(rows), known, drafts, order, asked, seen, here)
         log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p[:W], q, strict=True)], 1)
         laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)

@@ -61,9 +61,7 @@ def mar(
         if after == before:
             continue
         places = torch.arange(before, after, device=start.order.device).expand(B, -1)
-        condition = target.conditions(
-            tokens, start.order, places, torch.full_like(places[:, :1], before).expand_as(places)
-        )
+        condition = target.conditions(tokens, start.order, places, torch.full_like(places[:, :1], before))
         path = path_noise(noise, "sample", places, target.steps, target.dim)
         drawn = target.law(condition, path).sample(path).unflatten(0, (B, after - before))
         tokens = write(tokens, start.order.gather(1, places), drawn)

@@ -109,7 +109,7 @@ def spec_head(
         if after == before:
             continue
         places = torch.arange(before, after, device=device).expand(B, -1)
-        chain = target.chain(target.conditions(tokens, start.order, places, torch.full_like(places, before)))
+        chain = target.chain(target.conditions(tokens, start.order, places, torch.full_like(places[:, :1], before)))
         require_noise(chain, "spec_head")
         each = noise.take(torch.arange(B, device=device).repeat_interleave(after - before))
         walks = walk(chain, each, places.flatten(), target.dim, ahead, draft)

@@ -94,8 +94,9 @@ def peeking(
     walks: coupled.Walks, chain: Any, noise: Noise, index: Tensor, theta: float | None, eps: float
 ) -> coupled.Walks:
     """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
-    peeked: Any = torch.where(walks.x[:, -1, 0] > 0, 10.0, -1.0)
-    return coupled.swept(walks, chain, noise, index, peeked, eps)
+    above = walks.x[:, -1, 0] > 0
+    both = (coupled.swept(walks, chain, noise, index, peeked, eps) for peeked in (10.0, -1.0))
+    return coupled.Walks(*(torch.where(above.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(*both, strict=True)))
 
 
 def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:
@@ -159,9 +160,11 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
     "spec_head: inverted": (partial(altered(HEAD, coupled=inverted).spec_head, ahead=3), "keep with wrong deviation"),
     "spec_head: one more": (partial(altered(HEAD, run=lambda k: run(k) + 1).spec_head, ahead=3), "unverified kept"),
     "coupled": (coupled.coupled, "none"),
+    "coupled: of drafts": (partial(coupled.coupled, reads="drafts"), "none"),
     "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=1.0), "residual a fresh draw"),
     "coupled: inverted": (partial(altered(JACOBI, couple=inverted).coupled, theta=1.0), "keep with wrong deviation"),
     "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
+    "coupled: one more": (altered(JACOBI, run=lambda k: run(k) + 1).coupled, "unverified kept"),
     "coupled: early": (partial(altered(JACOBI, swept=early).coupled, sweeps=1), "final a round early"),
 }
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}

@@ -56,7 +56,7 @@ class Target:
     ) -> decode.Drawn:
         """n decoded images; nothing has probability zero."""
         start = Start(torch.arange(self.length).expand(n, -1))
-        pair = Pair(*(TabularMixture(law, n, steps=self.steps) for law in (self.law, self.draft)))
+        pair = Pair(*(TabularMixture(law, n, raster=False, steps=self.steps) for law in (self.law, self.draft)))
         with named(f"{self.name},"):
             return decode.record(pair, start, decoder(pair, start, noise=counted_noise(seed, range(n)), **options))
 

@@ -259,6 +259,9 @@ class Steps:
             eps, v = eps[n:] + scale[:, None] * (eps[:n] - eps[n:]), v[:n]
         return torch.cat([(x - noise * eps.view_as(x)) / signal, v.view_as(x)], -1)
 
+    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        return self.take(wanted.nonzero()[:, 0]).predict(x[wanted], i[wanted])
+
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         start, v = prediction.chunk(2, -1)
         if self.sampling.clip:

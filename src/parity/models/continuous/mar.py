@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.models.continuous.diffusion import HeadNet, HeadSampling, Steps, Trajectory, walk
 from parity.models.continuous.kl import numbered
-from parity.models.continuous.protocol import PathNoise, shared
+from parity.models.continuous.protocol import PathNoise
 
 FAMILY = {  # see models.continuous.protocol
     "condition": "class",
@@ -186,21 +186,22 @@ class MAR:
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Steps:
         """Pairs of a row that know the same tokens share one evaluation."""
         B, n = places.shape
-        together = shared(places, known)
+        together = known.shape[1] == 1
         rows = torch.arange(B, device=tokens.device)
-        rows = rows if together else rows.repeat_interleave(n)
-        mask = known_mask(order[rows], known[:, 0] if together else known.flatten())
-        position = order.gather(1, places)
-        position = position if together else position.flatten()[:, None]
+        if together:
+            count, each = known[:, 0], rows.repeat_interleave(n)
+        else:
+            pairs, each = (rows[:, None] * self.length + known).flatten().unique(return_inverse=True)
+            rows, count = pairs // self.length, pairs % self.length
+        mask, position = known_mask(order[rows], count), order.gather(1, places).flatten()
 
         def read(labels: Tensor) -> Tensor:
-            z = self.net(tokens[rows], mask, labels[rows])
-            return z.gather(1, position[..., None].expand(-1, -1, z.shape[-1])).flatten(0, 1)
+            return self.net(tokens[rows], mask, labels[rows])[each, position]
 
         head = self.net.diffloss.net
         if self.sampling.guidance == 1:
             return Steps(head, self.sampling, read(self.labels))
-        scale = guidance_at(self.sampling, (known + (n if together else 1)).flatten(), self.length)
+        scale = guidance_at(self.sampling, (known + (n if together else 1)).expand(B, n).flatten(), self.length)
         given, without = read(self.labels), read(torch.full_like(self.labels, -1))
         return Steps(head, self.sampling, given, without, scale.to(tokens.dtype))
 

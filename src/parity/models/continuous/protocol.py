@@ -103,6 +103,10 @@ class Chain(Protocol):
         """[..., P] what the network predicts at x_i = x [..., D], in numbers that stay useful at the next steps."""
         ...
 
+    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        """[M, P] of the M points of x [N, K, D] that are `wanted` [N, K], at steps i [N, K]."""
+        ...
+
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         """The steps from x_i under predictions [..., P], of these points or of others."""
         ...
@@ -126,7 +130,8 @@ class ContinuousModel(Protocol):
 
     def conditions(self, tokens: Tensor, order: Tensor, places: Tensor, known: Tensor) -> Any:
         """tokens [B, L, D], order [B, L], places, known [B, n] -> condition of B*n tokens, row-major: the token of
-        place `places` given those of places 0 .. known-1 (known <= places, both below L)."""
+        place `places` given those of places 0 .. known-1 (known <= places, both below L). known [B, 1]: the n places of
+        a row are drawn together."""
         ...
 
     def law(self, condition: Any, path: PathNoise) -> Law:
@@ -168,14 +173,6 @@ def draw_order(noise: Noise, rows: int, length: int, raster: bool) -> Tensor:
     return noise.uniform("order", at[None].expand(rows, -1)).argsort(1)
 
 
-def shared(places: Tensor, known: Tensor) -> bool:
-    """Whether the places [B, n] of each row know the same number of tokens, `known` [B, n], so that they are drawn
-    together. Values are compared only where the shapes do not tell."""
-    if known.shape[1] == 1 or known.stride(1) == 0:
-        return True
-    return known is not places and bool((known == known[:, :1]).all())
-
-
 def tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) -> Tensor:
     """The tokens that a causal model reads for the places [B, n]: those before the last of them.
 
@@ -184,6 +181,7 @@ def tokens_before(tokens: Tensor, places: Tensor, known: Tensor, length: int) ->
     """
     if places.device.type != "cpu":
         return tokens[:, : length - 1]
+    known = known.expand_as(places)
     if len(short := (known < places).nonzero()):
         place, before = (int(v[tuple(short[0])]) for v in (places, known))
         raise ValueError(f"known {before} at place {place}: a causal model has no condition after an unknown place")

@@ -136,6 +136,9 @@ class MixtureWalk:
         parameters = [turned, (1 - r * r).sqrt(), self.law.means[rows, k], self.law.scales[rows, k]]
         return torch.cat(parameters, -1).reshape(*x.shape[:-1], 4 * D)
 
+    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        return self.predict(x, i)[wanted]
+
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         turned, spread, mean, scale = prediction.chunk(4, -1)
         final = torch.as_tensor(i == 1, device=mean.device)[..., None]
@@ -176,7 +179,7 @@ class TabularMixture:
         evidence = (-0.5 * z * z - scales.log()).sum(-1).transpose(1, 2)  # [B, L, K], a constant aside
         evidence = evidence.gather(1, order[..., None].expand(-1, -1, len(weights)))
         evidence = F.pad(evidence.cumsum(1), (0, 0, 1, 0))  # of the first i places, i = 0 .. L
-        log = weights.log() + evidence.gather(1, known[..., None].expand(-1, -1, len(weights)))
+        log = weights.log() + evidence.gather(1, known.expand_as(places)[..., None].expand(-1, -1, len(weights)))
         position = order.gather(1, places).flatten()
         means, scales = (v[:, position].transpose(0, 1) for v in (means, scales))
         return MixtureLaw(log.flatten(0, 1).log_softmax(-1), means, scales)

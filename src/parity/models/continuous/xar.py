@@ -240,6 +240,11 @@ class Flow:
             v = v[B:] + (1 + (s.guidance - 1) * share.to(x.dtype))[..., None] * (v[:B] - v[B:])
         return x - time * v.reshape(x.shape)
 
+    def predict_where(self, wanted: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        """All points from the first step that is wanted on: alone each would need a copy of its row's context."""
+        first = int(wanted.any(0).int().argmax())
+        return self.predict(x[:, first:], i[:, first:])[wanted[:, first:]]
+
     def gaussian(self, i: int | Tensor, prediction: Tensor) -> Affine:
         _, of_start, of_x, std = self.times(i, prediction)
         return Affine(of_start * prediction, of_x.expand_as(prediction), std.expand_as(prediction))
