@@ -2,12 +2,13 @@
 
     python benchmarks/gain.py [--batch 1] [--rounds 3] [--threads 1] [--keep NAME]
 
-Methods take turns on the embedded model, each at its own options, its passes as they run (eager); plain decoding runs
-eager too, and with its passes compiled. All decode the same captions, a new one a round; the figures are medians of
-wall seconds, and of their ratios to the compiled one of the same round. --keep puts the table in docs/figures, from
-which `benchmarks/docs_figures.py` writes it into the docs.
+Methods take turns on the embedded model, each at its own options, eager and with its passes compiled. All decode the
+same captions, a new one a round; the figures are medians of wall seconds, and of their ratios to plain decoding
+compiled in the same round. --keep puts the table in docs/figures, from which `benchmarks/docs_figures.py` writes it
+into the docs.
 """
 
+import itertools
 import statistics
 
 from common import asked, captioned, cell, guided
@@ -26,20 +27,20 @@ def main() -> None:
     manifest, every = captioned((a.rounds + 1) * a.batch)
     specs = {name: cell("discrete", name, 0, sampling=guided(1.8)) for name in methods("discrete")}
     specs = {name: spec for name, spec in specs.items() if claim("discrete", name, spec["options"]) == "lossless"}
-    specs[COMPILED] = specs["ar"]
-    loaded = {needs("discrete", spec["method"]): loop.load("discrete", manifest, spec) for spec in specs.values()}
-    fast = loop.load("discrete", manifest, specs["ar"], fast=True)
-    taken: dict[str, list[float]] = {name: [] for name in specs}
+    parts = {needs("discrete", name): spec for name, spec in specs.items()}
+    loaded = {
+        (part, fast): loop.load("discrete", manifest, spec, fast=fast)
+        for part, spec in parts.items()
+        for fast in (False, True)
+    }
+    taken: dict[str, list[float]] = {}
     for turn in range(a.rounds + 1):  # the first warms up, and compiles
         rows = {k: v[turn * a.batch : (turn + 1) * a.batch] for k, v in every.items()}
-        for name, spec in specs.items():
-            nets = fast if name == COMPILED else loaded[needs("discrete", name)]
-            model, start, steps = loop.start_decoding("discrete", nets, spec)(
-                rows, batch_noise(0, rows["ids"].tolist())
-            )
-            seconds = record(model, start, steps).seconds
+        for name, fast in itertools.product(specs, (False, True)):
+            start = loop.start_decoding("discrete", loaded[needs("discrete", name), fast], specs[name])
+            seconds = record(*start(rows, batch_noise(0, rows["ids"].tolist()))).seconds
             if turn:
-                taken[name].append(seconds)
+                taken.setdefault(f"{name}, compiled" if fast else name, []).append(seconds)
     table = []
     for name, seconds in sorted(taken.items(), key=lambda kv: statistics.median(kv[1])):
         ratio = statistics.median(plain / own for plain, own in zip(taken[COMPILED], seconds, strict=True))

@@ -4,11 +4,14 @@ import pytest
 import yaml
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, stand_in, tuned, weights
+from parity.experiment import checks, stand_in, tuned
 from parity.experiment.cells import cells
+from parity.experiment.options import KINDS, plain_method
 from parity.experiment.schema import ModelSpec
 
 SPEC = ModelSpec(family="llamagen")
+CONTINUOUS = {"methods": {"mar": [{}], "auto": [{}]}, "batch": [2, 4]}
+TEXT = {"methods": {"sequential": [{}], "auto": [{}]}, "batch": 4}
 ENTRY = {"method": "sjd", "options": {"window": 8}, "compiled": False, "seconds": 0.2, "times": 1.5}
 
 
@@ -18,7 +21,8 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def written(**changes):
-        entries = {tuned.key_of("scenes", SPEC, 32): {**ENTRY, **changes}}
+        (case,) = tuned.cases(checks.load({"image": {"methods": {"ar": [{}]}}}), "discrete")
+        entries = {case._replace(batch=32).key: {**ENTRY, **changes}}
         (tmp_path / "tuned.yaml").write_text(yaml.safe_dump(entries))
 
     return written
@@ -59,6 +63,7 @@ def test_without_an_entry_it_is_coupled_jacobi_and_one_line_names_the_command(wr
         ({"method": "gsd", "options": {}}, "not lossless"),
         ({"options": 3}, "sjd"),
         ({"method": ["sjd"]}, "unknown method"),
+        ({"method": "assd", "options": {}}, "unknown method"),
     ],
 )
 def test_an_entry_that_cannot_be_used_is_ignored_in_one_line(write, capsys, changes, problem):
@@ -82,24 +87,43 @@ def test_other_files_are_refused(tmp_path, monkeypatch, text):
         ({"image": {"methods": {"ar": [{}], "auto": [{"window": 3}]}}}, "has no options; allowed: [{}]"),
         ({"image": {"methods": {"ar": [{}], "auto": []}}}, "has no options"),
         ({"image": {"methods": {"auto": [{}]}}}, "needs ar"),
-        ({"text": {"methods": {"sequential": [{}], "auto": [{}]}}}, "text.methods.auto: unknown method"),
+        ({"text": {**TEXT, "tasks": {"infilling": [], "choice": [{}]}}}, "text.methods.auto: no task is decoded"),
         (
             {"models": {n: {"family": "llamagen"} for n in "ab"}, "image": {"methods": {"ar": [{}], "auto": [{}]}}},
             "2 models (a, b); allowed: with one",
         ),
     ],
 )
-def test_auto_is_for_one_image_model_and_has_no_options(raw, problem):
+def test_auto_is_for_one_model_and_has_no_options(raw, problem):
     with pytest.raises(ConfigError) as error:
         checks.load(raw)
     assert problem in str(error.value) and "\n" not in str(error.value)
 
 
-def test_planning_reads_the_file_and_times_nothing(write):
-    """The revision of the model and the file decide, so two plans are one."""
-    write()
-    assert tuned.find("scenes", SPEC, 32) == tuned.find("scenes", SPEC, 32)
-    assert weights.revision(SPEC) in tuned.key_of("scenes", SPEC, 32)
+@pytest.mark.parametrize(
+    ("section", "content", "method", "tuned_to", "untuned"),
+    [
+        ("continuous", CONTINUOUS, "coupled", {"window": 4}, "spec_head"),
+        ("text", TEXT, "assd_ngram", {"k": 3}, "assd"),
+    ],
+)
+def test_every_section_has_auto_at_its_first_batch(
+    tmp_path, monkeypatch, capsys, section, content, method, tuned_to, untuned
+):
+    monkeypatch.chdir(tmp_path)
+    (found,) = {*checks.load({section: content}).model_dump()[section]["methods"]} - {"mar", "sequential"}
+    assert found == untuned and f"{section}.methods.auto: tuned.yaml: no entry" in capsys.readouterr().err
+    kind = next(kind for kind, name in KINDS.items() if name == section)
+    plain = {**content, "methods": {plain_method(kind): [{}]}}
+    (case,) = tuned.cases(checks.load({section: plain}), kind)
+    (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({case.key: {**ENTRY, "method": method, "options": tuned_to}}))
+    (chosen,) = checks.load({section: content}).model_dump()[section]["methods"][method]
+    assert chosen.items() >= tuned_to.items() and not capsys.readouterr().err
+
+
+def test_an_entry_is_of_its_number_of_steps():
+    at = [{**CONTINUOUS, "methods": {"mar": [{}]}, "sampling": {"steps": steps}} for steps in (25, 100)]
+    assert len({tuned.cases(checks.load({"continuous": section}), "continuous")[0].key for section in at}) == 2
 
 
 def test_a_stand_in_keeps_auto():

@@ -1,6 +1,7 @@
 """`parity tune`: its choice is never slower than plain decoding, is kept, and is made before anything is sampled."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import parity.tune.__main__ as command
+import parity.tune.bench as bench
+from parity.base.errors import ParityError
 from parity.decoders.discrete.jacobi import jacobi
 from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks, tuned, weights
@@ -25,16 +28,35 @@ compile: off
 """
 
 
+def case(kind, name, spec, **setting):
+    return tuned.Case(kind, name, spec, 1, setting)
+
+
 def test_every_candidate_is_lossless_and_fits():
-    found = list(command.candidates(SPEC))
+    found = list(bench.candidates(case("discrete", "scenes", SPEC)))
     assert (found[0].method, found[0].options) == ("ar", {})
     assert all(claim("discrete", v.method, v.options) == "lossless" for v in found)
     assert (
         {v.method for v in found} >= {"sjd", "sjd_coupled", "sjd_sv", "mtj", "eagle", "spec"} <= {*methods("discrete")}
     )
-    small = list(command.candidates(ModelSpec(family="llamagen", grid=8)))
+    small = list(bench.candidates(case("discrete", "scenes", ModelSpec(family="llamagen", grid=8))))
     assert not {v.method for v in small} & {"eagle", "spec", "mtj_draft"}  # there is no drafter for it
     assert all(v.options.get("window", 0) <= 64 for v in small)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "some", "never"),
+    [
+        ("anysubset", "xlnet", {"sequential", "assd", "assd_ngram"}, {"sigma_gpt", "gpt2", "diffusion"}),
+        ("continuous", "mar", {"mar", "spec_head", "coupled"}, set()),
+    ],
+)
+def test_candidates_of_other_kinds_keep_the_law_of_the_target(kind, family, some, never):
+    """sigma_gpt claims to and does not; gpt2 decodes another network."""
+    found = list(bench.candidates(case(kind, family, ModelSpec(family=family))))
+    assert {v.method for v in found} >= some and not {v.method for v in found} & never
+    assert all(claim(kind, v.method, v.options) == "lossless" for v in found)
+    assert len({v.options["window"] for v in found if v.method == "coupled"}) != 1
 
 
 seconds = st.lists(st.floats(0.01, 100), min_size=2, max_size=2)
@@ -43,7 +65,7 @@ seconds = st.lists(st.floats(0.01, 100), min_size=2, max_size=2)
 @given(st.lists(seconds, min_size=1, max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_the_choice_is_never_slower_than_plain_decoding_by_its_own_figures(rounds):
-    turns = [command.Variant(f"m{i}", {}, seconds=own) for i, own in enumerate(rounds)]
+    turns = [bench.Variant(f"m{i}", {}, seconds=own) for i, own in enumerate(rounds)]
     best, plain = command.choose(turns), turns[0].seconds
     assert (best is None) == (max(plain) > command.JUMP * min(plain))
     if best is not None:
@@ -56,38 +78,70 @@ def tune(monkeypatch, capsys, *flags):
     return capsys.readouterr()
 
 
-def test_a_choice_is_measured_once_and_then_read(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def brief(tmp_path, monkeypatch):
+    """A folder to tune in, and few of everything that is measured."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(SMALL.format(root=ROOT))
-    for name, value in {"SIZES": (4,), "WIDTHS": (1, 4), "BEST": 1, "ROUNDS": 2, "PILOT": 1, "JUMP": 1e9}.items():
+    for name, value in {"BEST": 1, "ROUNDS": 2, "JUMP": 1e9}.items():
         monkeypatch.setattr(command, name, value)
+    for name, value in {"SIZES": (4,), "WIDTHS": (1, 4), "PILOT": 1}.items():
+        monkeypatch.setattr(bench, name, value)
+    return tmp_path
+
+
+def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
+    (brief / "small.yaml").write_text(SMALL.format(root=ROOT))
     first = tune(monkeypatch, capsys, "--batch", "2").out
-    ((key, entry),) = yaml.safe_load((tmp_path / "tuned.yaml").read_text()).items()
-    spec = ModelSpec(family="llamagen", grid=8)
-    assert key == tuned.key_of("scenes", spec, 2) and weights.revision(spec) in key
+    ((key, entry),) = yaml.safe_load((brief / "tuned.yaml").read_text()).items()
+    assert "scenes@" in key and weights.revision(ModelSpec(family="llamagen", grid=8)) in key and "batch 2, " in key
     assert entry["times"] >= 1 and {"ar", "sjd_coupled"} <= {row["method"] for row in entry["table"]}
     assert "times plain" in first and entry["method"] in first
-    methods = checks.load(yaml.safe_load((tmp_path / "small.yaml").read_text())).image.methods
+    methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
     assert entry["options"] in methods[entry["method"]]  # `auto`
     assert "auto" not in capsys.readouterr().err
 
-    monkeypatch.setattr(command, "Model", None)  # nothing is measured
+    monkeypatch.setattr(command, "BENCHES", {})  # nothing is measured
     second = tune(monkeypatch, capsys, "--batch", "2").out
     assert second.count("\n") == 1 and entry["method"] in second and "--again" in second
-    with pytest.raises(TypeError):  # it would be
+    with pytest.raises(KeyError):  # it would be
         tune(monkeypatch, capsys, "--batch", "2", "--again")
     monkeypatch.setattr(tuned, "version", lambda: "0.0.0")
-    with pytest.raises(TypeError):
+    with pytest.raises(KeyError):
         tune(monkeypatch, capsys, "--batch", "2")
     assert "another machine or version is ignored" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("section", "config"),
+    [
+        ("text", "{text: {methods: {sequential: [{}]}, tasks: {infilling: [{rows: 2, length: 16, masked: 0.5}]}}}"),
+        ("continuous", "{continuous: {methods: {mar: [{}]}, images: 2, sampling: {steps: 2}}}"),
+    ],
+)
+def test_texts_and_vectors_are_tuned_too(brief, monkeypatch, capsys, section, config):
+    (brief / "small.yaml").write_text(config)
+    out = tune(monkeypatch, capsys, section, "--batch", "1").out
+    ((_, entry),) = yaml.safe_load((brief / "tuned.yaml").read_text()).items()
+    assert entry["times"] >= 1 and "times plain" in out
+    assert {row["method"] for row in entry["table"]} >= {{"text": "assd", "continuous": "coupled"}[section]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"), [(["audio"], "audio: small.yaml has no such section"), (["--batch", "0"], "--batch 0")]
+)
+def test_what_cannot_be_tuned_is_refused(brief, monkeypatch, capsys, flags, problem):
+    (brief / "small.yaml").write_text(SMALL.format(root=ROOT))
+    with pytest.raises(ParityError, match=problem):
+        tune(monkeypatch, capsys, *flags)
+
+
 def test_where_timings_jump_nothing_is_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    busy = [command.Variant("ar", {}, seconds=[1.0, 1.4]), command.Variant("sjd", {}, seconds=[0.5, 0.5])]
+    busy = [bench.Variant("ar", {}, seconds=[1.0, 1.4]), bench.Variant("sjd", {}, seconds=[0.5, 0.5])]
     monkeypatch.setattr(command, "pilots", lambda *_: busy)
     monkeypatch.setattr(command, "measure", lambda *_: busy)
-    command.tune(None, "scenes", [1], 0.0, tmp_path / "tuned.yaml")
+    nobody = SimpleNamespace(predict=lambda *_: 1.0)
+    command.tune(nobody, [case("discrete", "scenes", SPEC, revision="0")], 0.0, tmp_path / "tuned.yaml")
     assert "too busy to tell; nothing is written" in capsys.readouterr().out
     assert not (tmp_path / "tuned.yaml").exists()
 

@@ -52,8 +52,8 @@ def load(raw: dict[str, Any]) -> Config:
         complete_methods(kind, getattr(value, KINDS[kind]).methods)
     check_models(value)
     check_judges(value)
-    if auto:
-        tuned.put_choice(value)
+    for kind in auto:
+        tuned.put_choice(value, kind)
     if value.image is not None:
         check_image(value.image, weights.models(value, "discrete"))
     if value.text is not None:

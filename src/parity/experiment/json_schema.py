@@ -28,8 +28,7 @@ def schema() -> dict[str, Any]:
             variant = option_schema(kind, method).model_json_schema()
             variant["description"] = outline(f"decoders/{kind}", method).doc
             variants[method] = {"type": "array", "items": variant, "minItems": 1}
-        if kind == "discrete":
-            variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
+        variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
         top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
             "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],
         }  # fmt: skip

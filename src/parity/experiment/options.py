@@ -49,6 +49,7 @@ class Declaration(BaseModel):
     NETWORK: Literal["target", "judge"] = "target"  # of text: "judge" decodes the judge, a causal network
     # of text: whether the ranks before a rank alone decide if a loop reaches it; then tests may look at each slot alone
     SLOTS: bool = False
+    CONTROL: bool = False  # whether it claims to be lossless and is known not to be, so that a test must reject it
     RESTS_ON: str = ""  # an observation that the method rests on: a module of metrics that makes figures of it
     TARGETS: str = ""  # the models that it is tested on, if not the common ones: "walks", drawn in several steps
     EXACT_LAYER: dict[str, Any] | None = {}  # options with which it runs on enumerable models

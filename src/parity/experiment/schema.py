@@ -344,8 +344,8 @@ class Config(Strict):
     equality: EqualitySpec = EqualitySpec()
     compile: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",
-        description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where it pays for plain"
-        " decoding of few images alone",
+        description="whether a network's passes are compiled; auto: on CUDA, and not on a CPU, where compiling takes"
+        " longer than few images save",
     )
     refill: Annotated[Literal["auto", "on", "off"], Word] = Field(
         "auto",

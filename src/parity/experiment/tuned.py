@@ -1,7 +1,7 @@
 """tuned.yaml: the fastest lossless method on a machine, as `parity tune` measured it; `auto` in a configuration.
 
     scenes@0123abcd, batch 32, AMD EPYC, 2 cores, parity 0.1.0:
-      {method, options, compiled, seconds: an image, times: plain decoding, table: [all that was measured]}
+      {method, options, compiled, seconds: each, times: plain decoding, table: [all that was measured]}
 
 Planning reads the file and times nothing: `auto` becomes an ordinary variant, chosen before anything is sampled. The
 file is part of no key of a cell; the method and the options are.
@@ -10,20 +10,59 @@ file is part of no key of a cell; the method and the options are.
 import importlib.metadata
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from parity.base import machine
 from parity.base.errors import ConfigError
 from parity.experiment import weights
-from parity.experiment.options import claim, methods, options
+from parity.experiment.cells import CONDITIONS, kinds
+from parity.experiment.options import KINDS, claim, declaration, methods, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
 AUTO = "auto"
-UNTUNED = "sjd_coupled"  # at its defaults, where this machine has no entry
+UNTUNED = {"discrete": "sjd_coupled", "anysubset": "assd", "continuous": "spec_head"}  # where there is no entry
 FIELDS = {"method", "options", "compiled", "seconds", "times"}  # of an entry
+
+
+class Case(NamedTuple):
+    """What a choice is for: a model, and the first of the settings under which its section decodes."""
+
+    kind: str
+    model: str
+    spec: ModelSpec
+    batch: int
+    setting: dict[str, Any]  # what the cells of all methods share: see `cells.CONDITIONS`
+
+    @property
+    def key(self) -> str:
+        """Model and revision, what its cost depends on, machine, version."""
+        task, sampling = self.setting.get("task_kind"), self.setting.get("sampling", {})
+        on = (
+            f"{task} {self.setting['task']}, "
+            if task
+            else f"{sampling['steps']} steps, "
+            if "steps" in sampling
+            else ""
+        )
+        where = f"{machine.identity()}, parity {version()}"
+        return f"{self.model}@{self.setting['revision']}, {on}batch {self.batch}, {where}"
+
+
+def version() -> str:
+    return importlib.metadata.version("parity")
+
+
+def cases(config: Config, kind: str) -> list[Case]:
+    """A case for each model of a section, at the section's (first) batch."""
+    first: dict[str, dict[str, Any]] = {}
+    for shared, _ in CONDITIONS[kind](config, []):
+        first.setdefault(shared["model"], shared)
+    batch, models = getattr(config, KINDS[kind]).batch, weights.models(config, kind)
+    batch = batch[0] if isinstance(batch, list) else batch
+    return [Case(kind, name, models[name], batch, setting) for name, setting in first.items()]
 
 
 def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
@@ -37,69 +76,60 @@ def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def key_of(model: str, spec: ModelSpec, batch: int) -> str:
-    """What an entry holds for: model and revision, batch, machine, version."""
-    return f"{model}@{weights.revision(spec)}, batch {batch}, {machine.identity()}, parity {version()}"
-
-
-def version() -> str:
-    return importlib.metadata.version("parity")
-
-
-def lossless(method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
+def lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, Any]:
     """Complete options of a lossless variant that a model can run; ConfigError for anything else."""
-    if method not in methods("discrete"):
+    if method not in methods(kind):
         raise ConfigError(f"{method!r}: unknown method")
-    chosen = options("discrete", method, values, method)
-    if claim("discrete", method, chosen) != "lossless":
+    chosen, declared = options(kind, method, values, method), declaration(kind, method)
+    if claim(kind, method, chosen) != "lossless" or declared.CONTROL or declared.NETWORK != "target":
         raise ConfigError(f"{method}: not lossless with {values}")
-    weights.check_needs(method, "", spec)
-    for name, most in weights.largest(spec).items():
+    if kind == "discrete":
+        weights.check_needs(method, "", spec)
+    elif kind == "continuous":
+        weights.check_pair("", bool(declared.NEEDS), spec)
+    for name, most in (weights.largest(spec) if kind != "anysubset" else {}).items():
         if chosen.get(name, 0) > most:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {most}")
     return chosen
 
 
-def find(model: str, spec: ModelSpec, batch: int, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
-    """The entry of a model on this machine, its options complete; or None, and why in a few words."""
-    entries, key = read(file), key_of(model, spec, batch)
+def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
+    """The entry of a case on this machine, its options complete; or None, and why in a few words."""
+    entries, key = read(file), case.key
     if entry := entries.get(key):
         try:
-            return {**entry, "options": lossless(entry["method"], entry["options"], spec)}, ""
+            return {**entry, "options": lossless(case.kind, entry["method"], entry["options"], case.spec)}, ""
         except ConfigError as error:
             return None, f"its entry is ignored ({error})"
-    same = [other for other in entries if other.startswith(key.partition(", batch ")[0] + f", batch {batch}, ")]
-    return (
-        None,
-        f"an entry of another machine or version is ignored ({same[0]})"
-        if same
-        else "no entry for this machine and batch",
-    )
+    same = [other for other in entries if other.startswith(key.partition(", batch ")[0] + f", batch {case.batch}, ")]
+    if same:
+        return None, f"an entry of another machine or version is ignored ({same[0]})"
+    return None, "no entry for this machine and batch"
 
 
-def take_auto(config: Config) -> bool:
-    """Take `auto` out of the methods of the section on images. Whether it was there."""
-    if config.image is None or AUTO not in config.image.methods:
-        return False
-    if (variants := config.image.methods.pop(AUTO)) != [{}]:
-        raise ConfigError(f"image.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
-    return True
+def take_auto(config: Config) -> list[str]:
+    """Take `auto` out of the methods of all sections. Kinds of model where it was there."""
+    found = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
+    for kind in found:
+        if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
+            raise ConfigError(f"{KINDS[kind]}.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
+    return found
 
 
-def put_choice(config: Config) -> None:
+def put_choice(config: Config, kind: str) -> None:
     """Add the variant that `auto` stands for to the methods, which are complete; nothing if it is there already."""
-    assert config.image is not None
-    models = weights.models(config, "discrete")
+    where, models = f"{KINDS[kind]}.methods.{AUTO}", weights.models(config, kind)
     if len(models) != 1:
-        raise ConfigError(
-            f"image.methods.{AUTO}: {len(models)} models ({', '.join(models)}); allowed: with one of images"
-        )
-    (model, spec), batch = next(iter(models.items())), config.image.batch
-    entry, problem = find(model, spec, batch)
+        raise ConfigError(f"{where}: {len(models)} models ({', '.join(models)}); allowed: with one in the section")
+    if not (ready := cases(config, kind)):
+        raise ConfigError(f"{where}: no task is decoded; allowed: with a task of infilling, stories or code")
+    (case,) = ready
+    entry, problem = find(case)
     if entry is None:
-        entry = {"method": UNTUNED, "options": options("discrete", UNTUNED, {})}
-        message = f"image.methods.{AUTO}: {FILE}: {problem}; {model} at batch {batch} takes {UNTUNED} at its defaults"
+        method = UNTUNED[kind]
+        entry = {"method": method, "options": options(kind, method, {})}
+        message = f"{where}: {FILE}: {problem}; {case.model} at batch {case.batch} takes {method} at its defaults"
         print(f"{message}. `parity tune` finds what is fastest here", file=sys.stderr)
-    variants = config.image.methods.setdefault(entry["method"], [])
+    variants = getattr(config, KINDS[kind]).methods.setdefault(entry["method"], [])
     if entry["options"] not in variants:
         variants.append(entry["options"])

@@ -10,8 +10,10 @@ import torch
 
 @lru_cache
 def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
-    """`function` under torch.compile: a graph for each set of shapes, captured on a GPU (reduce-overhead), or one for
-    all if `dynamic`. If it cannot be compiled, the first call says so in one line; then it runs uncompiled."""
+    """`function` under torch.compile: one graph for all shapes if `dynamic` or on a CPU, where rows that are done leave
+    the batch and a cache is read as far as it is written; else a graph for each set of shapes, captured
+    (reduce-overhead). If it cannot be compiled, the first call says so in one line; then it runs uncompiled."""
+    dynamic = dynamic or device == "cpu"
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     captured, failed = device == "cuda" and not dynamic, False
     mode = "reduce-overhead" if captured else "default"

@@ -14,6 +14,7 @@ from parity.decoders.verification import probability, race, run
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, lattice, ranks, write
 
 CLAIM = "lossless"
+CONTROL = True
 SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I, which says why it is not lossless)"
 
 

@@ -159,8 +159,7 @@ class Cached(SlotCache):
         that are attended; embeddings [V, dim] of the tokens; forced [L], width: see TokenModel.
 
         shift  [R] how many places a row's slots stand before those of the rotary table: its left padding
-        read   `a_pass`, or the same compiled (`compiling.compiled`), and then its shapes are those of (batch, window)
-               alone, as they are on a GPU; None: `a_pass`
+        read   `a_pass`, or the same compiled (`compiling.compiled`); None: `a_pass`
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
@@ -168,7 +167,7 @@ class Cached(SlotCache):
         super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, len(forced))), shift, prefix)
         self.embeddings, self.vocab, self.returns = embeddings, len(embeddings), returns
         self.forced, self.length, self.width = forced, len(forced), width
-        self.static, self.run = self.static or read is not None, read or a_pass
+        self.run = read or a_pass
         self.fed = self.prefix  # slots from here on hold nothing: known on a CPU alone
         self.last = prefix[:, -1]
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept

@@ -1,0 +1,215 @@
+"""A model under `parity tune`: rows of each kind, decoded and timed, and what a variant would cost in a batch."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parity.base import machine
+from parity.base.devices import take_device
+from parity.base.errors import ConfigError
+from parity.base.files import canonical
+from parity.decode import loop
+from parity.decode.loop import Rows
+from parity.experiment import checks, tuned
+from parity.experiment.cells import text_tasks
+from parity.experiment.options import declaration, methods, needs, option_schema, plain_method, plain_options
+from parity.experiment.prompt_files import read_prompts
+from parity.experiment.schema import Config
+from parity.experiment.tuned import Case
+from parity.experiment.weights import largest
+from parity.inputs import tasks
+from parity.inputs.prompts import encode
+from parity.models.discrete.load import Loaded, networks
+
+SIZES = (16, 8, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
+# options that grow with the size, by what divides it; not `sjd_pac`'s few branches, which multiply from slot to slot
+SHARES = {
+    "discrete": {"window": 1, "branches": 1, "total": 1, "gamma": 4},
+    "anysubset": {"window": 1, "k": 2},
+    "continuous": {"window": 2, "ahead": 1, "gamma": 4},
+}
+FEW = 4  # the least default of such an option
+WIDTHS = (1, 4, 8, 16, 32, 64)  # nodes of the passes that are timed
+SEED = 2**31 - 1  # of the pilot and the turns: their noise is of no row that is kept, as their ids are none of those
+FIRST = 10**9  # number of the first image of a continuous model
+CAPTIONS, PILOT = 16, 2  # captions in all, and rows of the pilot
+
+
+@dataclass
+class Variant:
+    """A method, its complete options, and what was counted and timed of it."""
+
+    method: str
+    options: dict[str, Any]
+    fast: bool = False  # passes compiled
+    passes: float = 0.0  # a row; of continuous models calls one after another
+    nodes: float = 0.0  # a pass
+    step: float = 1.0  # seconds of a step for each second of a bare pass as wide; of image tokens
+    piloted: float = 0.0  # seconds a row of the pilot; of the other kinds
+    predicted: float = 0.0  # seconds a row, at the batch at hand, as below
+    seconds: list[float] = field(default_factory=list)  # a row, one a round
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, compiled" if self.fast else self.method
+
+    def times(self, plain: list[float]) -> float:
+        """Times plain decoding: the median over rounds."""
+        return median(p / own for p, own in zip(plain, self.seconds, strict=True))
+
+
+class Cost(NamedTuple):
+    """Of rows that were decoded."""
+
+    seconds: float
+    passes: float  # a row
+    nodes: float = 0.0  # a pass; of image tokens alone
+    a_pass: float = 0.0  # seconds
+
+
+def candidates(case: Case) -> Iterator[Variant]:
+    """Every lossless variant that a model can run, plain decoding first, then all methods size by size."""
+    kind, shares = case.kind, SHARES[case.kind]
+    yield Variant(plain_method(kind), plain_options(kind))
+    most = largest(case.spec) if kind != "anysubset" else {}
+    known = {f"{plain_method(kind)} {canonical(plain_options(kind))}"}
+    for size in SIZES:
+        for method in methods(kind):
+            fields = option_schema(kind, method).model_fields
+            sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
+            sized = {name: min(value, most.get(name, value)) for name, value in sized.items()}
+            try:
+                chosen = tuned.lossless(kind, method, {**declaration(kind, method).EXACT_WITH, **sized}, case.spec)
+            except ConfigError:
+                continue  # lossy, or the model lacks the network that it needs
+            if (name := f"{method} {canonical(chosen)}") not in known:
+                known.add(name)
+                yield Variant(method, chosen)
+
+
+class Bench:
+    """A model on this machine. rows(first, count): so many rows from a number on, whose ids are no experiment's."""
+
+    def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        self.case, self.manifest, self.config, self.kind = case, manifest, config, case.kind
+        self.dtype = case.setting.get("dtype", "float32")
+        self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
+        self.fast = config.compile == "on" or (config.compile == "auto" and self.device.startswith("cuda"))
+        self.compiles = False  # whether compiled passes are tried beside
+        self.models: dict[str, Any] = {}
+
+    def rows(self, first: int, count: int) -> Rows:
+        raise NotImplementedError
+
+    def loaded(self, part: str, fast: bool) -> Any:
+        """The networks that decode, with the companion that a method needs."""
+        if part not in self.models:
+            spec = {"method": next(m for m in methods(self.kind) if needs(self.kind, m) == part), "dtype": self.dtype}
+            self.models[part] = loop.load(self.kind, self.manifest, spec, self.device, fast)
+        return self.models[part]
+
+    def decode(self, variant: Variant, rows: Rows) -> Cost:
+        """The rows decoded. One step before, which is not timed, compiles what is to be compiled."""
+        fast = variant.fast or self.fast
+        cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
+        loaded = self.loaded(needs(self.kind, variant.method), fast)
+        start = loop.start_decoding(self.kind, loaded, cell)
+        if fast:
+            next(start(rows, loop.noise_of(rows, loaded, cell))[2])
+        model, begun, steps = start(rows, loop.noise_of(rows, loaded, cell))
+        done = loop.leaf(self.kind).record(model, begun, steps)
+        of = loop.leaf(self.kind).columns(rows, model, begun, done)
+        passes = of["depth" if self.kind == "continuous" else "nfe"].double()
+        nodes = float(of["nodes"].sum() / passes.sum()) if "nodes" in of else 0.0
+        return Cost(done.seconds, float(passes.mean()), nodes, done.seconds / of["passes"])
+
+    def pilot(self, variant: Variant) -> None:
+        """Decode a few rows at once: count passes, and time a row."""
+        cost = self.decode(variant, self.rows(0, PILOT))
+        variant.passes, variant.piloted = cost.passes, cost.seconds / PILOT
+
+    def predict(self, variant: Variant, batch: int) -> float:
+        """Seconds a row: those of the pilot."""
+        return variant.piloted
+
+
+class Numbered(Bench):
+    """Images of a continuous model."""
+
+    def rows(self, first: int, count: int) -> Rows:
+        return {"ids": np.array([str(FIRST + number) for number in range(first, first + count)])}
+
+
+class Texts(Bench):
+    """Texts of the first task that is decoded."""
+
+    def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        super().__init__(case, manifest, config)
+        task = next(t for t in text_tasks(config) if t["key"] == case.setting["task"])
+        self.task = tasks.build(task["kind"], task["settings"], tasks.words_of(manifest))
+
+    def rows(self, first: int, count: int) -> Rows:
+        at, columns = np.arange(first, first + count) % len(self.task.ids), ("tokens", "known", "end")
+        ids = np.array([f"tune-{number}" for number in range(first, first + count)])
+        return {"ids": ids, **{name: getattr(self.task, name)[at] for name in columns}}
+
+
+class Prompted(Bench):
+    """Images of a model of image tokens, captions read. What passes cost is timed; what a method needs is counted."""
+
+    def __init__(self, case: Case, manifest: Mapping[str, Any], config: Config):
+        super().__init__(case, manifest, config)
+        assert config.image is not None
+        captions = read_prompts(config.image.prompts, most=checks.most_words(config))[:CAPTIONS]
+        parts = {part for v in candidates(case) if (part := needs(self.kind, v.method))}
+        self.nets = networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
+        self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
+        self.compiles = config.compile == "auto" and not self.fast
+        self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
+
+    def loaded(self, part: str, fast: bool) -> Loaded:
+        """The target and the companion that a method needs: others would be fed, too."""
+        nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", part)}
+        return Loaded(self.manifest, nets, torch.device(self.device), fast)
+
+    def rows(self, first: int, count: int) -> Rows:
+        numbers = np.arange(first, first + count)
+        ids = np.array([f"tune-{number}" for number in numbers])
+        return {"ids": ids, **{k: v[numbers % len(v)] for k, v in self.columns.items()}}
+
+    def pilot(self, variant: Variant) -> None:
+        """Count passes, and time steps, one row at a time."""
+        done = [self.decode(variant, self.rows(i, 1)) for i in range(PILOT)]
+        variant.passes, variant.nodes = mean(d.passes for d in done), mean(d.nodes for d in done)
+        variant.step = min(d.a_pass for d in done) / self.pass_seconds(variant.nodes, 1, self.fast)
+
+    def predict(self, variant: Variant, batch: int) -> float:
+        """Seconds a row."""
+        cost = self.pass_seconds(variant.nodes, batch, variant.fast or self.fast)
+        return variant.passes * cost * variant.step / batch
+
+    def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
+        """Seconds of a pass over so many nodes of every row of a batch, in the middle of an image."""
+        if (batch, fast) not in self.costs:
+            self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in WIDTHS]
+        beyond = max(1.0, nodes / WIDTHS[-1])
+        return beyond * float(np.interp(nodes, WIDTHS, self.costs[batch, fast]))
+
+    @torch.inference_mode()
+    def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
+        model = self.loaded("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
+        at = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
+        at, seconds = at.repeat(batch, 1), [0.0]
+        while len(seconds) < 4 or (sum(seconds[1:]) < 0.05 and len(seconds) < 30):  # the first compiles and warms up
+            began = time.perf_counter()
+            model.logits(torch.zeros_like(at), at).amax().item()  # which waits for the device
+            seconds.append(time.perf_counter() - began)
+        return median(seconds[2:])
+
+
+BENCHES = {"discrete": Prompted, "anysubset": Texts, "continuous": Numbered}
