@@ -3,8 +3,9 @@
     python benchmarks/gpu.py [--device cuda] [--seconds 540] [--out gpu.json] [--page docs/results/gpu.md]
 
 In turn, as long as the seconds last: the copy bandwidth; tokens of every discrete decoder against the CPU's, in float64
-on the embedded model; a forward of random networks of published sizes over batch x window x context; every decoder on
-them for some passes. On a CPU the same runs small networks, and the page says that nothing was measured.
+on the embedded model; what `parity tune` measures there; a forward of random networks of published sizes over batch x
+window x context; every decoder on them for some passes. On a CPU the same runs small networks, and the page says that
+nothing was measured.
 
 The networks have the sizes of the released code's constructors and random weights, for the time of a pass depends on
 shapes alone. Left out: Emu3, whose attention has fewer keys than queries, which `models.discrete.llamagen` has not.
@@ -30,6 +31,7 @@ from parity.decode import loop
 from parity.decode.discrete import record
 from parity.decode.output_buffer import now
 from parity.decoders.steps import Step
+from parity.experiment import checks, tuned
 from parity.experiment.options import declaration, methods, needs, options, small
 from parity.models import fetch
 from parity.models.compiling import compiled
@@ -38,6 +40,8 @@ from parity.models.continuous.diffusion import HeadSampling
 from parity.models.discrete.cached import EagleDrafter, a_pass
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
+from parity.tune.__main__ import tables
+from parity.tune.bench import Prompted
 
 MAR_H: dict[str, Any] = {"width": 1280, "encoder": 20, "decoder": 20, "heads": 16, "head_width": 1536, "head_depth": 12}
 QWEN: dict[str, Any] = {"hidden": 1536, "intermediate": 8960, "layers": 28, "attention_heads": 12, "vocab": 151936}
@@ -166,7 +170,8 @@ def same_tokens(device: str) -> list[Row]:
     from parity.inputs.prompts import encode
 
     cpu, texts = device == "cpu", CAPTIONS[: 2 if device == "cpu" else 3]
-    manifest = fetch.manifest("discrete", "scenes", {"grid": 8 if cpu else 16}, Path("results"))
+    model = {"family": "llamagen", "grid": 8 if cpu else 16}
+    manifest = fetch.manifest("discrete", "scenes", model, Path("results"))
     rows = {"ids": np.array(texts), "captions": np.array(texts), **encode(manifest, texts)}
     found = []
     for method in methods("discrete"):
@@ -186,6 +191,21 @@ def same_tokens(device: str) -> list[Row]:
         share = passes / runs[-1].tokens.shape[1]
         found.append({"method": method, "passes": passes, "passes a token": share, "tokens that differ": other})
     return found
+
+
+def fastest(cuda: bool) -> list[Row]:
+    """What `parity tune` measures of the embedded model, at batches 1 and 32; on a CPU of the smaller one at 1."""
+    raw = {"models": {"scenes": {"family": "llamagen", "grid": 16 if cuda else 8}}, "image": {"methods": {"ar": [{}]}}}
+    config = checks.load({**raw, "compile": "auto" if cuda else "off"})
+    (case,) = tuned.cases(config, "discrete")
+    cases = [case._replace(batch=batch) for batch in ((1, 32) if cuda else (1,))]
+    manifest = fetch.manifest("discrete", "scenes", raw["models"]["scenes"], Path("results"))
+    until = time.time() + (90 if cuda else 1)
+    return [
+        {"batch": one.batch, **{name: "" if value is None else value for name, value in row.items()}}
+        for one, _, rows in tables(Prompted(case, manifest, config), cases, until)
+        for row in rows
+    ]
 
 
 def forwards(name: str, nets: Networks, gb_s: float, left: Callable[[], bool]) -> Iterator[Row]:
@@ -325,6 +345,7 @@ def page(found: dict[str, Any]) -> str:
         head += f"Left out: {'; '.join(found['left out'])}.\n"
     parts = {
         "Tokens against the CPU's, float64, embedded model 8x8": table(found["tokens"]),
+        "The fastest lossless method, `parity tune`": table(found["tuned"]) if measured else "not measured\n",
         "A forward, both guidance rows": table(found["forwards"]) if measured else "not measured\n",
         "Every decoder, batch 1": table(found["decoders"]) if measured else "not measured\n",
         "Continuous models and text, batch 1": table(found["others"]) if measured else "not measured\n",
@@ -350,7 +371,7 @@ def main() -> None:
     found: dict[str, Any] = {"how": provenance(a.device, str(dtype), a.threads), "measured": cuda, "left out": []}
     found["bandwidth GB/s"] = bandwidth(a.device)
     found["tokens"] = same_tokens(a.device)
-    found |= {"forwards": [], "decoders": [], "others": []}
+    found |= {"tuned": fastest(cuda), "forwards": [], "decoders": [], "others": []}
     passes = {row["method"]: row["passes a token"] for row in found["tokens"]}
     for name, config in (DISCRETE if cuda else SMALL_DISCRETE).items():
         for fast in (True, False) if cuda else (False,):

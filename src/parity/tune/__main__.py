@@ -125,20 +125,25 @@ def tell(case: Case, entry: Mapping[str, Any]) -> str:
     return f"{where}: {choice}, {gain}. Set {settings}"
 
 
-def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
-    """Choose for every batch of a model, print the tables, and add the choices to `out`."""
+def tables(bench: Bench, cases: list[Case], until: float) -> Iterator[tuple[Case, list[Variant], list[dict[str, Any]]]]:
+    """For every batch of a model what was decoded in turns, plain decoding first, and the rows of a table: these, and
+    the best variant of each other method as predicted."""
     now = time.time()
     piloted = pilots(bench, [case.batch for case in cases], now + PILOT_SHARE * (until - now))
     for i, case in enumerate(cases):
         now = time.time()
         turns = measure(bench, piloted, case.batch, now + (until - now) / (len(cases) - i))
-        plain = turns[0].seconds
-        best_of = {v.method: v for v in sorted(piloted, key=lambda v: -bench.predict(v, case.batch))}  # of each method
-        rest = [v for v in best_of.values() if v.method not in {u.method for u in turns}]
-        rest = [replace(v, predicted=bench.predict(v, case.batch)) for v in rest]
-        shown = sorted([*turns, *rest], key=lambda v: median(v.seconds or [v.predicted]))
-        rows = [row(case.kind, v, plain) for v in shown]
-        table = pd.DataFrame(rows).to_string(index=False, na_rep="")
+        rest = [replace(v, predicted=bench.predict(v, case.batch), seconds=[]) for v in piloted]
+        best_of = {v.method: v for v in sorted(rest, key=lambda v: -v.predicted)}
+        shown = [*turns, *(v for v in best_of.values() if v.method not in {u.method for u in turns})]
+        shown.sort(key=lambda v: median(v.seconds or [v.predicted]))
+        yield case, turns, [row(case.kind, v, turns[0].seconds) for v in shown]
+
+
+def tune(bench: Bench, cases: list[Case], until: float, out: Path) -> None:
+    """Choose for every batch of a model, print the tables, and add the choices to `out`."""
+    for case, turns, rows in tables(bench, cases, until):
+        plain, table = turns[0].seconds, pd.DataFrame(rows).to_string(index=False, na_rep="")
         print(f"\n{case.model}, batch {case.batch}, {machine.identity()}\n{table}")
         if (best := choose(turns)) is None:
             span = f"plain decoding took {min(plain):.3g} to {max(plain):.3g} s {ROW[case.kind]}"
