@@ -14,9 +14,10 @@ from typing import Any
 from parity.base.console import PACKAGE, commands
 from parity.experiment.json_schema import schema
 from parity.experiment.module_metadata import outline
-from parity.experiment.options import KINDS, declaration, explain, methods
+from parity.experiment.options import KINDS, declaration, methods
 from parity.experiment.schema import ModelSpec
 from parity.experiment.study import metrics
+from parity.report.settings import explain
 
 FOLDER = Path(__file__).parent / "reference"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}

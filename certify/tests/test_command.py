@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,18 @@ def law(prefixes):
 def sample(prompts, seed):
     return (np.random.default_rng(seed).random((len(prompts), 2)) < SHARE).astype(int)
 """
+
+
+@pytest.mark.parametrize("signal", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_is_one_line(tmp_path, signal):
+    (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".5").replace("return (np", "time.sleep(1); return (np"))
+    (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
+    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
+        assert run.stderr.readline().endswith("cannot be found\n")
+        run.send_signal(signal)
+        assert run.communicate() == ("", "stopped\n") and run.returncode == 2
 
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):

@@ -13,6 +13,8 @@ SHOWN = 8  # running jobs at most
 GATHER = ("all", "equality", "image", "text", "continuous")  # targets, which take no time
 STOPPED = ("KeyboardInterrupt", "stopped")  # last lines of a job that Ctrl-C ended
 STOPPING = "Terminating processes on user request"  # Snakemake's own, to Ctrl-C
+ENDING = "Will exit after finishing currently running jobs"  # the same to SIGTERM, perhaps more than once
+KILLED = "died with <Signals.SIGTERM"  # of a job that got the signal too
 OF_A_JOB = ("RuleException", "At least one job did not complete successfully")  # what FAILED and the last line say
 
 
@@ -66,7 +68,7 @@ class Run:
         self.took: dict[str, list[float]] = defaultdict(list)
         self.total = self.done = self.at_once = 0
         self.failed: set[int] = set()  # numbers of jobs whose last try failed
-        self.stopped = False  # by Ctrl-C
+        self.stopped = False  # by Ctrl-C or SIGTERM
         self.began, self.started = time.monotonic(), False
         self.live: Any = None
         self.last: list[str] = []
@@ -83,7 +85,11 @@ class Run:
             self.last.append(text)
         elif on_event is not None:
             on_event(vars(record))
-        elif STOPPING in text:
+        elif STOPPING in text or KILLED in text:
+            self.stopped = True
+        elif ENDING in text:
+            if not self.stopped:
+                self.say("stopping when the running jobs have ended")
             self.stopped = True
         elif any(part in text for part in OF_A_JOB) and (self.stopped or self.failed or self.jobs):
             return

@@ -128,6 +128,28 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path):
     assert stream.getvalue().splitlines()[1:] == ["stopped; the same command continues"]
 
 
+def test_a_run_that_is_ended_by_sigterm_is_stopped_and_not_failed(tmp_path):
+    """Whether its jobs get the signal, too, or end by themselves."""
+    for killed in (True, False):
+        stream, log = io.StringIO(), tmp_path / "0.log"
+        run = Run(stream, False, logging.StreamHandler(stream))
+        log.write_text("")
+        run.take(record(LogEvent.RUN_INFO, stats={"decode": 2, "total": 2}))
+        run.take(job(1, log))
+        for _ in range(2):
+            run.take(record(text="Will exit after finishing currently running jobs (scheduler)."))
+        if killed:
+            run.take(record(level=logging.ERROR, text="RuleException:\n... died with <Signals.SIGTERM: 15>."))
+            run.take(failed(1, log))
+        else:
+            run.take(record(LogEvent.JOB_FINISHED, job_id=1))
+        run.take(record(level=logging.ERROR, text="WorkflowError:\nAt least one job did not complete successfully."))
+        run.end()
+        said = stream.getvalue().splitlines()[1:]
+        assert said[0] == "stopping when the running jobs have ended" and len(said) == 3 - killed
+        assert said[-1] == "stopped; the same command continues"
+
+
 def test_a_job_that_is_tried_again_counts_once(tmp_path):
     stream, log = io.StringIO(), tmp_path / "0.log"
     run = Run(stream, False, logging.StreamHandler(stream))

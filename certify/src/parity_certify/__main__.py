@@ -20,6 +20,7 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -330,11 +331,14 @@ def main(*more: Callable[[Any], None]) -> None:
         words = ["texts", *words]  # parity certify --target FOLDER --texts FILE.jsonl
     at = words.index("--") if "--" in words else len(words)
     message, code = "", 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         a = parser(*more).parse_args(words[:at])
         a.rest = words[at + 1 :]
         a.options = [] if a.way == "command" else [option(text) for text in a.rest]
         code = a.run(a)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
     except ParityError as error:
         message = str(error)
     except argparse.ArgumentTypeError as error:

@@ -10,7 +10,7 @@ from scipy import special
 from parity_certify import evidence, verdict
 from parity_certify.calls import Drawn
 from parity_certify.independence import dependent
-from parity_certify.joint_tests import TESTS, digits
+from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, level
 from parity_certify.result_rows import ALPHA, Row
 from parity_certify.verdict import Verdict
@@ -44,20 +44,17 @@ class Certificate:
 
     def __str__(self) -> str:
         v, b = self.verdict, self.beside
-        looks = any(r["test"] == "all looks" for r in self.rows)
-        heads = ("n", "G", "V-V", "pairs", "condit.", "all four", "all looks" if looks else "Holm")
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
-        lines.append(f"  {'target':<14} {' '.join(f'{head:>8}' for head in heads)}  TV (95 %)")
+        lines.append(f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation (95 %)")
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
-            ps = [own[t]["p_value"] for t in (*TESTS, "all four")]
-            ps.append(own["all looks"]["p_value"] if looks else own["all four"]["p_holm"])
-            cells = " ".join(f"{'not run' if p is None else format(p, '.2g'):>8}" for p in ps)
+            p = own["all looks"]["p_value"] if "all looks" in own else own["all four"]["p_holm"]
             bound = own["TV certificate"]
-            note = "; ".join(dict.fromkeys(n for n in (own["all four"]["note"], bound["note"]) if n))
-            words = f"TV <= {bound['effect']:.4f}" if bound["effect"] < 1 else "not run"
-            again = f"   (repeat, seed {seed})" if bound["repeat"] else ""
-            lines.append(f"  {model:<14} {bound['n']:>8} {cells}  {words}{again}   {note}".rstrip())
+            shown = f"{bound['n']:>9} {'not run' if p is None else format(p, '.2g'):>8}"
+            words = f"at most {bound['effect']:.4f}" if bound["effect"] < 1 else "not run"
+            notes = [f"repeat, seed {seed}" if bound["repeat"] else "", bound["note"]]
+            note = f"   ({'; '.join(filter(None, notes))})" if any(notes) else ""
+            lines.append(f"  {model:<14} {shown}  {words}{note}")
         if b.get("drafted") is not None:
             lines += ["", f"  drafts: {b['accepted']} of {b['drafted']} accepted"]
         if where := self.where:

@@ -28,6 +28,7 @@ from parity_certify.independence import LAGS
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
+EVERY = 5.0  # seconds between two lines of progress
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
 
 
@@ -94,6 +95,7 @@ def gather(
     while drawn.n < limit and not drawn.stopped and (one := store.get(seed, number)) is not None:
         add(one)
     begin, before = time.perf_counter(), drawn.n
+    told = begin
 
     def fits(size: int, planned: int) -> int:
         size = min(size, limit - before - planned)
@@ -114,7 +116,10 @@ def gather(
                 add(one)
                 if until is not None:
                     limit, until = min(limit, max(drawn.n, until(drawn))), None
-                tell(f"{drawn.n} of {limit} sequences, {drawn.fresh / max(drawn.seconds, 1e-9):.1f} a second")
+                if time.perf_counter() - told > EVERY:
+                    told = time.perf_counter()
+                    left = (limit - drawn.n) * drawn.seconds / drawn.fresh
+                    tell(f"{drawn.n} of {limit} sequences, about {duration_of(left)} left")
                 if drawn.stopped:
                     break
         except (ParityError, BrokenProcessPool):
@@ -123,6 +128,10 @@ def gather(
             what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise ParityError(f"sampler: failed after {drawn.n} sequences ({store.where}): {what}") from error
     return drawn
+
+
+def duration_of(seconds: float) -> str:
+    return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def check_settings(**settings: float | None) -> None:
@@ -188,9 +197,8 @@ def certify_sampler(
         rate = drawn.fresh / drawn.seconds
         size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
         bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
-        limits = f"a correct sampler's bound is about TV <= {bound:.3f}"
-        limits += f"; the least TV that any test can find {least:.3f}"
-        tell(f"{rate:.1f} sequences a second: {size} take {size / rate / 60:.1f} minutes; {limits}")
+        limits = f"if it is lossless, expect TV <= {bound:.3f}; a fault below TV {least:.3f} cannot be found"
+        tell(f"{size} sequences, about {duration_of(size / rate)}: {limits}")
         return size
 
     wanted = whole_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))

@@ -6,19 +6,16 @@ from pathlib import Path
 
 from parity.base.errors import ParityError
 
-WIDEST = 32  # of a method with its options
+WIDEST = 40  # of a method with its options
 
 
-def passes(row: Mapping[str, str]) -> str:
-    """How many times fewer passes of the target than plain decoding takes."""
-    try:
-        return f"{1 / float(row['nfe_ratio']):.2f}"
-    except (KeyError, ValueError, ZeroDivisionError):
-        return ""
+def gain(row: Mapping[str, str]) -> str:
+    """How many times fewer passes of the target than plain decoding takes; of vectors, calls one after another."""
+    return f"{float(row['gain']):.2f} {'calls' if row.get('depth') else 'passes'}" if row.get("gain") else ""
 
 
 def table(summary: Path, width: int = 100) -> str:
-    """A row for each method and variant of summary.csv: what it claims, verdict, passes. ParityError without one."""
+    """A row for each method and variant of summary.csv: what it claims, verdict, gain. ParityError without one."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -29,13 +26,12 @@ def table(summary: Path, width: int = 100) -> str:
     except OSError as error:
         raise ParityError(f"{summary}: cannot be read ({error.strerror})") from None
     verdicts = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("model", "method", "claims", "verdict", "times fewer passes"):
+    for name in ("model", "method", "claims", "verdict", "times fewer"):
         verdicts.add_column(name, justify="right" if "times" in name else "left", no_wrap=True)
     for row in rows:
         label = row.get("label") or row.get("method", "")
-        model = " ".join(filter(None, (row.get("model"), row.get("task"))))
         short = label if len(label) <= WIDEST else f"{label[: WIDEST - 3]}..."
-        verdicts.add_row(model, short, row.get("claim", ""), row.get("verdict") or "not tested", passes(row))
+        verdicts.add_row(row.get("model"), short, row.get("claim"), row.get("verdict") or "not tested", gain(row))
     console = Console(width=max(width, 60), color_system=None, markup=False, highlight=False)
     with console.capture() as captured:
         console.print(verdicts)

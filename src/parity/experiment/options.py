@@ -6,7 +6,6 @@ top of the module, the fields of `Declaration`.
 """
 
 import ast
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -30,7 +29,6 @@ PLACES = {  # options that say how many positions a pass covers
     "continuous": ("window", "ahead", "gamma"),
 }
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a decoder's docstring
 
 
 class Declaration(BaseModel):
@@ -156,22 +154,6 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
             raise ConfigError(f"{file}: {argument.arg}: {error}") from None
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return create_model(f"{method}_options", __config__=config, **fields)
-
-
-def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
-    """A decoder's docstring without its options, and what it says of each option."""
-    code = outline(f"decoders/{kind}", method).functions.get(method)
-    rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
-    for line in ((code and ast.get_docstring(code)) or "").splitlines():
-        if match := OPTION.match(line):
-            names = tuple(match[1].split(", "))
-            meanings |= dict.fromkeys(names, match[2])
-        elif names and line.startswith("  "):
-            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
-        else:
-            names = ()
-            rest.append(line)
-    return "\n".join(rest).strip(), meanings
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -4,10 +4,13 @@ A summary row holds them as JSON and in columns of their own: `options` of its m
 `settings`, and model, task, cache, batch and seed.
 """
 
+import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from parity.experiment.module_metadata import outline
 from parity.experiment.options import options as complete
 from parity.report.blocks import missing, pairs, written
 
@@ -19,6 +22,7 @@ NAMED: dict[str, dict[str, Any]] = {  # options that go together under a name
         "give_up": "zero",
     },
 }  # fmt: skip
+OPTION = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a decoder's docstring
 
 
 def read(text: Any) -> dict[str, Any]:
@@ -52,6 +56,22 @@ def variant(kind: str, method: str, options: Mapping[str, Any], shown: Sequence[
         if all(options.get(k) == v for k, v in chosen.items()):
             name, rest = f"{name} {label}", {k: v for k, v in rest.items() if k not in chosen}
     return " ".join([name, *(f"{k}={written(v)}" for k, v in rest.items())])
+
+
+def explain(kind: str, method: str) -> tuple[str, dict[str, str]]:
+    """A decoder's docstring without its options, and what it says of each option."""
+    code = outline(f"decoders/{kind}", method).functions.get(method)
+    rest, names, meanings = list[str](), tuple[str, ...](), dict[str, str]()
+    for line in ((code and ast.get_docstring(code)) or "").splitlines():
+        if match := OPTION.match(line):
+            names = tuple(match[1].split(", "))
+            meanings |= dict.fromkeys(names, match[2])
+        elif names and line.startswith("  "):
+            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
+        else:
+            names = ()
+            rest.append(line)
+    return "\n".join(rest).strip(), meanings
 
 
 def labels(rows: Sequence[Row]) -> list[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from parity.experiment import paths
 from parity.experiment.module_metadata import outline
-from parity.experiment.options import KINDS, declaration, explain, options
+from parity.experiment.options import KINDS, declaration, options
 from parity.experiment.study import metrics
 from parity.metrics.estimates import Z, estimate_of
 from parity.report import tables
@@ -23,7 +23,7 @@ from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt,
 from parity.report.collect import Gathered, critical, effect_of_interest, known_changes, rank
 from parity.report.figures import gains, plot
 from parity.report.pictures import thumbnail
-from parity.report.settings import NAMED, read, varying
+from parity.report.settings import NAMED, explain, read, varying
 from parity.report.shared_sections import TITLES, relabelled
 from parity.report.tables import (
     ABSENT,
