@@ -190,9 +190,7 @@ def judge(
     if not p_of:
         return verdict("inconclusive", "no test could be run")
     if bound is not None and bound <= margin and "exact" in p_of:
-        return verdict(
-            "certified", f"TV <= {bound:.4f} (95 %){' on each target' * (len(certificates) > 1)}"
-        )
+        return verdict("certified", f"TV <= {bound:.4f} (95 %){' on each target' * (len(certificates) > 1)}")
     if bound is not None:
         reach = max(r["minimum_detectable_effect"] for r in certificates)
         limits = f"TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"

@@ -4,7 +4,7 @@
     parity new metric NAME [--kind discrete]
 
 A decoder begins as a copy of another of its kind, plain decoding if none is named, under its own name; a metric counts
-the distinct tokens of a row. Both work as they stand.
+the distinct tokens of an image or text. Both work as they stand.
 """
 
 import argparse
@@ -56,17 +56,12 @@ import numpy as np
 from parity.metrics.estimates import Estimate, means
 
 KINDS = ("{kind}",)
-MEASURES = {{"{name}": ("distinct tokens of a row", "", "none")}}  # its figures: label, unit, which way is better
-
-
-def rows(sample: Any) -> dict[str, np.ndarray]:
-    """A column of the records: a value for each row [n] of `sample`."""
-    return {{"{name}": np.array([len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens])}}
+MEASURES = {{"{name}": ("distinct tokens", "", "none")}}  # its figures: label, unit, which way is better
 
 
 def measure(sample: Any) -> dict[str, Estimate]:
-    """Their mean, and its standard error."""
-    return means({name}=sample.rows["{name}"])
+    """The mean over the {item}s of a cell, and its standard error. `sample.shard.tokens` holds theirs, [n, tokens]."""
+    return means({name}=np.array([len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens]))
 '''
 METRIC_TEST = '''"""{name}: a value that is known, and one that differs."""
 
@@ -78,12 +73,11 @@ from parity.metrics import {name}
 
 
 def value(tokens):
-    sample = SimpleNamespace(shard=SimpleNamespace(tokens=np.array(tokens)), rows={{}})
-    sample.rows |= {name}.rows(sample)
+    sample = SimpleNamespace(shard=SimpleNamespace(tokens=np.array(tokens)))
     return {name}.measure(sample)["{name}"].value
 
 
-def test_{name}_of_rows_that_are_known():
+def test_{name}_of_tokens_that_are_known():
     assert value([[1, 1, 1], [1, 2, 3]]) == 2
     assert value([[1, 1, 1], [1, 1, 1]]) == 1
 '''
@@ -141,7 +135,8 @@ def new_decoder(name: str, kind: str, like: str) -> None:
 def new_metric(name: str, kind: str) -> None:
     check_name(name, "metrics")
     source, test = PACKAGE / f"metrics/{name}.py", ROOT / f"tests/metrics/test_{name}.py"
-    write({source: METRIC.format(name=name, kind=kind), test: METRIC_TEST.format(name=name)})
+    item = "text" if kind == "anysubset" else "image"
+    write({source: METRIC.format(name=name, kind=kind, item=item), test: METRIC_TEST.format(name=name)})
     print(f"its figures: a column of summary.csv in the next run\nits test: pytest tests/metrics/test_{name}.py")
 
 
