@@ -1,6 +1,7 @@
 """`parity tune`: its choice is never slower than plain decoding, is kept, and is made before anything is sampled."""
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +134,35 @@ def test_what_cannot_be_tuned_is_refused(brief, monkeypatch, capsys, flags, prob
     (brief / "small.yaml").write_text(SMALL.format(root=ROOT))
     with pytest.raises(ParityError, match=problem):
         tune(monkeypatch, capsys, *flags)
+
+
+class Fake:
+    """A bench whose methods take the seconds of a table, or too much memory."""
+
+    compiles = False
+
+    def __init__(self, seconds):
+        self.seconds, self.case = seconds, case("discrete", "scenes", SPEC)
+
+    def rows(self, first, count):
+        return count
+
+    def decode(self, variant, rows):
+        if self.seconds[variant.method] is None and rows > 1:
+            raise MemoryError
+        return bench.Cost((self.seconds[variant.method] or 0.1) * rows, 1.0)
+
+    def predict(self, variant, batch):
+        return 0.1
+
+
+def test_a_method_that_does_not_fit_the_memory_is_left_out_in_a_line(capsys):
+    piloted = [bench.Variant(method, {}) for method in ("ar", "sjd", "mtj")]
+    turns = command.measure(Fake({"ar": 1.0, "sjd": 0.5, "mtj": None}), piloted, 2, time.time() + 60)
+    assert [v.method for v in turns] == ["ar", "sjd"] and command.choose(turns).method == "sjd"
+    assert "batch 2: mtj: memory is too little; left out" in capsys.readouterr().err
+    with pytest.raises(ParityError, match="allowed: a smaller --batch"):
+        command.measure(Fake({"ar": None}), piloted[:1], 2, time.time() + 60)
 
 
 def test_where_timings_jump_nothing_is_written(tmp_path, monkeypatch, capsys):

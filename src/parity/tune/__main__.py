@@ -14,8 +14,10 @@ The choice goes to tuned.yaml, which `methods: {auto: [{}]}` reads (`parity.expe
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +28,7 @@ import yaml
 
 from parity.base import machine
 from parity.base.command import one_line, pin_threads, progress
+from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import checks, pins, stand_in, tuned
@@ -76,11 +79,32 @@ def pilots(bench: Bench, batches: list[int], until: float) -> list[Variant]:
     for variant in progress(in_turn(), len(every), "counting passes"):
         if time.time() > until and len(gains) == len({v.method for v in every}):
             break
-        bench.pilot(variant)
+        if not fits(partial(bench.pilot, variant), variant is every[0], variant.name):
+            gains.setdefault(variant.method, inf)
+            continue
         done.append(variant)
         gain = min(bench.predict(variant, b) / bench.predict(done[0], b) for b in batches)
         gains[variant.method] = min(gain, gains.get(variant.method, gain))
     return done
+
+
+def fits(run: Callable[[], None], plain: bool, what: str) -> bool:
+    """Run what needs memory. If it is too little, one line and False; ParityError for plain decoding."""
+    try:
+        run()
+        return True
+    except Exception as error:
+        if not too_large(error):
+            raise
+    if plain:
+        raise ParityError(f"{what}: memory is too little for plain decoding; allowed: a smaller --batch")
+    print(f"{what}: memory is too little; left out", file=sys.stderr)
+    return False
+
+
+def time_row(bench: Bench, variant: Variant, first: int, batch: int) -> None:
+    """Decode a batch, and add the seconds of a row."""
+    variant.seconds.append(bench.decode(variant, bench.rows(first, batch)).seconds / batch)
 
 
 def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> list[Variant]:
@@ -99,8 +123,10 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
     begun, number = time.time(), PILOT
     while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - begun) * (turn + 1) / turn < left):
         print(f"batch {batch}: round {turn + 1}, {len(turns)} in turn", file=sys.stderr, flush=True)
-        for variant in turns if turn % 2 == 0 else turns[::-1]:
-            variant.seconds.append(bench.decode(variant, bench.rows(number, batch)).seconds / batch)
+        for variant in list(turns if turn % 2 == 0 else turns[::-1]):
+            run = partial(time_row, bench, variant, number, batch)
+            if not fits(run, variant is plain, f"batch {batch}: {variant.name}"):
+                turns.remove(variant)
         number += batch
     return turns
 
