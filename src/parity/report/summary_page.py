@@ -123,6 +123,8 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             answer = answer if best[speed] > 1 else "none is faster than plain decoding"
             if (lossy_one := most([r for r in rows if rank(r) == 4], speed)) and lossy_one[speed] > max(1, best[speed]):
                 answer += f" (of the lossy ones: {lossy_one['label']}, {lossy_one[speed]:.2f} times)"
+            timed = paths.jobs(g.settings, kind) if speed == "speedup_single" else 0
+            answer += f"; timed on {timed} {item}{'s' * (timed > 1)}" * bool(timed)
             lines.append((f"Fastest lossless, {question}", answer))
     lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
@@ -163,7 +165,11 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         Column("Verdict", found_where, "does it draw from plain decoding's distribution? Below: where this was tested"),
         *([Column("Task", task)] if kind == "anysubset" else []),
         Column(heading, fewer_calls, meaning),
-        Column(f"Speed of one {item}", tables.alone, "at batch 1 on this machine; plain decoding's is 1"),
+        Column(
+            f"Speed of one {item}",
+            tables.alone,
+            "at batch 1 on this machine, of the first of each job; plain decoding's is 1",
+        ),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
         Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),
         *([on_gpu] if gpu else []),
