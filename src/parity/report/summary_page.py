@@ -65,7 +65,8 @@ def verdicts(g: Gathered) -> Section:
         body.append(show(rows, columns(g, kind, rows, gpu), CALLS if kind == "continuous" else READING, "front"))
         body += [NAMED_OPTIONS, Terms(named)] if (named := option_meanings(kind, rows)) else []
         count = "calls one after another" if kind == "continuous" else "passes"
-        body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", gains(pd.DataFrame(rows), count), BARS))
+        caption = BARS if kind == g.kinds[0] else "Bars as above."
+        body.append(plot(f"headline-{KINDS[kind]}", f"Times fewer {count}", gains(pd.DataFrame(rows), count), caption))
     return Section("verdicts", "Verdicts", FOUND, *body)
 
 
