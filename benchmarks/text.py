@@ -1,12 +1,14 @@
 """What any-subset decoding costs on the embedded model: passes per token, and a batch against one row at a time.
 
-    python benchmarks/text.py passes --rows 256     assd and assd_ngram at k = 5 against sequential decoding
+    python benchmarks/text.py passes --rows 256     decoders against sequential decoding; --batch 1: row by row;
+                                                    --task stories: three of five sentences hidden
     python benchmarks/text.py batch --alone 8       rows at once against rows one by one, seconds per row, assd at k = 5
     python benchmarks/text.py cache --rows 4        seconds per pass with keys and values kept, and without
 
-Of 128 words 95 % are hidden. One thread, float32. Writes benchmarks/text-<what>.json.
+Of 128 words 95 % are hidden, if no other task is named. One thread, float32. Writes benchmarks/text-<what>.json.
 """
 
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +30,17 @@ TRIED = {
     "control": ("", 1),
     "assd": ("assd: {k: 5}", 2),
     "assd_ngram": ("assd_ngram: {k: 5}", 2),
+    "assd_quadratic": ("assd_quadratic: {k: 3}", 2),
 }
 
 
 def hidden(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
     """Rows of a task as decoders read them."""
     settings = {"rows": rows, "length": length, "masked": masked, "prompt": "scattered", "data": ""}
-    task = tasks.build("infilling", settings, models.words)
+    return decodable(tasks.build("infilling", settings, models.words))
+
+
+def decodable(task: tasks.Task) -> Rows:
     return {"ids": np.array(task.ids), "tokens": task.tokens, "known": task.known, "end": task.end}
 
 
@@ -42,18 +48,20 @@ def run(models: Loaded, variant: str, seed: int, rows: Rows, batch: int, cache: 
     return loop.decode("anysubset", models, cell("anysubset", variant, seed, cache=cache), rows, batch)
 
 
-def passes(models: Loaded, rows: int, alone: int) -> dict:
-    found, base = {}, {}
-    task, words = hidden(models, rows), models.words
+def passes(models: Loaded, a: Namespace) -> dict:
+    found, base, words = {}, {}, models.words
+    three = {"rows": a.rows, "missing": 3, "attempts": 1, "data": ""}
+    task = hidden(models, a.rows) if a.task == "infilling" else decodable(tasks.build("stories", three, words))
+    run(models, "", 0, {k: v[:1] for k, v in task.items()}, 1)  # warm
     for name, (variant, seed) in TRIED.items():
-        done = run(models, variant, seed, task, 64)
+        done = run(models, variant, seed, task, a.batch)
         tokens, end = torch.from_numpy(done.tokens).long(), torch.from_numpy(done.end)
         figures = {"perplexity": perplexities(models.gpt2, tokens, end, words.mask, words.separator)}
         figures["entropy"] = np.array([entropy(t) for t in done.tokens])
         base = base or figures
         per_token, error = mean_error(done.nfe / done.missing)
         found[name] = {"nfe_per_token": per_token, "nfe_per_token_se": error}
-        found[name]["seconds_per_row"] = float((done.seconds / done.batch).sum()) / rows
+        found[name]["seconds_per_row"] = float((done.seconds / done.batch).sum()) / a.rows
         for key, values in figures.items():
             mean, se = mean_error(values)
             against = {f"{key}_{k}": v for k, v in compare(values, base[key]).items()}
@@ -62,34 +70,34 @@ def passes(models: Loaded, rows: int, alone: int) -> dict:
     return found
 
 
-def batch(models: Loaded, rows: int, alone: int) -> dict:
-    task = hidden(models, rows)
-    few = {k: v[:alone] for k, v in task.items()}
+def batch(models: Loaded, a: Namespace) -> dict:
+    task = hidden(models, a.rows)
+    few = {k: v[: a.alone] for k, v in task.items()}
     run(models, "assd: {k: 5}", 2, {k: v[:1] for k, v in task.items()}, 1)  # warm
-    together, apart = (run(models, "assd: {k: 5}", 2, some, n) for some, n in ((task, rows), (few, 1)))
-    single, many = float(apart.seconds.mean()), float(together.seconds[0]) / rows
-    same = bool((apart.tokens == together.tokens[:alone]).all())
+    together, apart = (run(models, "assd: {k: 5}", 2, some, n) for some, n in ((task, a.rows), (few, 1)))
+    single, many = float(apart.seconds.mean()), float(together.seconds[0]) / a.rows
+    same = bool((apart.tokens == together.tokens[: a.alone]).all())
     return {"seconds_alone": single, "seconds_in_batch": many, "ratio": single / many, "same_tokens": same}
 
 
-def cache(models: Loaded, rows: int, alone: int) -> dict:
+def cache(models: Loaded, a: Namespace) -> dict:
     found = {}
     for length, masked in ((128, 0.95), (512, 0.25)):
-        task = hidden(models, rows, length, masked)
+        task = hidden(models, a.rows, length, masked)
         for kept in (True, False):
-            done = run(models, "assd: {k: 5}", 2, task, rows, kept)
+            done = run(models, "assd: {k: 5}", 2, task, a.rows, kept)
             found[f"length {length}, {'cache' if kept else 'no cache'}"] = float(done.seconds[0]) / int(done.nfe.max())
     return found
 
 
 def main() -> None:
     what = {"passes": passes, "batch": batch, "cache": cache}
-    a = asked(__doc__, ["passes"], rows=64, alone=8)
+    a = asked(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"))
     if unknown := set(a.variants) - set(what):
         raise SystemExit(f"{min(unknown)}: allowed: {', '.join(what)}")
     models = load(embedded("anysubset", "xlnet"))
     for name in a.variants:
-        found = what[name](models, a.rows, a.alone)
+        found = what[name](models, a)
         print(found)
         how = provenance("cpu", "float32", a.threads)
         write_json(Path(__file__).parent / f"text-{name}.json", {"found": found, "provenance": how})

@@ -8,10 +8,13 @@ from parity.base.noise import counted_noise
 from parity.decode.anysubset import record
 from parity.decoders.anysubset.assd import assd
 from parity.decoders.anysubset.assd_ngram import assd_ngram
+from parity.decoders.anysubset.assd_quadratic import assd_quadratic
 from parity.decoders.anysubset.diffusion import diffusion
 from parity.decoders.anysubset.gpt2 import gpt2
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
+from parity.decoders.verification import finish, probability, race
+from parity.equality.faults import altered
 from parity.models.anysubset.protocol import Infilling, infilling, lattice, ranks
 from parity.models.anysubset.tabular import TabularAnySubset, codes, consistent_table, joint_law
 from tests.tables import p_value, prompts, texts
@@ -45,14 +48,37 @@ def p_of(method, n=20_000, consistent=False, **given):
 
 @pytest.mark.parametrize(
     ("method", "given"),
-    [(sequential, {}), (assd, {"k": 2}), (assd, {"k": 3}), (assd, {"k": 5}), (assd_ngram, {"k": 3})],
+    [
+        (sequential, {}),
+        (assd, {"k": 2}),
+        (assd, {"k": 3}),
+        (assd, {"k": 5}),
+        (assd_ngram, {"k": 3}),
+        (assd_quadratic, {"k": 1}),
+        (assd_quadratic, {"k": 3}),
+        (assd_quadratic, {"k": 3, "temperature": 0.1}),
+        (assd_quadratic, {"k": 2, "temperature": 3.0}),
+    ],
 )
 def test_a_lossless_decoder_draws_from_the_law(method, given):
     assert p_of(method, **given) > 1e-4
 
 
+def without_residual(p, q, draft, point, u, e):
+    """`verify` that draws p in the place of a rejected draft."""
+    fresh = race(p, e)
+    accepted = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
+    return finish(p, torch.zeros_like(q), draft, point, accepted, fresh, e)
+
+
 @pytest.mark.parametrize(
-    ("method", "given"), [(assd, {"k": 3, "tolerance": 0.1}), (sigma_gpt, {"orders": 4}), (diffusion, {"steps": 2})]
+    ("method", "given"),
+    [
+        (assd, {"k": 3, "tolerance": 0.1}),
+        (altered(assd_quadratic.__module__, verify=without_residual).assd_quadratic, {"k": 3}),
+        (sigma_gpt, {"orders": 4}),
+        (diffusion, {"steps": 2}),
+    ],
 )
 def test_what_is_lossy_is_rejected(method, given):
     assert p_of(method, **given) < 1e-6
@@ -73,6 +99,18 @@ def test_assd_never_needs_more_passes_than_tokens(k):
         assert (done.nfe[tokens == 1] == 1).all()  # line 9: one token left needs no verification
         assert k > 2 or (done.nfe == tokens).all()  # and 2 can never win
     assert k == 2 or (done.nfe < tokens).any()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_assd_quadratic_never_needs_more_passes_than_tokens(k):
+    for seed, scale in enumerate((0.3, 1.5, 4.0)):
+        model = texts(3, 6, seed, scale)
+        start = prompts(model, 1000, seed)
+        done = record(model, start, assd_quadratic(model, start, noise=counted_noise(seed, range(1000)), k=k))
+        tokens = start.end - start.begin
+        assert (done.nfe <= tokens).all() and (done.nfe < tokens).any()
+        # a pass keeps its accepted drafts and a word behind them, which a row's last pass may not have
+        assert torch.isin(done.nfe + done.accepted_drafts - tokens, torch.tensor([0, 1])).all()
 
 
 def test_the_controls_break_the_theorem():

@@ -8,6 +8,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import batch_noise, counted_noise
 from parity.decode.anysubset import record
 from parity.decoders.anysubset.assd import assd
+from parity.decoders.anysubset.assd_quadratic import assd_quadratic
 from parity.decoders.anysubset.gpt2 import gpt2
 from parity.decoders.anysubset.sequential import sequential
 from parity.decoders.anysubset.sigma_gpt import sigma_gpt
@@ -67,7 +68,10 @@ class Both:
         return p
 
 
-@pytest.mark.parametrize(("decoder", "options"), [(sequential, {}), (assd, {"k": 4}), (sigma_gpt, {"orders": 2})])
+@pytest.mark.parametrize(
+    ("decoder", "options"),
+    [(sequential, {}), (assd, {"k": 4}), (assd_quadratic, {"k": 3}), (sigma_gpt, {"orders": 2})],
+)
 def test_cached_laws_are_transformers_own(net, start, decoder, options):
     """Through whole decodings: ragged rows, rejected drafts, rows that are finished, orders that change."""
     model = Both(XLNet(net, 0), cached(net))
@@ -103,11 +107,12 @@ def test_one_pass_gives_every_conditional(net, start):
     assert (drafts[:, 1:] - joint[:, 1:]).abs().max() > 1e-2
 
 
-def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(net, start):
-    together = filled(assd, cached(net), start, k=3)
+@pytest.mark.parametrize("decoder", [assd, assd_quadratic])
+def test_a_row_of_xlnet_alone_is_the_row_in_a_batch(decoder, net, start):
+    together = filled(decoder, cached(net), start, k=3)
     for row in (0, 3):
         one = Infilling(*(x[row : row + 1] for x in start))
-        alone = filled(assd, cached(net), one, counted_noise(0, range(row, row + 1)), k=3)
+        alone = filled(decoder, cached(net), one, counted_noise(0, range(row, row + 1)), k=3)
         end = int(start.end[row])
         assert torch.equal(alone.tokens[0, :end], together.tokens[row, :end])
 
@@ -140,16 +145,16 @@ def embedded(tmp_path_factory):
     return load.load(fetch.manifest("anysubset", "xlnet", {"family": "xlnet"}, tmp_path_factory.mktemp("manifest")))
 
 
-def test_embedded_models_load_and_assd_saves_passes(embedded):
-    """On texts of held-out pairs with 95 % of the words hidden, assd with k = 5 needs at most 0.9 passes a word, and
-    the judge likes its texts."""
+@pytest.mark.parametrize(("decoder", "k", "most"), [(assd, 5, 0.9), (assd_quadratic, 3, 0.55)])
+def test_embedded_models_load_and_drafts_save_passes(embedded, decoder, k, most):
+    """Passes a word on texts of held-out pairs with 95 % of the words hidden; the judge likes what is written."""
     words = embedded.words
     texts = [[words.number[w] for w in stories.text(20_000_000 + i, True, 128)] for i in range(16)]
     known = torch.rand(16, 128, generator=torch.Generator().manual_seed(0)) > 0.95
     known[:, 64] = True
     start = infilling(torch.tensor(texts), known, words.mask, words.vocab)
-    done = filled(assd, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=5)
-    assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= 0.9
+    done = filled(decoder, embedded.subset(True), start, batch_noise(2, [str(i) for i in range(16)]), k=k)
+    assert embedded.one_vocabulary and (done.nfe / (start.end - start.begin)).mean() <= most
     noise = torch.randint(2, 384, (16, 128), generator=torch.Generator().manual_seed(0))
     written, random = ((-log_probabilities(embedded.gpt2, t, 0, 1).mean(1)).exp().mean() for t in (done.tokens, noise))
     assert written < 30 < 300 < random

@@ -37,7 +37,8 @@ class AnySubsetModel(Protocol):
 
         Law of the token of rank ranks[b, s], given those of ranks below seen[b, s]. The first `begin` ranks, the
         prompt, see one another; each later rank sees those before it. A draft has seen = n for all ranks, a joint
-        density seen = ranks (Eq. 6). The ranks of a row are distinct; slots with a rank of N or more have no meaning.
+        density seen = ranks (Eq. 6). A rank may be asked for under several `seen`; slots with a rank of N or more have
+        no meaning.
         """
         ...
 

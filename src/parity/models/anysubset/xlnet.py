@@ -61,6 +61,19 @@ class XLNet:
 
     @torch.inference_mode()
     def laws(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
+        """transformers gives a position, its content too, one `seen`. Unless one forward can serve all slots, there is
+        one for each `seen`."""
+        N = tokens.shape[1]
+        if ((ranks >= N) | (seen == ranks) | (seen == seen.amax(1, keepdim=True))).all():
+            return self._forward(tokens, order, begin, ranks, seen)
+        nth = seen - seen.amin(1, keepdim=True)
+        each = [
+            self._forward(tokens, order, begin, torch.where(nth == i, ranks, N), seen)
+            for i in range(int(nth.max()) + 1)
+        ]
+        return torch.stack(each, 2).take_along_dim(nth[..., None, None], 2)[:, :, 0]
+
+    def _forward(self, tokens: Tensor, order: Tensor, begin: Tensor, ranks: Tensor, seen: Tensor) -> Tensor:
         N = tokens.shape[1]
         inside = ranks < N
         target = torch.zeros(*ranks.shape, N, device=tokens.device, dtype=self.net.dtype)

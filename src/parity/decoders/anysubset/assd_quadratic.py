@@ -1,0 +1,69 @@
+"""Any-subset speculative decoding in one pass a loop: the pass that verifies the drafts also computes the laws of the
+next ones, for every place at which the drafts may fail."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from parity.base.noise import Noise
+from parity.decoders.steps import Fill
+from parity.decoders.verification import race, verify
+from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
+
+CLAIM = "lossless"
+SLOTS = True
+SOURCE = "this project, 2026: Guo & Ermon 2025, Algorithm 1, with the quadratic decoding of Samragh et al. 2025"
+
+
+def square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, drafts: int, k: int) -> Tensor:
+    """Laws [B, drafts + 1, k + 1, V] from one pass over a line [B, N] with `drafts` from rank n [B] on: at [j, i] that
+    of rank n + j + i, given the ranks below n + j."""
+    j, i = (torch.arange(size + 1, device=n.device) for size in (drafts, k))
+    seen = (n[:, None, None] + j[:, None]).expand(-1, -1, k + 1)
+    asked = torch.where(seen + i < start.end[:, None, None], seen + i, line.shape[1])
+    laws = model.laws(line, start.order, start.begin, asked.flatten(1), seen.flatten(1))
+    return laws.unflatten(1, (drafts + 1, k + 1))
+
+
+@torch.inference_mode()
+def assd_quadratic(
+    model: AnySubsetModel,
+    start: Infilling,
+    *,
+    noise: Noise,
+    k: Annotated[int, Field(ge=1, le=16)] = 3,
+    temperature: Annotated[float, Field(gt=0, le=100)] = 0.6,
+) -> Iterator[Fill]:
+    """Each pass verifies k drafts left to right and draws the word behind the accepted ones. The next k drafts are
+    drawn from laws of the same pass, given all words before this last one.
+
+    k            drafts per pass, which computes (k + 1)^2 laws
+    temperature  of the laws that drafts are drawn from. It changes how many drafts are accepted, not the law of the
+                 text
+
+    The first pass has no drafts. Each pass keeps a word at least, so no row needs more passes than it has tokens
+    (Theorem 1).
+    """
+    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
+    row, draft = torch.arange(len(n), device=n.device), tokens[:, :0]
+    q = torch.zeros(*draft.shape, model.vocab, dtype=noise.dtype, device=n.device)
+    while bool((n < start.end).any()):
+        drafts = draft.shape[1]
+        left, here = start.end - n, ranks(start, n, drafts + 1)
+        line = write(tokens, here.position[:, :drafts], draft, here.open[:, :drafts])
+        laws = square(model, line, start, n, drafts, k)
+        p, last = laws[:, :, 0], here.rank == n[:, None] + drafts  # the last slot has no draft
+        index = n[:, None] * N + here.rank
+        u, e = noise.uniform("accept", index), noise.exponential("sample", index, model.vocab)
+        new, kept = verify(p, pad(q.to(p.dtype), (0, 0, 0, 1)), pad(draft, (0, 1)), last, u, e)
+        accepted, kept = kept - 1, kept.minimum(left)
+        final = torch.arange(drafts + 1, device=n.device) < kept[:, None]
+        yield Fill(here.position, new, final, left.clamp(max=1), accepted_drafts=accepted.minimum(left))
+        tokens, n = write(tokens, here.position, new, final), n + kept
+        q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
+        index = n[:, None] * N + ranks(start, n, k).rank
+        draft = race(q, noise.exponential("draft", index, model.vocab))
