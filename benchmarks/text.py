@@ -1,7 +1,8 @@
 """What any-subset decoding costs on the embedded model: passes per token, and a batch against one row at a time.
 
     python benchmarks/text.py passes --rows 256     decoders against sequential decoding; --batch 1: row by row;
-                                                    --task stories: three of five sentences hidden
+                                                    --task stories: three of five sentences hidden;
+                                                    --decoders 'assd: {k: 4}' assd_quadratic: these alone
     python benchmarks/text.py batch --alone 8       rows at once against rows one by one, seconds per row, assd at k = 5
     python benchmarks/text.py cache --rows 4        seconds per pass with keys and values kept, and without
 
@@ -25,13 +26,7 @@ from parity.metrics.text_likelihood import perplexities
 from parity.metrics.text_quality import entropy
 from parity.models.anysubset.load import Loaded, load
 
-TRIED = {
-    "sequential": ("", 0),
-    "control": ("", 1),
-    "assd": ("assd: {k: 5}", 2),
-    "assd_ngram": ("assd_ngram: {k: 5}", 2),
-    "assd_quadratic": ("assd_quadratic: {k: 3}", 2),
-}
+DECODERS = ["assd: {k: 5}", "assd_ngram: {k: 5}", "assd_quadratic"]
 
 
 def hidden(models: Loaded, rows: int, length: int = 128, masked: float = 0.95) -> Rows:
@@ -53,7 +48,8 @@ def passes(models: Loaded, a: Namespace) -> dict:
     three = {"rows": a.rows, "missing": 3, "attempts": 1, "data": ""}
     task = hidden(models, a.rows) if a.task == "infilling" else decodable(tasks.build("stories", three, words))
     run(models, "", 0, {k: v[:1] for k, v in task.items()}, 1)  # warm
-    for name, (variant, seed) in TRIED.items():
+    tried = {"sequential": ("", 0), "control": ("", 1)} | {name: (name, 2) for name in a.decoders}
+    for name, (variant, seed) in tried.items():
         done = run(models, variant, seed, task, a.batch)
         tokens, end = torch.from_numpy(done.tokens).long(), torch.from_numpy(done.end)
         figures = {"perplexity": perplexities(models.gpt2, tokens, end, words.mask, words.separator)}
@@ -92,7 +88,7 @@ def cache(models: Loaded, a: Namespace) -> dict:
 
 def main() -> None:
     what = {"passes": passes, "batch": batch, "cache": cache}
-    a = asked(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"))
+    a = asked(__doc__, ["passes"], rows=64, alone=8, batch=64, task=("infilling", "stories"), decoders=DECODERS)
     if unknown := set(a.variants) - set(what):
         raise SystemExit(f"{min(unknown)}: allowed: {', '.join(what)}")
     models = load(embedded("anysubset", "xlnet"))

@@ -39,31 +39,31 @@ def assd_quadratic(
     temperature: Annotated[float, Field(gt=0, le=100)] = 0.6,
 ) -> Iterator[Fill]:
     """Each pass verifies k drafts left to right and draws the word behind the accepted ones. The next k drafts are
-    drawn from laws of the same pass, given all words before this last one.
+    drawn from laws of the same pass, given all words but this last one.
 
     k            drafts per pass, which computes (k + 1)^2 laws
-    temperature  of the laws that drafts are drawn from. It changes how many drafts are accepted, not the law of the
-                 text
+    temperature  of the laws that drafts are drawn from: below 1 likely words are drafted more often. Drafts are
+                 verified against these laws, so the law of the text is the same at any temperature
 
-    The first pass has no drafts. Each pass keeps a word at least, so no row needs more passes than it has tokens
+    The first pass has no drafts. Each pass keeps at least one word, so no row needs more passes than it has tokens
     (Theorem 1).
     """
-    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
-    row, draft = torch.arange(len(n), device=n.device), tokens[:, :0]
-    q = torch.zeros(*draft.shape, model.vocab, dtype=noise.dtype, device=n.device)
+    tokens, n, N, V = start.tokens, start.begin, start.tokens.shape[1], model.vocab
+    row, slot = (torch.arange(size, device=n.device) for size in (len(n), k + 1))
+    draft, q = tokens[:, :0], torch.zeros(len(n), 0, V, device=n.device)
     while bool((n < start.end).any()):
         drafts = draft.shape[1]
         left, here = start.end - n, ranks(start, n, drafts + 1)
         line = write(tokens, here.position[:, :drafts], draft, here.open[:, :drafts])
         laws = square(model, line, start, n, drafts, k)
-        p, last = laws[:, :, 0], here.rank == n[:, None] + drafts  # the last slot has no draft
-        index = n[:, None] * N + here.rank
-        u, e = noise.uniform("accept", index), noise.exponential("sample", index, model.vocab)
-        new, kept = verify(p, pad(q.to(p.dtype), (0, 0, 0, 1)), pad(draft, (0, 1)), last, u, e)
+        index, behind = n[:, None] * N + here.rank, (slot[: drafts + 1] == drafts).expand_as(here.rank)
+        u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
+        # behind the drafts there is none: a point that a draw from p replaces
+        new, kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), behind, u, e)
         accepted, kept = kept - 1, kept.minimum(left)
-        final = torch.arange(drafts + 1, device=n.device) < kept[:, None]
+        final = slot[: drafts + 1] < kept[:, None]
         yield Fill(here.position, new, final, left.clamp(max=1), accepted_drafts=accepted.minimum(left))
         tokens, n = write(tokens, here.position, new, final), n + kept
         q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
         index = n[:, None] * N + ranks(start, n, k).rank
-        draft = race(q, noise.exponential("draft", index, model.vocab))
+        draft = race(q, noise.exponential("draft", index, V))
