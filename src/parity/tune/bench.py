@@ -26,7 +26,7 @@ from parity.inputs import tasks
 from parity.inputs.prompts import encode
 from parity.models.discrete.load import Loaded, networks
 
-SIZES = (16, 8, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
+SIZES = (16, 8, 12, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
 # options that grow with the size, by what divides it; not `sjd_pac`'s few branches, which multiply from slot to slot
 SHARES = {
     "discrete": {"window": 1, "branches": 1, "total": 1, "gamma": 4},
