@@ -46,17 +46,17 @@ ROWS = {"ids": np.array([f"{i}" for i in range(7)]), "captions": np.array(["c"] 
 @pytest.mark.parametrize("paced", [0, 1, 2])
 def test_plain_decoding_is_timed_on_networks_of_its_own_and_changes_nothing(paced):
     """A first call is nobody's; then plain decoding, a pass a token, beside each of the first batches, and the first
-    row alone by both."""
+    rows alone by both."""
     loaded = Loaded()
     shard = decode("discrete", loaded, cell(window=3), ROWS, 2, paced)
     passes = [m.passes for m in loaded.models]
     kept = [p for _, p in sorted({(int(i) // 2, int(p)) for i, p in zip(ROWS["ids"], shard.passes, strict=True)})]
-    beside = [1, L, L, int(shard.nfe[0])]
+    beside = [1, L, L, int(shard.nfe[0]), L, int(shard.nfe[1])]
     plain = [*beside, kept[0], L, *kept[1:]] if paced == 2 else [*beside, *kept] if paced else kept
     assert passes == plain and max(kept) < L + 1
     assert np.isfinite(shard.plain_seconds).tolist() == [i < 2 * paced for i in range(7)]
     for single in (shard.single_seconds, shard.plain_single_seconds):
-        assert np.isfinite(single).tolist() == [paced > 0, *[False] * 6]
+        assert np.isfinite(single).tolist() == [paced > 0] * 2 + [False] * 5
     assert ((shard.network_seconds > 0) & (shard.network_seconds < shard.seconds)).all()
     unpaced = decode("discrete", Loaded(), cell(window=3), ROWS, 2)
     for name in set(shard.columns) - {*TIMES, "first_seconds"}:

@@ -25,13 +25,14 @@ from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
-from parity.decode.shard_io import Shard, join
+from parity.decode.shard_io import ALONE, Shard, join
 from parity.experiment.options import declaration, needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
 
 Rows = dict[str, np.ndarray]
 UNTIMED = dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), float("nan"))
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
+ALONE_SECONDS = 10.0  # after which no further row of a job is timed alone
 PART = 8  # of a batch: as many of its rows, at most, begin at once, as each has a cache of its own until it has joined
 
 
@@ -155,8 +156,8 @@ def as_column(value: Any, n: int) -> np.ndarray:
 
 
 def time_plain(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: Noise, first: bool) -> dict[str, Any]:
-    """Wall times of plain decoding of a batch and, of a job's first, of its first row alone, by the method and plainly;
-    the very first step of a job is not timed. A cell that is plain decoding is its own measure. Where rows wait, as
+    """Wall times of plain decoding of a batch and, of a job's first, of some rows alone, by the method and plainly; the
+    very first step of a job is not timed. A cell that is plain decoding is its own measure. Where rows wait, as
     many as are decoded at once are timed, for all of the rows."""
     plain = {**spec, "method": plain_method(kind), "options": plain_options(kind)}
     itself, n, at_once = is_plain(kind, spec["method"], spec["options"]), len(rows["ids"]), len(noise.keys)
@@ -171,11 +172,14 @@ def time_plain(kind: str, loaded: Any, spec: dict[str, Any], rows: Rows, noise: 
     if not itself:
         times["plain_seconds"] = seconds(plain, rows, noise) * n / at_once
     if first and n > 1:
-        alone = some(rows, slice(1)), noise.take(torch.arange(1, device=noise.keys.device))
-        plainly = seconds(plain, *alone)
-        own = plainly if itself else seconds(spec, *alone)
-        for name, value in (("single_seconds", own), ("plain_single_seconds", plainly)):
-            times[name] = np.where(np.arange(n) == 0, value, np.nan)
+        times |= {name: np.full(n, np.nan) for name in ("single_seconds", "plain_single_seconds")}
+        begun = time.monotonic()
+        for i in range(min(ALONE, at_once)):
+            if i and time.monotonic() - begun > ALONE_SECONDS:
+                break
+            alone = some(rows, slice(i, i + 1)), noise.take(torch.arange(i, i + 1, device=noise.keys.device))
+            times["plain_single_seconds"][i] = plainly = seconds(plain, *alone)
+            times["single_seconds"][i] = plainly if itself else seconds(spec, *alone)
     return times
 
 

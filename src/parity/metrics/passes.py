@@ -70,7 +70,7 @@ def measure_passes(sample: Any) -> dict[str, Any]:
 
 def measure_requests(sample: Any) -> dict[str, Any]:
     """`acceptance_by_slot` is JSON, a list. Times are of the batch that a row was decoded in (`batch`), and of a job's
-    first row alone; the first token's from the decoder's beginning, which takes in the prompt."""
+    first rows alone; the first token's from the decoder's beginning, which takes in the prompt."""
     shard = sample.shard
     passes = (shard.kept > 0).sum(1)
     free = free_tokens(shard.step, sample.forced)

@@ -49,7 +49,7 @@ def rows(sample: Any) -> dict[str, np.ndarray]:
 
 def measure(sample: Any) -> dict[str, Any]:
     """A batch is one observation, however many rows it holds: times have a standard error and quartiles over batches.
-    The first row of a job is also timed alone."""
+    The first rows of a job are also timed alone."""
     shard, batch, free = sample.shard, batches(sample.shard), free_tokens(sample.shard.step, sample.forced)
     first = np.unique(batch, return_index=True)[1]
     seconds, size, passes, plain = (x[first] for x in (shard.seconds, shard.batch, shard.passes, shard.plain_seconds))

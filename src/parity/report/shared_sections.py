@@ -218,7 +218,7 @@ STRONGEST = (
 def self_tests(g: Gathered) -> Section:
     """Are the p-values honest, and can the tests fail?"""
     tests = split(g.equality)[1]
-    faults, sizes = planted(tests), tests[tests["p_value"].isna() & tests["effect"].notna()]
+    faults, sizes = planted(tests), tests[(tests["layer"] == "calibration") & tests["p_value"].isna()]
     qq = plot("qq", "P-values of plain decoding against itself", p_value_qq(g.null), QQ)
     table = show(records(sizes), SIZES, "Share of true null hypotheses rejected at the nominal level 0.05.")
     more = [Details("Measured size of each test", [table])] if len(sizes) else []
@@ -261,10 +261,8 @@ FAULTS = (
 
 
 def observations(g: Gathered) -> list[Section]:
-    """Figures whose data were made elsewhere. And that there is no study, where there is none."""
+    """Figures whose data were made elsewhere."""
     body: list[Any] = [Plot(e.name, e.title, data_uri(draw(e)), e.caption, e.data, e.title) for e in g.extras]
-    if not any(g.studies(kind) for kind in g.kinds):
-        body.append(Words("study: this experiment names no figure of its own.", "empty"))
     return [Section("observations", "What methods rest on", OBSERVED, *body, folded=True)] if body else []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parity.decode.shard_io import ALONE
 from parity.experiment import paths
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, options
@@ -108,12 +109,15 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
-        sure += f" confidence, on {small}" + f"; no difference found on {long}" * bool(long)
-        lines.append(("How sure", f"{sure}; with which options, the line below each verdict says"))
+        sure = (
+            f"total variation at most {bound(bounded['tv_bound']).text} with 95% confidence, on {small} a sequence and"
+        )
+        sure += " at the small options that the table names"
+        sure += f"; at the run's own no difference found on {long}" * bool(long)
+        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
-        never = f"sequences of more than {longest[-1]} tokens, " if longest else ""
-        lines.append(("Not tested", f"{never}other models than the one decoded here and those small ones"))
+        never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
+        lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
     if fewest := most(exact, "gain"):
         count = "calls one after another" if kind == "continuous" else "passes"
         lines.append((f"Fewest {count}", f"{fewest['label']}, {fewest['gain']:.1f} times fewer"))
@@ -122,14 +126,20 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         if best := most(exact, speed):
             answer = f"{best['label']}, {best[speed]:.2f} times the speed of plain decoding"
             answer = answer if best[speed] > 1 else "none is faster than plain decoding"
-            if (lossy_one := most([r for r in rows if rank(r) == 4], speed)) and lossy_one[speed] > max(1, best[speed]):
-                answer += f" (of the lossy ones: {lossy_one['label']}, {lossy_one[speed]:.2f} times)"
-            timed = paths.jobs(g.settings, kind) if speed == "speedup_single" else 0
-            answer += f"; timed on {timed} {item}{'s' * (timed > 1)}" * bool(timed)
+            if (other := most([r for r in rows if rank(r) > 1], speed)) and other[speed] > max(1, best[speed]):
+                answer += f" (of the others: {other['label']}, {other[speed]:.2f} times)"
+            timed = ALONE * paths.jobs(g.settings, kind) if speed == "speedup_single" else 0
+            answer += f"; the median of {timed} {item}s" * bool(timed)
             lines.append((f"Fastest lossless, {question}", answer))
     lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
     return lines
+
+
+def forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
+    """Whether all of these were compared on the model they decoded, each token given those before it."""
+    compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
+    return {r["key"] for r in rows} <= compared
 
 
 def gallery(g: Gathered, rows: list[dict[str, Any]]) -> Gallery:
@@ -169,7 +179,7 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         Column(
             f"Speed of one {item}",
             tables.alone,
-            "at batch 1 on this machine, of the first of each job; plain decoding's is 1",
+            f"at batch 1 on this machine, of the first {ALONE} of each job; plain decoding's is 1",
         ),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
         Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),
@@ -212,7 +222,7 @@ def option_meanings(kind: str, rows: list[dict[str, Any]]) -> list[tuple[str, st
                 names = [name for name in names if name not in chosen]
         for name in names:
             meaning = meanings.get(name, "").replace("`", "").rstrip(".")
-            lines.append((f"{method} {name}", f"{meaning}. Not named: {written(default[name])}"))
+            lines.append((f"{method} {name}", f"{meaning}. Default: {written(default[name])}"))
     return lines
 
 
@@ -248,7 +258,9 @@ def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
     lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
     name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
     error = max((known_changes(r)[name][1] for r in rows if name in known_changes(r)), default=0.0)
-    small = f"; one of {name_of(kind, name)} below {number(reach * error, 1)} might not show" if error else ""
+    base = reference(g, rows[0]).get(name)
+    of = f" (of {number(base, 2)})" if not missing(base) else ""
+    small = f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
     return "; ".join([*lines, f"no {'other ' * bool(lines)}change seen{small}"])
 
 
@@ -281,19 +293,20 @@ NAMED_OPTIONS = "Options in the names:"
 BARS = (
     "Bars: plain decoding's count divided by the method's, with its 95% interval. Beside them the total variation from"
     " the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1 another altogether."
+    " It tells whether the law is kept; what a change of it costs is measured as quality."
 )
 CHANGE = (
     "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
     " of {name} with its own 95% interval"
 )
 READING = (
-    "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU with few"
-    " images a pass over sixteen tokens takes about as long as one over a single token, so compare passes there. On a"
-    " CPU time grows with the tokens."
+    "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU that is not busy a pass"
+    " over sixteen tokens takes about as long as one over a single token, so compare passes there. On a CPU time grows"
+    " with the tokens."
 )
 CALLS = (
-    "Lossless methods first, then by calls in sequence saved. These set the time of one image on an idle GPU. On a CPU,"
-    " and on a busy GPU, time follows the work of all calls together."
+    "Lossless methods first, then by calls in sequence saved. Calls in sequence bound the time of one image on any"
+    " machine. On a CPU time follows the work of all calls together."
 )
 PASSES = "passes of the target, counted: plain decoding's divided by the method's"
 DEPTH = "calls of network and head that one image waits for, one after another; compared with plain decoding"

@@ -149,7 +149,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
     return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
-FEW = "Grey figures show no difference, and are of too few images or texts to show one of the size that matters."
+FEW = "Grey: no difference seen, of too few images or texts to see one that would matter."
 
 
 def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
