@@ -2,7 +2,8 @@
 replaced by."""
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Protocol
+from functools import partial
+from typing import Annotated, NamedTuple, Protocol
 
 import torch
 from pydantic import Field
@@ -23,49 +24,55 @@ Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W]
 SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
-def grow(
-    ratio: Tensor, changed: Tensor, sure: float, unsure: float, K: int, width: int, count: int, rounds: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep: their
-    tokens, parents (below W the chain's, node i precedes slot i; from W on those listed here) and slots, [B, M] each.
+class Likeliest(NamedTuple):
+    """Of a slot, or of what follows a node, the tokens that are likeliest to win the race, best first."""
 
-    ratio [B, W, V] decides the slots' races, of which the K + 1 likeliest tokens are looked at, the chain's first. A
-    slot is doubtful if its left or upper neighbour was replaced: in the last pass (`changed` [B, W]), or on the branch.
+    score: Tensor  # [..., K + 1] log-probability
+    tokens: Tensor  # [..., K + 1]
+
+
+class Branches(NamedTuple):
+    """Nodes beside the chain, [B, m] each."""
+
+    tokens: Tensor
+    parents: Tensor  # below W the chain's, node i precedes slot i; from W on those of the branches
+    slots: Tensor  # whose token they are
+    replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
+
+
+def grow(
+    chain: Likeliest, behind: Callable[[Branches, int], Likeliest], count: int, rounds: int
+) -> Branches:
+    """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
+
+    chain   [B, W, K + 1] of its slots, the chain's own tokens first
+    behind  the same of the slots behind the last m of some branches, [B, m, K + 1]
     """
-    (B, W, _), device, log = ratio.shape, ratio.device, ratio.log()
-    rows, every = torch.arange(B, device=device)[:, None], torch.arange(K + 1, device=device)
-    log_unsure = log / unsure
-    top = torch.where(changed[..., None], log_unsure, log / sure).log_softmax(-1).topk(K + 1)
-    certain = top.values.clamp(min=-20)
-    doubtful = log_unsure.log_softmax(-1).gather(-1, top.indices).clamp(min=-20)
+    B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
+    device, count = chain.score.device, min(count, (W - 1) * K)
+    certain, slot = chain.score.clamp(min=-20), torch.arange(W - 1, device=device).repeat_interleave(K)
     holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
-    score = (holds + certain[:, : W - 1, 1:]).flatten(1)
-    prices = torch.stack([certain, doubtful])  # [2, B, W, K + 1]
-    prices[:, :, W - 1] = -torch.inf  # no branch goes past the window
-    slots = torch.arange(W - 1, device=device).repeat_interleave(K)
-    # What may be taken, [B, 4, n]: parents, slots, ranks, and a branch's history, a bit a token, 1 where replaced.
-    pool = torch.stack([slots, slots, every[1:].repeat(W - 1), torch.zeros_like(slots)]).expand(B, -1, -1)
-    number, taken, done = torch.arange(W, W + count, device=device), [], 0
+    score, slot = (holds + certain[:, : W - 1, 1:]).flatten(1), slot.expand(B, -1)
+    pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
+    taken, done = pool[:, :, :0], 0
     for r in range(rounds):
         m = min(count * (r + 1) // rounds - done, score.shape[1])
         best = score.topk(m)
-        chosen = pool.gather(2, best.indices[:, None].expand(-1, 4, -1))
-        taken.append(chosen)
+        taken = torch.cat([taken, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
         if r + 1 == rounds:
             break
-        _, at, rank, history = chosen.unbind(1)
-        replaced = rank > 0
-        history = (history << 1 | replaced) & (1 << 62) - 1
-        moved = replaced | (history >> min(width - 1, 62) & 1)
-        after = (at + 1).clamp(max=W - 1)
-        price = best.values[..., None] + prices[moved, rows, after]
-        score = torch.cat([score.scatter_(1, best.indices, -torch.inf), price.flatten(1)], 1)
-        below = (number[done : done + m, None], after[..., None], every, history[..., None])
-        grown = torch.stack([x.expand(B, m, K + 1) for x in below], 1).flatten(2)
-        pool = torch.cat([pool, grown], 2)
+        new, rank = taken[:, :, done:], torch.arange(K + 1, device=device)
+        score = score.scatter_(1, best.indices, -torch.inf)
+        if m:
+            after = behind(Branches(*taken.unbind(1)), m)
+            inside = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
+            price = torch.where(inside, best.values[..., None] + after.score.clamp(min=-20), -torch.inf)
+            parent = torch.arange(W + done, W + done + m, device=device)[:, None]
+            history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
+            below = [x.expand(B, m, K + 1) for x in (after.tokens, parent, new[:, 2, :, None] + 1, history)]
+            score, pool = torch.cat([score, price.flatten(1)], 1), torch.cat([pool, torch.stack(below, 1).flatten(2)], 2)
         done += m
-    parents, slots, ranks, _ = torch.cat(taken, 2).unbind(1)
-    return top.indices[rows, slots, ranks], parents, slots
+    return Branches(*taken.unbind(1))
 
 
 def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
@@ -91,16 +98,50 @@ def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Te
     return torch.where(giver == S, torch.arange(W, device=device), giver)
 
 
-class Redraft(Protocol):
-    """What knows how the laws behind a correction move, without a pass of the target."""
+class Foresight(Protocol):
+    """What is expected of the next pass: which tokens win the races of its slots."""
 
     def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
         """A pass's tree, its nodes that are final [B, S] and those that give each slot its law [B, W]."""
         ...
 
-    def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: "Win") -> Tensor:
-        """What decides the slots' races [B, W, V], from what did under the last laws and from its winners [B, W]."""
+    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+        """Of the slots [B, W]: the likeliest winners, and log-probabilities [B, W, V] of winning. law [B, W, V] of the
+        last pass; changed [B, W] bool: whether it was computed behind another left or upper neighbour."""
         ...
+
+    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
+        """Of the slots behind the last m of the branches, [B, m, K + 1]."""
+        ...
+
+
+class LastLaws:
+    """The laws of the last pass, less certain where a neighbour was replaced, in the last pass or on the branch."""
+
+    def __init__(self, sure: float, unsure: float, width: int):
+        """sure, unsure: see `mtj`; width: of the picture."""
+        self.sure, self.unsure, self.width = sure, unsure, width
+
+    def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
+        """See Foresight."""
+
+    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+        """See Foresight."""
+        ratio = law / e
+        log = ratio.log()
+        self.rows, doubtful = slots.rows, log / self.unsure
+        self.certain = torch.where(changed[..., None], doubtful, log / self.sure).log_softmax(-1)
+        self.doubtful = doubtful.log_softmax(-1)
+        return win(ratio, slots.where), self.certain
+
+    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
+        """See Foresight."""
+        best = self.certain.topk(K + 1)
+        other = self.doubtful.gather(-1, best.indices)
+        history, after = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
+        moved = (history & 1 | history >> min(self.width - 1, 62) & 1).bool()
+        score = torch.where(moved[..., None], other[self.rows, after], best.values[self.rows, after])
+        return Likeliest(score, best.indices[self.rows, after])
 
 
 def mtj(
@@ -128,7 +169,8 @@ def mtj(
     warm      after the first pass, draft every slot from the law at the frontier, since the others were computed on
               noise
     """
-    return trajectories(model, start, noise, window, branches, depth, ranks, sure, unsure, warm, None)
+    foresight = LastLaws(sure, unsure, model.width)
+    return trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
 
 
 @torch.inference_mode()
@@ -140,12 +182,10 @@ def trajectories(
     branches: int,
     depth: int,
     ranks: int,
-    sure: float,
-    unsure: float,
     warm: bool,
-    redraft: "Redraft | None",
+    foresight: Foresight,
 ) -> Iterator[Step]:
-    """`mtj`; what moves the laws of the slots between two passes is `redraft`."""
+    """`mtj` by any foresight."""
     (L, V, W), codes = (model.length, model.vocab, window), getattr(model, "codebook", None)
     K, slot = min(ranks, V - 1), torch.arange(W, device=start.device).expand(len(start), -1)
     slots = Window(model, start, noise, W, "sample_above", shared=True, shrink=False)
@@ -166,19 +206,16 @@ def trajectories(
 
     while slots.open():
         e = slots.races()
-        # [B, W, V] what each slot's race is decided by
-        ratio = (slot_laws(slots, law, frontier, warm) if line.step else law) / e
-        draft = win(ratio, slots.where)
-        if redraft is not None and line.step:
-            ratio = redraft.ratio(slots, ratio, draft, e, win)
-            draft = win(ratio, slots.where)
+        q = slot_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
+        left, upper = (moved.gather(1, slots.where + model.width - back) for back in (1, model.width))
+        draft, chances = foresight.chain(slots, q, e, left | upper, win)
         behind, parents, offset = draft[:, :-1], slot - 1, slot
-        count = min(branches, (W - 1) * K) if line.step else 0
-        if count:
-            left, upper = (moved.gather(1, slots.where + model.width - back) for back in (1, model.width))
-            beside, under, where = grow(ratio, left | upper, sure, unsure, K, model.width, count, depth)
-            behind, parents = torch.cat([behind, line.or_none(beside)], 1), torch.cat([parents, under], 1)
-            offset = torch.cat([offset, where + 1], 1)  # of the slot a node gives the law of
+        if branches and line.step:
+            best = Likeliest(*chances.topk(K + 1))
+            beside = grow(best, partial(foresight.behind, K=K), branches, depth)
+            behind = torch.cat([behind, line.or_none(beside.tokens)], 1)
+            parents = torch.cat([parents, beside.parents], 1)
+            offset = torch.cat([offset, beside.slots + 1], 1)  # of the slot a node gives the law of
         tree = Tree(line, behind, parents, offset)
         p = tree.law()
         drawn = win(p / e[rows, offset], tree.positions + 1)
@@ -186,8 +223,7 @@ def trajectories(
         last = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
         at_last = last[:, None]
         giver = givers(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
-        if redraft is not None:
-            redraft.hear(tree, path, giver)
+        foresight.hear(tree, path, giver)
         tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
         moved.zero_().scatter_(1, slots.where + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))

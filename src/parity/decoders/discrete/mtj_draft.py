@@ -9,7 +9,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
-from parity.decoders.discrete.mtj import Win, trajectories
+from parity.decoders.discrete.mtj import Branches, Likeliest, Win, trajectories
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
 from parity.decoders.verification import slide
@@ -20,40 +20,68 @@ CLAIM = "lossless"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"
+FAR = 0.33  # total variation of two laws from which on nothing is surer
 FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
 SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
 class Parareal:
-    """The law of a slot behind other tokens than it was computed behind: p q' / q, with q and q' the draft model's law
-    behind the old tokens and the new."""
+    """The law of a slot behind other tokens than it was computed behind: q' (p / q)^trust, with q and q' the draft
+    model's law behind the old tokens and the new. The further q' is from q, the less is p / q trusted, and the less is
+    known of who wins."""
 
-    def __init__(self, draft: TokenModel, rounds: int, power: float):
-        """rounds  passes of the draft model over the window; power: how far q' / q is trusted."""
-        self.draft, self.rounds, self.power = draft, rounds, power
+    def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
+        """See `mtj_draft`."""
+        self.draft, self.rounds, self.sure, self.unsure, self.doubt = draft, rounds, sure, unsure, doubt
         self.law: Tensor | None = None  # [B, W, V] log q of the nodes that gave the slots of the last pass their laws
 
     def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
-        """See Redraft."""
-        q = self.draft.tree(tree.tokens, tree.positions, tree.parents).log_softmax(-1).clamp(min=FLOOR)
+        """See Foresight."""
+        q = self.log(self.draft.tree(tree.tokens, tree.positions, tree.parents))
         self.law = q.gather(1, giver[..., None].expand(-1, -1, q.shape[-1]))
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
-    def ratio(self, slots: Window, ratio: Tensor, draft: Tensor, e: Tensor, win: Win) -> Tensor:
-        """See Redraft. A slot whose law was of no node, or of noise, has q' itself. At first no law moves."""
-        assert self.law is not None
-        given = ratio
+    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+        """See Foresight. At first no law moves."""
+        line, ratio = slots.line, (law / e).log()
+        draft = given = win(ratio, slots.where)
+        if self.law is None:
+            return draft, ratio
         (old,), new = slide(slots.kept, slots.size, self.law)
-        new = new | (slots.line.age == 1) if slots.line.newest <= 1 else new
-        last, at = (ratio * e).log().clamp(min=FLOOR), (slots.where - 1).clamp(max=self.draft.length - 1)
+        new = new | (line.age == 1) if line.newest <= 1 else new  # slots whose law was of no node, or of noise
+        self.slots, self.last = slots, (law.log().clamp(min=FLOOR), old, new[..., None], e.log())
         for _ in range(self.rounds):
-            now = (
-                self.draft.logits(torch.cat([slots.line.last(), draft[:, :-1]], 1), at).log_softmax(-1).clamp(min=FLOOR)
-            )
-            law = torch.where(new[..., None], now, last + self.power * (now - old)).softmax(-1)
-            ratio = law / e
-            draft = win(ratio, slots.where)
-        return ratio if slots.line.newest else torch.where(slots.line.age[..., None] == 0, given, ratio)
+            feed = torch.cat([line.last(), draft[:, :-1]], 1)
+            q = self.draft.logits(feed, (slots.where - 1).clamp(max=self.draft.length - 1))
+            chances = self.chances(self.log(q), *self.last)
+            draft = win(chances, slots.where)
+        if line.newest == 0:
+            first = line.age == 0
+            draft, chances = torch.where(first, given, draft), torch.where(first[..., None], ratio, chances)
+        return draft, chances
+
+    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
+        """See Foresight."""
+        slots, root = self.slots, self.slots.line.last()
+        parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
+        offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
+        tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
+        q = self.draft.tree(tokens, slots.line.at[:, None] - 1 + offset, parents)[:, -m:]
+        after = offset[:, -m:]
+        best = self.chances(self.log(q), *(x[slots.rows, after] for x in self.last)).topk(K + 1)
+        return Likeliest(best.values, best.indices)
+
+    def log(self, logits: Tensor) -> Tensor:
+        return logits.log_softmax(-1).clamp(min=FLOOR)
+
+    def chances(self, now: Tensor, last: Tensor, old: Tensor, new: Tensor, log_e: Tensor) -> Tensor:
+        """Log-probabilities [B, n, V] of winning: now, last, old and log_e are logarithms of q', p, q and e [B, n, V];
+        a slot that is `new` [B, n, 1] has q' itself."""
+        distance = torch.where(new, 1, (now.exp() - old.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
+        trust = torch.where(new, 0, 1 - self.doubt * distance)
+        law = (now + trust * (last - old)).log_softmax(-1)
+        temperature = self.sure + (self.unsure - self.sure) * (distance / FAR).clamp(max=1)
+        return ((law - log_e) / temperature).log_softmax(-1)
 
 
 def mtj_draft(
@@ -64,20 +92,24 @@ def mtj_draft(
     window: Annotated[int, Field(ge=1, le=4096)] = 32,
     branches: Annotated[int, Field(ge=0, le=4096)] = 32,
     depth: Annotated[int, Field(ge=1, le=64)] = 8,
-    ranks: Annotated[int, Field(ge=1, le=64)] = 3,
-    sure: Annotated[float, Field(gt=0, le=100)] = 0.3,
-    unsure: Annotated[float, Field(gt=0, le=100)] = 1.0,
+    ranks: Annotated[int, Field(ge=1, le=64)] = 8,
     rounds: Annotated[int, Field(ge=1, le=64)] = 3,
-    power: Annotated[float, Field(ge=0, le=2)] = 0.8,
+    sure: Annotated[float, Field(gt=0, le=100)] = 0.25,
+    unsure: Annotated[float, Field(gt=0, le=100)] = 0.9,
+    doubt: Annotated[float, Field(ge=0, le=1)] = 0.6,
 ) -> Iterator[Step]:
-    """As `mtj`, but a correction moves the laws of all slots behind it before the next pass.
+    """As `mtj`, but a draft model tells how laws change with the tokens before them: behind a correction, and on each
+    branch.
 
-    window, branches, depth, ranks, sure, unsure  as in `mtj`
-    rounds  passes of the draft model over the window between two passes of the target; one more reads the tree
-    power   exponent of the ratio of the draft model's laws behind the new and the old tokens: how far it is trusted
+    window, branches, depth, ranks  as in `mtj`
+    rounds  passes of the draft model over the window between two passes of the target; beside these one for each level
+            of the branches, and one over the tree
+    sure    temperature of a slot's race if the draft model's law is the same behind the new tokens as behind the old
+    unsure  the same if these laws are far from each other
+    doubt   how much less p / q is trusted there
     """
     draft = getattr(model, "draft", None)
     if draft is None:
         raise ParityError("mtj_draft: the model has no draft model; allowed: one whose attribute `draft` is one")
-    coarse = Parareal(draft, rounds, power)
-    return trajectories(model, start, noise, window, branches, depth, ranks, sure, unsure, True, coarse)
+    foresight = Parareal(draft, rounds, sure, unsure, doubt)
+    return trajectories(model, start, noise, window, branches, depth, ranks, True, foresight)
