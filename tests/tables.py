@@ -79,10 +79,21 @@ def table(vocab: int, length: int, seed: int = 0, pair: bool = False, scale: flo
 
 
 def run(
-    method, logits, length, rows, *, width=2, noise: Noise | None = None, seed=1, forced=None, sampling=None, **given
+    method,
+    logits,
+    length,
+    rows,
+    *,
+    width=2,
+    noise: Noise | None = None,
+    seed=1,
+    forced=None,
+    sampling=None,
+    drafts=None,
+    **given,
 ) -> Decoded:
     """Decode `rows` sequences of a tabular model, row b with the noise of number b."""
-    model: Any = TabularModel(logits, length, rows, width=width, forced=forced)
+    model: Any = TabularModel(logits, length, rows, width=width, forced=forced, drafts=drafts)
     if sampling is not None or forced is not None:
         model = Sampled(model, sampling or TokenSampling())
     noise, start = noise or counted_noise(seed, range(rows)), torch.zeros(rows, dtype=torch.int64)

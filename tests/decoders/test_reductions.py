@@ -10,6 +10,7 @@ from parity.decoders.discrete.jacobi import jacobi
 from parity.decoders.discrete.lantern import lantern
 from parity.decoders.discrete.lantern_pp import lantern_pp
 from parity.decoders.discrete.mtj import mtj
+from parity.decoders.discrete.mtj_draft import mtj_draft
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.discrete.sjd_coupled import sjd_coupled
 from parity.decoders.discrete.sjd_pac import sjd_pac
@@ -87,6 +88,14 @@ def test_no_branches_are_a_coupled_chain():
 @pytest.mark.parametrize("warm", [False, True])
 def test_whatever_is_evaluated_beside_the_chain_the_tokens_are_plain_decodings(tree, warm):
     assert torch.equal(PLAIN, tokens(mtj, **tree, warm=warm))
+
+
+def test_a_draft_model_that_is_the_target_foresees_every_token():
+    """So the pass behind the first, whose laws are of noise, ends the picture. Another draft model takes more."""
+    given = {"window": 6, "branches": 0, "rounds": 6}
+    same, other = (run(mtj_draft, LOGITS, 6, 500, drafts=drafts, **given) for drafts in (LOGITS, None))
+    assert torch.equal(PLAIN, same.tokens) and torch.equal(PLAIN, other.tokens)
+    assert same.nfe.max() == 2 < other.nfe.max()
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -2,7 +2,6 @@
 replaced by."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Annotated, NamedTuple, Protocol
 
 import torch
@@ -25,7 +24,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is
 
 
 class Likeliest(NamedTuple):
-    """Of a slot, or of what follows a node, the tokens that are likeliest to win the race, best first."""
+    """The tokens that are likeliest to win the race of a slot, best first."""
 
     score: Tensor  # [..., K + 1] log-probability
     tokens: Tensor  # [..., K + 1]
@@ -40,13 +39,10 @@ class Branches(NamedTuple):
     replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
 
 
-def grow(
-    chain: Likeliest, behind: Callable[[Branches, int], Likeliest], count: int, rounds: int
-) -> Branches:
+def grow(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
     """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
 
-    chain   [B, W, K + 1] of its slots, the chain's own tokens first
-    behind  the same of the slots behind the last m of some branches, [B, m, K + 1]
+    chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
     """
     B, W, K = *chain.score.shape[:2], chain.score.shape[2] - 1
     device, count = chain.score.device, min(count, (W - 1) * K)
@@ -64,13 +60,16 @@ def grow(
         new, rank = taken[:, :, done:], torch.arange(K + 1, device=device)
         score = score.scatter_(1, best.indices, -torch.inf)
         if m:
-            after = behind(Branches(*taken.unbind(1)), m)
+            after = foresight.behind(Branches(*taken.unbind(1)), m, chain)
             inside = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
             price = torch.where(inside, best.values[..., None] + after.score.clamp(min=-20), -torch.inf)
             parent = torch.arange(W + done, W + done + m, device=device)[:, None]
             history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
             below = [x.expand(B, m, K + 1) for x in (after.tokens, parent, new[:, 2, :, None] + 1, history)]
-            score, pool = torch.cat([score, price.flatten(1)], 1), torch.cat([pool, torch.stack(below, 1).flatten(2)], 2)
+            score, pool = (
+                torch.cat([score, price.flatten(1)], 1),
+                torch.cat([pool, torch.stack(below, 1).flatten(2)], 2),
+            )
         done += m
     return Branches(*taken.unbind(1))
 
@@ -99,24 +98,28 @@ def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Te
 
 
 class Foresight(Protocol):
-    """What is expected of the next pass: which tokens win the races of its slots."""
+    """What is expected of a pass: which tokens win the races of its slots."""
 
     def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
-        """A pass's tree, its nodes that are final [B, S] and those that give each slot its law [B, W]."""
+        """After a pass: its tree, which nodes are final [B, S], and those that give each slot its law [B, W]."""
         ...
 
     def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
-        """Of the slots [B, W]: the likeliest winners, and log-probabilities [B, W, V] of winning. law [B, W, V] of the
-        last pass; changed [B, W] bool: whether it was computed behind another left or upper neighbour."""
+        """Before a pass: the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning.
+
+        law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
+        """
         ...
 
-    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
-        """Of the slots behind the last m of the branches, [B, m, K + 1]."""
+    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+        """The likeliest winners behind the last m of the branches [B, m, K + 1], from those of the chain's slots
+        [B, W, K + 1]."""
         ...
 
 
 class LastLaws:
-    """The laws of the last pass, less certain where a neighbour was replaced, in the last pass or on the branch."""
+    """A slot's law is that of the last pass, less certain if its left or upper neighbour was replaced, in that pass or
+    on the branch."""
 
     def __init__(self, sure: float, unsure: float, width: int):
         """sure, unsure: see `mtj`; width: of the picture."""
@@ -129,19 +132,17 @@ class LastLaws:
         """See Foresight."""
         ratio = law / e
         log = ratio.log()
-        self.rows, doubtful = slots.rows, log / self.unsure
-        self.certain = torch.where(changed[..., None], doubtful, log / self.sure).log_softmax(-1)
-        self.doubtful = doubtful.log_softmax(-1)
-        return win(ratio, slots.where), self.certain
+        self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
+        chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
+        return win(ratio, slots.where), chances
 
-    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
+    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """See Foresight."""
-        best = self.certain.topk(K + 1)
-        other = self.doubtful.gather(-1, best.indices)
         history, after = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
-        moved = (history & 1 | history >> min(self.width - 1, 62) & 1).bool()
-        score = torch.where(moved[..., None], other[self.rows, after], best.values[self.rows, after])
-        return Likeliest(score, best.indices[self.rows, after])
+        moved = (history | history >> min(self.width - 1, 62)) & 1
+        doubtful = self.doubtful.gather(-1, chain.tokens)
+        score = torch.where(moved[..., None] > 0, doubtful[self.rows, after], chain.score[self.rows, after])
+        return Likeliest(score, chain.tokens[self.rows, after])
 
 
 def mtj(
@@ -211,8 +212,7 @@ def trajectories(
         draft, chances = foresight.chain(slots, q, e, left | upper, win)
         behind, parents, offset = draft[:, :-1], slot - 1, slot
         if branches and line.step:
-            best = Likeliest(*chances.topk(K + 1))
-            beside = grow(best, partial(foresight.behind, K=K), branches, depth)
+            beside = grow(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
             behind = torch.cat([behind, line.or_none(beside.tokens)], 1)
             parents = torch.cat([parents, beside.parents], 1)
             offset = torch.cat([offset, beside.slots + 1], 1)  # of the slot a node gives the law of

@@ -1,4 +1,4 @@
-"""`mtj` whose laws a small model carries over from one pass to the next: the coarse step of a parareal iteration."""
+"""`mtj` whose laws a small model corrects to the tokens before them: the coarse step of a parareal iteration."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -20,7 +20,7 @@ CLAIM = "lossless"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"
-FAR = 0.33  # total variation of two laws from which on nothing is surer
+FAR = 0.33  # total variation of q and q' from which on a race is as unsure as it gets
 FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here may come back there
 SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
@@ -42,7 +42,7 @@ class Parareal:
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
     def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
-        """See Foresight. At first no law moves."""
+        """See Foresight. In a row's first pass no law moves."""
         line, ratio = slots.line, (law / e).log()
         draft = given = win(ratio, slots.where)
         if self.law is None:
@@ -60,7 +60,7 @@ class Parareal:
             draft, chances = torch.where(first, given, draft), torch.where(first[..., None], ratio, chances)
         return draft, chances
 
-    def behind(self, branches: Branches, m: int, K: int) -> Likeliest:
+    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """See Foresight."""
         slots, root = self.slots, self.slots.line.last()
         parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
@@ -68,10 +68,12 @@ class Parareal:
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
         q = self.draft.tree(tokens, slots.line.at[:, None] - 1 + offset, parents)[:, -m:]
         after = offset[:, -m:]
-        best = self.chances(self.log(q), *(x[slots.rows, after] for x in self.last)).topk(K + 1)
-        return Likeliest(best.values, best.indices)
+        chances = self.chances(self.log(q), *(x[slots.rows, after] for x in self.last))
+        return Likeliest(*chances.topk(chain.tokens.shape[-1]))
 
-    def log(self, logits: Tensor) -> Tensor:
+    @staticmethod
+    def log(logits: Tensor) -> Tensor:
+        """Log-probabilities of the draft model's law."""
         return logits.log_softmax(-1).clamp(min=FLOOR)
 
     def chances(self, now: Tensor, last: Tensor, old: Tensor, new: Tensor, log_e: Tensor) -> Tensor:
@@ -91,7 +93,7 @@ def mtj_draft(
     noise: Noise,
     window: Annotated[int, Field(ge=1, le=4096)] = 32,
     branches: Annotated[int, Field(ge=0, le=4096)] = 32,
-    depth: Annotated[int, Field(ge=1, le=64)] = 8,
+    depth: Annotated[int, Field(ge=1, le=64)] = 6,
     ranks: Annotated[int, Field(ge=1, le=64)] = 8,
     rounds: Annotated[int, Field(ge=1, le=64)] = 3,
     sure: Annotated[float, Field(gt=0, le=100)] = 0.25,
@@ -106,7 +108,7 @@ def mtj_draft(
             of the branches, and one over the tree
     sure    temperature of a slot's race if the draft model's law is the same behind the new tokens as behind the old
     unsure  the same if these laws are far from each other
-    doubt   how much less p / q is trusted there
+    doubt   how much less p / q is trusted the further they are
     """
     draft = getattr(model, "draft", None)
     if draft is None:
