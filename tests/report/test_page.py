@@ -237,7 +237,7 @@ def test_the_first_screen_names_every_figure_that_moved_and_what_options_mean(ga
     html = page.build("t", [summary_page.verdicts(g)])[0]
     assert html.count("9.0") >= 3 and "sjd: perplexity under the target 41.2 → 9.0" in html
     assert html.count("<span>perplexity under the target 41.2 → 9.0</span>") == sjd.sum()  # and it is not grey
-    assert "<dt>sjd init</dt>" in html and "Not named: random" in html
+    assert "<dt>sjd init</dt>" in html and "Default: random" in html
 
 
 def test_a_cell_without_speed_says_so(gathered, undrawn):
