@@ -21,8 +21,8 @@ def _two_at_a_time(model, start: Tensor, noise, correct: bool) -> Iterator[Step]
     L, V = model.length, model.vocab
     at, last, step = torch.zeros_like(start), start, 0
     while int(at.min()) < L:
-        index = 2 * step + torch.arange(2)[None]
-        where = at[:, None] + torch.arange(2)
+        slot = torch.arange(2, device=start.device)
+        index, where = 2 * step + slot[None], at[:, None] + slot
         forced = model.forced[where.clamp(max=L - 1)]
         draft = torch.where(forced >= 0, forced, (noise.uniform("draft", index) * V).long().clamp(max=V - 1))
         p = model.logits(torch.stack([last, draft[:, 0]], 1), (where - 1).clamp(max=L - 1)).softmax(-1)

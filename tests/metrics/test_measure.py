@@ -198,6 +198,11 @@ def test_a_metric_is_one_file(tmp_path):
     write_json(tmp_path / "manifest.json", {"files": {}, "source": "files"})
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{code_digest.STATISTICS}"}
     subprocess.run([sys.executable, "-c", TOY_RUN, a["cell"], a["checkpoint"]], env=environment, check=True)
+    (tmp_path / "src/parity/metrics/toy.py").unlink()
+    (tmp_path / "src/parity/metrics/toy.py").write_text(TOY.replace("MEASURES", "NAMES"))
+    planned = [sys.executable, "-c", "from parity.experiment.study import metrics; metrics('discrete')"]
+    refused = subprocess.run(planned, env=environment, capture_output=True, text=True)
+    assert "toy.py" in refused.stderr and "MEASURES" in refused.stderr.splitlines()[-1]
     found = read_json(a["cell"] / "metrics.json")
     assert found["longest"] == 3 and found["nfe"] == 15 and "fid" not in found and "perplexity" not in found
     assert pd.read_parquet(a["cell"] / "records.parquet")["longest"].tolist() == [3] * N

@@ -99,7 +99,7 @@ def test_a_choice_is_measured_once_and_then_read(brief, monkeypatch, capsys):
     assert "times plain" in first and entry["method"] in first
     methods = checks.load(yaml.safe_load((brief / "small.yaml").read_text())).image.methods
     assert entry["options"] in methods[entry["method"]]  # `auto`
-    assert "auto" not in capsys.readouterr().err
+    assert "as tuned.yaml has it" in capsys.readouterr().err
 
     monkeypatch.setattr(command, "BENCHES", {})  # nothing is measured
     second = tune(monkeypatch, capsys, "--batch", "2").out

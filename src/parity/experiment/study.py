@@ -21,11 +21,12 @@ SHARED = ("method", "model", "task_kind", "task", "cache", "batch")  # settings 
 def metrics(kind: str) -> dict[str, dict[str, tuple[str, str, str]]]:
     """The metrics of a kind of model: module to the figures it takes, each (label, unit, direction).
 
-    A module of metrics/ is a metric if it declares MEASURES; ConfigError for one that lacks the rest, or a direction.
+    A module of metrics/ is a metric if it declares KINDS or MEASURES; ConfigError for one that lacks the rest, or a
+    direction.
     """
     measures_of = {}
     for module in modules("metrics"):
-        if constant("metrics", module, "MEASURES") is None:
+        if not any(constant("metrics", module, name) for name in ("KINDS", "MEASURES")):
             continue  # a helper
         declaration = require("metrics", module, ("KINDS", "MEASURES"), ("measure",))
         for name, value in declaration["MEASURES"].items():

@@ -1,7 +1,7 @@
 """Quality and cost of a cell: one module a metric.
 
 A metric is a module of this folder that declares KINDS, the kinds of model whose samples it measures, and MEASURES,
-its figures by name: (label, unit, direction). Nothing lists the metrics; a module without MEASURES is a helper. It has
+its figures by name: (label, unit, direction). Nothing lists the metrics; a module with neither is a helper. It has
 
     measure(sample) -> dict     figures, those with an error as an `Estimate`. {} where the metric does not apply
     rows(sample) -> dict        if it has columns of the records, a value a row: what `measure` finds in `sample.rows`

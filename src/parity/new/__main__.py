@@ -127,8 +127,8 @@ def new_decoder(name: str, kind: str, like: str) -> None:
         )
     write(files)
     print(
-        f"its exact layer, and the rest small: snakemake --cores all --config '{KINDS[kind]}={{methods: {{{name}:"
-        f" [{{}}]}}}}' scale=0.1\nits test: pytest tests/contracts tests/decoders -k {name}"
+        f"beside other methods: snakemake --cores all --configfile workflow/experiments/ci.yaml --config"
+        f" '{KINDS[kind]}={{methods: {{{name}: [{{}}]}}}}'\nits test: pytest tests/contracts tests/decoders -k {name}"
     )
 
 
