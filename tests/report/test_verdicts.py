@@ -154,7 +154,7 @@ def test_what_no_layer_tested_says_why():
         settings = checks.load({"continuous": section | {"forced": forced}})
         pair = (cell for cell in cells(settings, []) if cell.spec["method"] == "cspd")
         said[forced] = [untested(settings, cell)["note"] for cell in pair]
-    unlike = "its options do not run on models whose law is known"
+    unlike = "with these options it does not run on the small models whose law is known"
     assert said == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
 
 

@@ -131,7 +131,7 @@ def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:
     """The columns for a cell that no layer tested: why."""
     known = on_enumerable(cell.kind, cell.spec["method"], cell.spec["options"])
-    why = [] if known else ["its options do not run on models whose law is known"]
+    why = [] if known else ["with these options it does not run on the small models whose law is known"]
     if cell.kind == "continuous" and settings.continuous is not None and not settings.continuous.forced:
         why.append(NOT_FORCED)
     return {"note": "; ".join(why) or "no layer tests it"}
