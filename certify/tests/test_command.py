@@ -1,6 +1,7 @@
 """Engines over stdin and stdout: a C engine is certified, its planted fault is lossy, and failures are one line."""
 
 import argparse
+import re
 import shutil
 import signal
 import subprocess
@@ -139,10 +140,23 @@ def test_a_run_that_is_stopped_is_one_line(tmp_path, signal):
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
     words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for drawn, begin in ((r"100", r"(\d+)"), (r"1\d\d", r"continues after 100 of (\d+)")):
+        with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
+            first = re.match(begin + " sequences, about .*: if it is lossless, expect TV", run.stderr.readline())
+            run.send_signal(signal)
+            out, last = run.communicate()
+        stopped = rf"stopped after {drawn} of {first[1]} sequences; the same command continues\n"
+        assert out == "" and re.fullmatch(stopped, last) and run.returncode == 2
+
+
+def test_output_that_nobody_reads_leaves_files_and_no_traceback(tmp_path):
+    (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".8"))
+    words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2", "--out", "out"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
-        assert run.stderr.readline().endswith("cannot be found\n")
-        run.send_signal(signal)
-        assert run.communicate() == ("", "stopped\n") and run.returncode == 2
+        run.stdout.close()
+        errors = run.stderr.read()
+    assert run.returncode in (1, 2) and b"BrokenPipe" not in errors and (tmp_path / "out/report.html").exists()
 
 
 def test_an_edited_sampler_is_another_sampler(tmp_path):

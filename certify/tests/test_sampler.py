@@ -70,6 +70,7 @@ def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
     longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
     assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
     assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
+    assert "  -   (stopped as soon as p <= 0.025)" in str(found)
     by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
     assert by_prompt["prompt 2 1"] < 1e-6 < by_prompt["prompt 0 1"]
 
@@ -119,6 +120,7 @@ def caches(p, s):
     ("sample", "message"),
     [
         (lambda p, s: correct(p, s)[:, :2], "row 0: 2 tokens and no end token; allowed: 3"),
+        (lambda p, s: np.repeat(correct(p, s), 2, 1), r"row 0: 6 tokens; allowed: 3, the law's length \(--length"),
         (lambda p, s: correct(p, s)[1:], "99 sequences for 100 prompts; allowed: one each"),
         (lambda p, s: correct(p, s) + 1, r"position \d: token 3; allowed: 0 to 2"),
         (lambda p, s: None, r"returned NoneType; allowed: tokens \[n, 3\], or Sampled"),

@@ -176,8 +176,9 @@ def test_the_command_leaves_a_page_json_and_a_badge(monkeypatch, capsys, tmp_pat
         printed = capsys.readouterr()
         assert end.value.code == 0, printed.out + printed.err
     assert "sequences a second" not in printed.err
-    assert "![parity: certified lossless, TV <= 0." in printed.out and "certified lossless" in printed.out
+    assert "certified lossless" in printed.out and printed.out.endswith("\nreport: out/report.html\n")
     page = (tmp_path / "out/report.html").read_text()
+    assert "![parity: certified lossless, TV &lt;= 0." in page
     assert "num_assistant_tokens=2" in page and "TV certificate" in page and "http" not in page
     kept = json.loads((tmp_path / "out/certificate.json").read_text())
     assert kept["exit_code"] == 0 and kept["beside"]["drafted"] > 0

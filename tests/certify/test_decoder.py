@@ -13,21 +13,23 @@ from parity.decoders.discrete.sjd import sjd
 ROOT = Path(__file__).parents[2]
 
 
-def test_users_decoders_get_their_verdicts(monkeypatch, capsys):
+def test_users_decoders_get_their_verdicts(monkeypatch, capsys, tmp_path):
     """The documented example: the correct one through the command, the subtly wrong one through the call."""
-    settings = ["--models", "small", "--n", "3000", "--margin", "0.1"]
+    settings = ["--models", "small", "--n", "3000", "--margin", "0.1", "--out", f"{tmp_path}/out"]
     monkeypatch.setattr("sys.argv", ["", "decoder", f"{ROOT}/docs/example_decoders.py:lookahead", *settings])
     with pytest.raises(SystemExit) as end:
         command.main(command.add_decoder)
     said = capsys.readouterr()
     assert end.value.code == 0 and said.out.startswith("lookahead: certified lossless"), said.out + said.err
+    assert said.out.endswith(f"\nreport: {tmp_path}/out/report.html\n") and (tmp_path / "out/report.html").exists()
     bad = certify(import_by_name.load(f"{ROOT}/docs/example_decoders.py:hasty"), n=3000, models="small")
     assert bad.verdict.words.startswith("lossy: TV = 0.1") and bad.mismatch and bad.exit_code == 1
     assert str(bad).startswith("hasty: lossy: TV = 0.1") and "(repeat, seed 1)" in str(bad)
 
 
 def test_the_call_takes_options():
-    assert certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict.kind == "certified"
+    verdict = certify(sjd, n=3000, models="small", margin=0.1, window=2).verdict
+    assert verdict.kind == "certified" and "options window=2 " in verdict.tested[1]
     assert import_by_name.option("window=2") == ("window", 2)
     assert import_by_name.option("init=random") == ("init", "random")
 

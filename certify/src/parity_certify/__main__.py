@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
+import os
 import shlex
 import signal
 import sys
@@ -71,12 +72,17 @@ def settings_of(a: Arguments, *names: str) -> dict[str, Any]:
 
 
 def finish(c: Any, out: Path | None, about: dict[str, Any], text: str = "") -> int:
-    """Print a certificate, write its files if a folder is given, and return the exit code."""
-    print(text or c)
+    """Write a certificate's files if a folder is given, print it, and return the exit code."""
     if out:
-        page.write(c, out, about)
-        print(f"\n{page.badge_line(c, out)}\n{out / 'report.html'}")
+        page.write(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
+        text = f"{text or c}\n\nreport: {out / 'report.html'}"
+    print(text or c)
     return c.exit_code
+
+
+def folder_of(a: Arguments, name: str, spec: dict[str, Any]) -> Path:
+    """--out, or one of its own for each sampler and its settings."""
+    return a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
 
 
 def code_of(name: str) -> str:
@@ -99,7 +105,7 @@ def judge(
     A run with the same `spec` is continued, but not a finished one of an engine that may have changed unseen.
     """
     spec = spec | {"length": a.length, "prompts": [a.prompts, a.prompt_length]}
-    out = a.out or Path("results/certify") / f"{name.replace(' ', '-')}-{digest(spec)}"
+    out = folder_of(a, name, spec)
     if may_change and (out / "certificate.json").is_file():
         Store(out).forget()
     settings = settings_of(a, "n", "minutes", "budget", "repeat", "batch", "processes")
@@ -107,7 +113,7 @@ def judge(
     c = certify_sampler(sample, law, **settings, seeds=seeds, folder=out, spec=spec, name=name)
     if c.exit_code == 1 and diagnose is not None:
         c.beside["diagnosis"] = diagnose(c)
-    return finish(c, out, spec | {"command": "parity certify " + shlex.join(sys.argv[1:])})
+    return finish(c, out, spec)
 
 
 def transformers(a: Arguments) -> int:
@@ -265,7 +271,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "repeat": {"type": int, "help": "sequences of a rejection's repeat (twice those of the first)"},
     "margin": {"type": float, "default": 0.05, "help": "TV below which a bound certifies (%(default)s)"},
     "alpha": {"type": float, "default": 0.05, "help": "false alarms (%(default)s)"},
-    "batch": {"type": int, "default": 100, "help": "sequences between two looks (%(default)s)"},
+    "batch": {"type": int, "default": 100, "help": "most rows of a call, a look after each (%(default)s)"},
     "processes": {"type": int, "default": 1, "help": "samplers side by side (%(default)s)"},
     "length": {"type": int, "default": 3, "help": "tokens drawn (%(default)s)"},
     "prompts": {"type": json.loads, "default": 2, "help": "how many, or a JSON list of them (%(default)s)"},
@@ -305,12 +311,13 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
         return p
 
-    near, tiny = {"default": 0.1}, ("kind", "vocab", "tv")
+    near = {"default": 0.1, "help": "TV below which a bound certifies (%(default)s, not .05, as engines are slow)"}
+    tiny = ("kind", "vocab", "tv")
     own: dict[str, Any] = {"help": "folder of the model (none: a tiny one is made)"}
     way(transformers, "target", "assistant", "universal", "generator", *tiny, *ENUMERATED, margin=near, target=own)
     way(server, "url", "target", "model", "timeout", *ENUMERATED, margin=near, target={"required": True})
     own = {"required": False, "help": "FUNCTION of prefixes [n, P + t] -> probabilities [n, V]"}
-    p = way(sampler, "target", "law", "vocab", *ENUMERATED, margin=near, law=own, vocab={"default": 0})
+    p = way(sampler, "target", "law", "vocab", *ENUMERATED, law=own, vocab={"default": 0})
     p.add_argument("sampler", help=FUNCTION)
     way(verifier, "shape", "vocab", "drafts", "n", *JUDGING).add_argument("verifier", help=FUNCTION)
     way(command, "law", "timeout", *JUDGING, *TIMES, batch={"default": 500})
@@ -337,8 +344,11 @@ def main(*more: Callable[[Any], None]) -> None:
         a.rest = words[at + 1 :]
         a.options = [] if a.way == "command" else [option(text) for text in a.rest]
         code = a.run(a)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        print(str(error) or "stopped", file=sys.stderr)
+    except BrokenPipeError:  # the reader of the output has ended, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ParityError as error:
         message = str(error)
     except argparse.ArgumentTypeError as error:

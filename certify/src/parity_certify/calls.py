@@ -77,6 +77,7 @@ def codes_of(batch: Batch, law: Law) -> np.ndarray:
 def tokens_of(answer: Any, rows: int, law: Law) -> np.ndarray:
     """Tokens [rows, L] of a sampler's answer, all behind an end token set to it; ParityError for anything else."""
     L, V, end = law.length, law.vocab, law.end
+    length = f"allowed: {L}, the law's length (--length, in Python length=)"
     if not isinstance(answer, list | tuple) and np.ndim(answer) == 0:
         raise ParityError(f"sampler: returned {type(answer).__name__}; allowed: tokens [n, {L}], or Sampled")
     if len(answer) != rows:
@@ -84,11 +85,13 @@ def tokens_of(answer: Any, rows: int, law: Law) -> np.ndarray:
     whole = end is None and isinstance(answer, np.ndarray) and answer.shape == (rows, L) and answer.dtype.kind in "iu"
     tokens = answer.astype(np.int64) if whole else np.full((rows, L), -1, dtype=np.int64)
     for i, line in enumerate([] if whole else map(np.asarray, answer)):
-        if line.ndim != 1 or len(line) > L or not np.issubdtype(line.dtype, np.integer):
+        if line.ndim != 1 or not np.issubdtype(line.dtype, np.integer):
             raise ParityError(f"sampler: row {i}: shape {line.shape} of {line.dtype}; allowed: {L} token numbers")
+        if len(line) > L:
+            raise ParityError(f"sampler: row {i}: {len(line)} tokens; {length}")
         ended = end is not None and end in line
         if len(line) < L and not ended:
-            raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; allowed: {L}")
+            raise ParityError(f"sampler: row {i}: {len(line)} tokens and no end token; {length}")
         tokens[i, : len(line)] = line
         if ended and end is not None:
             tokens[i, int(np.argmax(line == end)) :] = end

@@ -50,8 +50,8 @@ class Certificate:
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
             p = own["all looks"]["p_value"] if "all looks" in own else own["all four"]["p_holm"]
             bound = own["TV certificate"]
-            shown = f"{bound['n']:>9} {'not run' if p is None else format(p, '.2g'):>8}"
-            words = f"at most {bound['effect']:.4f}" if bound["effect"] < 1 else "not run"
+            shown = f"{bound['n']:>9} {'-' if p is None else format(p, '.2g'):>8}"
+            words = f"at most {bound['effect']:.4f}" if bound["effect"] < 1 else "-"
             notes = [f"repeat, seed {seed}" if bound["repeat"] else "", bound["note"]]
             note = f"   ({'; '.join(filter(None, notes))})" if any(notes) else ""
             lines.append(f"  {model:<14} {shown}  {words}{note}")

@@ -70,7 +70,7 @@ def sample_rows(
     if drawn.stopped:
         tests = [R.not_run("exact", r["test"], n, "a size fixed beforehand (stopped)", **place) for r in tests]
         certificate |= {"effect": 1.0, "verdict": "not run"}
-        certificate["note"] = "; ".join(n for n in (note, "stopped early, for the fault is plain") if n)
+        certificate["note"] = "; ".join(n for n in (note, f"stopped as soon as p <= {alpha / SHARES:g}") if n)
     else:
         p, share = tests[-1]["p_value"] or 1.0, 1.0
         if looks is None:

@@ -43,8 +43,8 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def page(c: Certificate, about: dict[str, Any]) -> str:
-    """The page: verdict, what fits, where, how to see it again, every row. It is self-contained."""
+def page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
+    """The page: verdict, what fits, where, how to see it again, every row, the badge. It is self-contained."""
     v, b = c.verdict, c.beside
     parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
     parts.append(f"<p>{escape(v.reason)}.</p>")
@@ -64,6 +64,7 @@ def page(c: Certificate, about: dict[str, Any]) -> str:
     sampled = [(key, value) for key, value in about.items() if key != "command"]
     parts.append("<h2>What was sampled</h2>" + table(sampled, ("what", "value")))
     parts.append("<h2>Rows</h2>" + table([[row.get(c) for c in COLUMNS] for row in c.rows], COLUMNS))
+    parts.append(f"<h2>Badge for a README</h2><pre>{escape(badge_line(c, folder))}</pre>")
     head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(c.name)}</title>"
     return f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
 
@@ -90,7 +91,7 @@ def junit(c: Certificate) -> bytes:
 
 def write(c: Certificate, folder: Path, about: dict[str, Any]) -> None:
     """All files, in a folder."""
-    publish(folder / "report.html", page(c, about).encode())
+    publish(folder / "report.html", page(c, folder, about).encode())
     publish(folder / "junit.xml", junit(c))
     publish(folder / "badge.svg", badge(c).encode())
     content: dict[str, Any] = {"sampler": c.name, "claim": c.claim, "verdict": c.verdict.json(), "rows": c.rows}

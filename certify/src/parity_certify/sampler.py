@@ -122,6 +122,9 @@ def gather(
                     tell(f"{drawn.n} of {limit} sequences, about {duration_of(left)} left")
                 if drawn.stopped:
                     break
+        except KeyboardInterrupt:
+            continues = "; the same command continues" if store.folder else ""
+            raise KeyboardInterrupt(f"stopped after {drawn.n} of {limit} sequences{continues}") from None
         except (ParityError, BrokenProcessPool):
             raise
         except Exception as error:
@@ -170,7 +173,8 @@ def certify_sampler(
     budget   seconds for everything: sampling stops in time, and the verdict says what could be seen; a repeat has the
              last third
     repeat   sequences on the next seed; None: twice those of the first
-    batch    most sequences of a call; `vary`: every second call has fewer, for a fault may depend on the number
+    batch    most rows of a call, after which the evidence is looked at; `vary`: every second call has fewer, for a
+             fault may depend on the number
     alpha    false alarms: the rate at which a correct sampler is rejected on the first seed
     folder   where samples are kept; a second call with the same sampler goes on there
     spec     what the sampler is: a folder refuses the samples of another
@@ -197,8 +201,10 @@ def certify_sampler(
         rate = drawn.fresh / drawn.seconds
         size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
         bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
-        limits = f"if it is lossless, expect TV <= {bound:.3f}; a fault below TV {least:.3f} cannot be found"
-        tell(f"{size} sequences, about {duration_of(size / rate)}: {limits}")
+        limits = f"if it is lossless, expect TV <= {bound:.3f}; smaller faults may be found, down to TV {least:.3f}"
+        before = drawn.n - drawn.fresh
+        sequences = f"{f'continues after {before} of ' if before else ''}{size} sequences"
+        tell(f"{sequences}, about {duration_of((size - before) / rate)}: {limits}")
         return size
 
     wanted = whole_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
@@ -224,14 +230,15 @@ def certify_sampler(
 
 
 def describe_scope(drawn: Drawn, law: Law, vary: bool, least: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a certification tested of a black box, and what it cannot see; `least`: share of copies that is found."""
+    """What a certification tested of a black box, and what it cannot see; `least`: share of copies that is detected."""
     K, L, sizes = len(law.prompts), law.length, [len(b.prompts) for b in drawn.batches]
     prompts = f"{K} prompt{'s' * (K > 1)} of {law.prompts.shape[1]} tokens"
     calls = f"calls of {min(sizes)} to {max(sizes)} rows" if vary else f"calls of {max(sizes)} rows"
     tested = (
         f"the joint law of {L} tokens behind {prompts}",
         f"{calls}, prompts in several orders",
-        f"independence of rows {LAGS[0]} to {LAGS[-1]} apart: copies of {least:.1%} of the rows are found",
+        f"independence of rows {LAGS[0]} to {LAGS[-1]} apart: a sampler that copies {least:.1%} of its rows, or more,"
+        " is detected",
     )
     untested = (
         "other prompts and longer outputs",

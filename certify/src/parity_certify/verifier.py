@@ -255,7 +255,7 @@ def certify_verifier(
     shape     "row", "batch" or "tree": see the head of this module; branches: children of a tree's node
     problems  kinds, or `Problem`s with laws of your own
     n         sequences a problem; None: as many as a bound below `margin` needs
-    batch     sequences between two looks; None: a tenth of n
+    batch     as in `certify_sampler`; None: a tenth of n, at least 100
     draws     of the simulated null of each fixed size
     A keyword `rng` of the verifier gets a generator of numpy; the generators of random, numpy and torch are seeded.
     """

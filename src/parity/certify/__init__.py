@@ -4,7 +4,9 @@ from parity.certify import certify
 print(certify(my_decoder, n=100_000, window=4))
 """
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from parity_certify import verdict
@@ -40,4 +42,12 @@ def certify(
 
     name = name_of(decoder)
     rows = exact(decoder, targets(models), options, claim=claim, n=n, seeds=seeds, threads=threads)
-    return Certificate(verdict.verdicts(rows, {name: claim}, margin)[0]["value"], rows, name, claim)
+    value = verdict.verdicts(rows, {name: claim}, margin)[0]["value"]
+    defaults = {k: p.default for k, p in inspect.signature(decoder).parameters.items() if p.default is not p.empty}
+    used = " ".join(f"{k}={v}" for k, v in (defaults | options).items())
+    value = replace(
+        value,
+        tested=(f"the joint law of all tokens on each of {len(targets(models))} models", f"options {used or 'none'}"),
+        untested=(*["other options"] * bool(used), "other models and longer outputs"),
+    )
+    return Certificate(value, rows, name, claim)
