@@ -40,8 +40,8 @@ from parity.experiment.tuned import Case
 from parity.models import fetch
 from parity.tune.bench import BENCHES, PILOT, SHARES, Bench, Variant, candidates
 
-ROUNDS, BEST = 5, 3  # rounds and candidates at most
-PILOT_SHARE = 0.45  # of the time, until which new pilots begin
+ROUNDS, BEST = 3, 2  # rounds and candidates at most
+PILOT_SHARE = 0.2  # of the time, until which new pilots begin
 NEAR = 1.3  # times plain decoding's predicted seconds, up to which a variant is worth a measurement
 JUMP = 1.3  # ratio of two timings of plain decoding from which on the machine is too busy to tell
 ROW = {"discrete": "an image", "anysubset": "a text", "continuous": "an image"}
@@ -115,12 +115,15 @@ def measure(bench: Bench, piloted: list[Variant], batch: int, until: float) -> l
     for variant in (*eager, *compiled):
         variant.predicted = bench.predict(variant, batch)
     plain, *others = eager
-    turns, left = [plain, *compiled[:1]], until - time.time()
-    for variant in sorted([*others, *compiled[1:]], key=lambda v: v.predicted)[:BEST]:
+    turns, left = [plain], until - time.time()
+    for variant in [*compiled[:1], *sorted([*others, *compiled[1:]], key=lambda v: v.predicted)[:BEST]]:
         needed = 2 * batch * sum(v.predicted for v in [*turns, variant])
-        if variant.predicted < NEAR * plain.predicted and (needed < left or turns[-1].method == plain.method):
+        if variant.predicted < NEAR * plain.predicted and (needed < left or len(turns) == 1):
             turns.append(variant)
-    begun, number = time.time(), PILOT
+    for variant in turns:
+        if variant.fast or bench.fast:  # compiles what is to be compiled, whatever the number of rows
+            bench.decode(variant, bench.rows(0, min(batch, 2)))
+    begun, number, left = time.time(), PILOT, until - time.time()
     while (turn := len(plain.seconds)) < 2 or (turn < ROUNDS and (time.time() - begun) * (turn + 1) / turn < left):
         print(f"batch {batch}: round {turn + 1}, {len(turns)} in turn", file=sys.stderr, flush=True)
         for variant in list(turns if turn % 2 == 0 else turns[::-1]):

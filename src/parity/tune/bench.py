@@ -34,7 +34,7 @@ SHARES = {
     "continuous": {"window": 2, "ahead": 1, "gamma": 4},
 }
 FEW = 4  # the least default of such an option
-WIDTHS = (1, 4, 8, 16, 32, 64)  # nodes of the passes that are timed
+WIDTHS, COMPILED = (1, 4, 8, 16, 32, 64), (1, 16)  # nodes of the passes that are timed, eager and compiled
 SEED = 2**31 - 1  # of the pilot and the turns: their noise is of no row that is kept, as their ids are none of those
 FIRST = 10**9  # number of the first image of a continuous model
 CAPTIONS, PILOT = 16, 2  # captions in all, and rows of the pilot
@@ -114,14 +114,11 @@ class Bench:
         return self.models[part]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
-        """The rows decoded. One step before, which is not timed, compiles what is to be compiled."""
+        """The rows decoded, and timed."""
         fast = variant.fast or self.fast
         cell = {**self.case.setting, "seed": SEED, "method": variant.method, "options": variant.options}
         loaded = self.loaded(needs(self.kind, variant.method), fast)
-        start = loop.start_decoding(self.kind, loaded, cell)
-        if fast:
-            next(start(rows, loop.noise_of(rows, loaded, cell))[2])
-        model, begun, steps = start(rows, loop.noise_of(rows, loaded, cell))
+        model, begun, steps = loop.start_decoding(self.kind, loaded, cell)(rows, loop.noise_of(rows, loaded, cell))
         done = loop.leaf(self.kind).record(model, begun, steps)
         of = loop.leaf(self.kind).columns(rows, model, begun, done)
         passes = of["depth" if self.kind == "continuous" else "nfe"].double()
@@ -195,17 +192,18 @@ class Prompted(Bench):
 
     def pass_seconds(self, nodes: float, batch: int, fast: bool) -> float:
         """Seconds of a pass over so many nodes of every row of a batch, in the middle of an image."""
+        widths = COMPILED if fast else WIDTHS
         if (batch, fast) not in self.costs:
-            self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in WIDTHS]
-        beyond = max(1.0, nodes / WIDTHS[-1])
-        return beyond * float(np.interp(nodes, WIDTHS, self.costs[batch, fast]))
+            self.costs[batch, fast] = [self.time_pass(n, batch, fast) for n in widths]
+        beyond = max(1.0, nodes / widths[-1])
+        return beyond * float(np.interp(nodes, widths, self.costs[batch, fast]))
 
     @torch.inference_mode()
     def time_pass(self, nodes: int, batch: int, fast: bool) -> float:
         model = self.loaded("", fast).model(self.rows(0, batch), self.case.setting["sampling"])
         at = (model.length // 2 + torch.arange(nodes, device=self.device)).clamp(max=model.length - 2)
         at, seconds = at.repeat(batch, 1), [0.0]
-        while len(seconds) < 4 or (sum(seconds[1:]) < 0.05 and len(seconds) < 30):  # the first compiles and warms up
+        while len(seconds) < 4 or (sum(seconds[2:]) < 0.05 and len(seconds) < 30):  # the first compiles and warms up
             began = time.perf_counter()
             model.logits(torch.zeros_like(at), at).amax().item()  # which waits for the device
             seconds.append(time.perf_counter() - began)
