@@ -161,7 +161,7 @@ WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of 
     "spec_head: one more": (partial(altered(HEAD, run=lambda k: run(k) + 1).spec_head, ahead=3), "unverified kept"),
     "coupled": (coupled.coupled, "none"),
     "coupled: of drafts": (partial(coupled.coupled, reads="drafts"), "none"),
-    "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=1.0), "residual a fresh draw"),
+    "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=3.0), "residual a fresh draw"),
     "coupled: inverted": (partial(altered(JACOBI, couple=inverted).coupled, theta=1.0), "keep with wrong deviation"),
     "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
     "coupled: one more": (altered(JACOBI, run=lambda k: run(k) + 1).coupled, "unverified kept"),
