@@ -51,15 +51,21 @@ THREE, TWO = "at window 3 on 5 tokens", "at interval 2 on 5 tokens"
 THREE_G = "at gamma 3 on 3 tokens"
 FAR, LOSSY = long(tokens=256), exact(1e-9, 0.65)
 CASES = [  # rows, own options, those of the exact layer; the scope, and whether its own were tested
-    ([*exact(), *long()], W, CUT, f"{THREE}; window 16 consistent on 64 tokens", "tested"),
-    ([*exact(), *long()], {}, {}, "on 5 tokens, consistent on 64 tokens", "tested"),
-    (exact(), W, CUT, f"{THREE}; window 16 not tested", "not tested"),
+    ([*exact(), *long()], W, CUT, f"{THREE}; at window 16 no difference on 64 tokens", "tested"),
+    ([*exact(), *long()], {}, {}, "on 5 tokens, no difference on 64 tokens", "tested"),
+    (exact(), W, CUT, f"{THREE}; window 16 on no model whose law is known", "not tested"),
     (exact(), {}, {}, "on 5 tokens", "tested"),
-    ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 not tested", "not tested"),
-    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 rejected on 64 tokens", "tested"),
-    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; interval 4 not rejected on 64 tokens", "tested"),
+    ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 on no model whose law is known", "not tested"),
+    ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; at interval 4 rejected on 64 tokens", "tested"),
+    ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; at interval 4 not rejected on 64 tokens", "tested"),
     ([*exact(), *long(1e-9)], W, CUT, "at window 16 on 64 tokens", "tested"),
-    (exact(models={"mixture": 3}), {"gamma": 8}, {"gamma": 3}, f"{THREE_G}; gamma 8 not tested", "not tested"),
+    (
+        exact(models={"mixture": 3}),
+        {"gamma": 8},
+        {"gamma": 3},
+        f"{THREE_G}; gamma 8 on no model whose law is known",
+        "not tested",
+    ),
 ]
 
 
@@ -78,9 +84,9 @@ def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     both, own = [*exact(), *long(), *long(tokens=256)], {"window": 100}
     assert verdict_on(both, own, CUT)["own_options"] == "not tested"
     assert verdict_on([*exact(), *FAR], own, CUT)["own_options"] == "tested"
-    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; window 16 consistent on 64 to 256 tokens"
+    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; at window 16 no difference on 64 to 256 tokens"
     near = verdict_on([*exact(), *long()], W, CUT, tokens=256)["scope"]
-    assert near == f"{THREE}; window 16 consistent to 64 of 256 tokens"
+    assert near == f"{THREE}; at window 16 no difference up to 64 of 256 tokens"
     assert verdict_on(exact(models={"one": 4, "two": 5}), {}, {})["scope"] == "on 4 to 5 tokens"
 
 
@@ -89,7 +95,7 @@ def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gat
     cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
     assert len(cspd)
     for options, scope in zip(cspd["options"], cspd["scope"], strict=True):
-        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 consistent on 64 tokens" in scope
+        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 no difference on 64 tokens" in scope
 
 
 def samples(method, fault, ps, required=True):

@@ -228,9 +228,9 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     # the scope
     lossy, far = value.kind == "lossy", f"on {describe_range(long)}" if deep else ""
     if deep and max(long) < scope.tokens:
-        far = f"to {max(long)} of {scope.tokens}"
+        far = f"up to {max(long)} of {scope.tokens}"
     here = f"at {cut} " * bool(cut) + f"on {describe_range(exact)} tokens" if exact else ""
-    again = "rejected" if rejected else "not rejected" if lossy else "consistent"
+    again = "rejected" if rejected else "not rejected" if lossy else "no difference"
     if value.kind == "inconclusive" or value.within or not (exact or deep):
         line = ""
     elif lossy and value.estimate is None:
@@ -238,9 +238,9 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     elif not exact:
         line = f"at {own} {far} tokens"
     elif not deep:
-        line = here if whole else f"{here}; {own} not tested"
+        line = here if whole else f"{here}; {own} on no model whose law is known"
     else:
-        line = f"{here}; {own} {again} {far} tokens" if cut else f"{here}, {again} {far} tokens"
+        line = f"{here}; at {own} {again} {far} tokens" if cut else f"{here}, {again} {far} tokens"
     return {
         "value": value,
         "pill": write_pill(value),
