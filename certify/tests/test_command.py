@@ -134,16 +134,22 @@ def sample(prompts, seed):
 """
 
 
-@pytest.mark.parametrize("signal", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_is_one_line(tmp_path, signal):
+def heed_interrupts():
+    """As on a terminal, where these tests run in the background, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_is_one_line(tmp_path, number):
     (tmp_path / "own.py").write_text(SAMPLER.replace("SHARE", ".5").replace("return (np", "time.sleep(1); return (np"))
     (tmp_path / "own.py").write_text("import time\n" + (tmp_path / "own.py").read_text())
     words = ["sampler", "own.py:sample", "--law", "own.py:law", "--vocab", "2", "--length", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for drawn, begin in ((r"100", r"(\d+)"), (r"1\d\d", r"continues after 100 of (\d+)")):
-        with subprocess.Popen([sys.executable, "-m", "parity_certify", *words], cwd=tmp_path, **pipes) as run:
+        command = [sys.executable, "-m", "parity_certify", *words]
+        with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heed_interrupts, **pipes) as run:
             first = re.match(begin + " sequences, about .*: if it is lossless, expect TV", run.stderr.readline())
-            run.send_signal(signal)
+            run.send_signal(number)
             out, last = run.communicate()
         stopped = rf"stopped after {drawn} of {first[1]} sequences; the same command continues\n"
         assert out == "" and re.fullmatch(stopped, last) and run.returncode == 2

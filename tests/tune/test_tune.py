@@ -139,7 +139,7 @@ def test_what_cannot_be_tuned_is_refused(brief, monkeypatch, capsys, flags, prob
 class Fake:
     """A bench whose methods take the seconds of a table, or too much memory."""
 
-    compiles = False
+    compiles = fast = False
 
     def __init__(self, seconds):
         self.seconds, self.case = seconds, case("discrete", "scenes", SPEC)

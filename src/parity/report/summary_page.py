@@ -109,10 +109,8 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = (
-            f"total variation at most {bound(bounded['tv_bound']).text} with 95% confidence, on {small} a sequence and"
-        )
-        sure += " at the small options that the table names"
+        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
+        sure += f" confidence, on {small} a sequence and at the small options that the table names"
         sure += f"; at the run's own no difference found on {long}" * bool(long)
         lines.append(("How sure", sure + ", nor on the decoded model, token by token" * forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
