@@ -29,7 +29,8 @@ def methods(model: str) -> dict[str, str]:
     if causal:
         own = {k: v for k, v in own.items() if k not in ("verify", "truncate", "give_up")} if model != "gmm" else {}
     few = () if causal else (32, 16)
-    found = {"target alone": ""} | {f"{n} iterations": f"mar: {{iterations: {n}}}" for n in few}
+    exact = {"spec_head": "spec_head", "coupled": "coupled"}
+    found = {"target alone": ""} | {f"{n} iterations": f"mar: {{iterations: {n}}}" for n in few} | exact
     released = "".join(f", {k}: {str(v).lower()}" for k, v in own.items())
     name = f"cspd{' as released' if own else ''}"
     return found | {f"{name}, gamma {g}": f"cspd: {{gamma: {g}{released}}}" for g in (4, 8, 16, 32)}

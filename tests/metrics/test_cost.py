@@ -61,7 +61,7 @@ def test_speed_counts_a_batch_once():
     cell = discrete()
     found = columns_of(speed.measure(cell))
     assert speed.batches(cell.shard).tolist() == [0] * 4 + [1] * 2
-    assert found["batches"] == 2 and found["batch"] == 4 and found["device"] == "cpu"
+    assert found["batches"] == 2 and found["batch"] == 4 and found["singles"] == 1 and found["device"] == "cpu"
     assert found["seconds_per_image"] == pytest.approx(3 / 6)
     assert found["tokens_per_second"] == pytest.approx(36 / 3)
     assert found["ms_per_forward"] == pytest.approx(3000 / 9)

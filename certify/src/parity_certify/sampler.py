@@ -95,7 +95,7 @@ def gather(
     while drawn.n < limit and not drawn.stopped and (one := store.get(seed, number)) is not None:
         add(one)
     begin, before = time.perf_counter(), drawn.n
-    told = begin
+    shown = begin
 
     def fits(size: int, planned: int) -> int:
         size = min(size, limit - before - planned)
@@ -116,8 +116,8 @@ def gather(
                 add(one)
                 if until is not None:
                     limit, until = min(limit, max(drawn.n, until(drawn))), None
-                if time.perf_counter() - told > EVERY:
-                    told = time.perf_counter()
+                if time.perf_counter() - shown > EVERY:
+                    shown = time.perf_counter()
                     left = (limit - drawn.n) * drawn.seconds / drawn.fresh
                     tell(f"{drawn.n} of {limit} sequences, about {duration_of(left)} left")
                 if drawn.stopped:

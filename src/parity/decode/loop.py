@@ -25,14 +25,14 @@ from parity.base.devices import too_large
 from parity.base.errors import ParityError
 from parity.base.files import canonical
 from parity.base.noise import Noise, batch_noise
-from parity.decode.shard_io import ALONE, Shard, join
+from parity.decode.shard_io import Shard, join
 from parity.experiment.options import declaration, needs, plain_method, plain_options
 from parity.experiment.options import plain as is_plain
 
 Rows = dict[str, np.ndarray]
 UNTIMED = dict.fromkeys(("plain_seconds", "single_seconds", "plain_single_seconds"), float("nan"))
 Begun = tuple[Any, Any, Any]  # a model, its start, and the steps that a decoder makes of them
-ALONE_SECONDS = 10.0  # after which no further row of a job is timed alone
+ALONE, ALONE_SECONDS = 3, 10.0  # rows of a job that are timed alone; no further one begins after so many seconds
 PART = 8  # of a batch: as many of its rows, at most, begin at once, as each has a cache of its own until it has joined
 
 

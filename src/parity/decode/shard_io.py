@@ -38,7 +38,6 @@ from parity.base.errors import ParityError
 from parity.base.files import canonical, read_arrays, write_arrays
 
 TIMES = ("seconds", "network_seconds", "plain_seconds", "single_seconds", "plain_single_seconds")
-ALONE = 3  # rows of a job that are timed alone, too
 NEEDED = ("ids", "tokens", "step", *TIMES, "batch", "at_once", "passes")
 
 

@@ -41,13 +41,8 @@ class Case(NamedTuple):
     def key(self) -> str:
         """Model and revision, what its cost depends on, machine, version."""
         task, sampling = self.setting.get("task_kind"), self.setting.get("sampling", {})
-        on = (
-            f"{task} {self.setting['task']}, "
-            if task
-            else f"{sampling['steps']} steps, "
-            if "steps" in sampling
-            else ""
-        )
+        on = f"{task} {self.setting['task']}, " if task else ""
+        on += f"{sampling['steps']} steps, " if "steps" in sampling else ""
         where = f"{machine.identity()}, parity {version()}"
         return f"{self.model}@{self.setting['revision']}, {on}batch {self.batch}, {where}"
 
@@ -110,11 +105,11 @@ def find(case: Case, file: Path = FILE) -> tuple[dict[str, Any] | None, str]:
 
 def take_auto(config: Config) -> list[str]:
     """Take `auto` out of the methods of all sections. Kinds of model where it was there."""
-    found = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
-    for kind in found:
+    auto = [kind for kind in kinds(config) if AUTO in getattr(config, KINDS[kind]).methods]
+    for kind in auto:
         if (variants := getattr(config, KINDS[kind]).methods.pop(AUTO)) != [{}]:
             raise ConfigError(f"{KINDS[kind]}.methods.{AUTO} = {variants}: has no options; allowed: [{{}}]")
-    return found
+    return auto
 
 
 def put_choice(config: Config, kind: str) -> None:

@@ -11,7 +11,7 @@ its figures by name: (label, unit, direction). Nothing lists the metrics; a modu
 
 metrics.json holds every figure that a metric of the cell's kind declares, as far as it applies, `<figure>_se` where it
 has a standard error, and beside them
-    n, batch, batches, device, dtype          rows, rows decoded at once, batches, and where
+    n, batch, batches, singles, device, dtype rows, rows decoded at once, batches, rows timed alone, and where
     seconds_per_image, ms_per_forward, tokens_per_second, each also _q1, _median and _q3; speedup _q1 and _q3;
         speedup_single, network_share
     discrete     step_compression_low and _high; reference_n of FID; acceptance_by_slot, JSON

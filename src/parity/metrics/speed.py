@@ -66,5 +66,5 @@ def measure(sample: Any) -> dict[str, Any]:
     figures["speedup_single"] = float(np.median(single)) if len(single) else float("nan")
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
     made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype")}
-    counts = {"batch": int(shard.at_once.max()), "batches": len(first)}
+    counts = {"batch": int(shard.at_once.max()), "batches": len(first), "singles": int(timed.sum())}
     return figures | speedup(plain, seconds) | made_with | counts

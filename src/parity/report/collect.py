@@ -378,8 +378,8 @@ def critical(rows: Sequence[Mapping[str, Any]], alpha: float) -> float:
 
 def known_changes(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """The change and its standard error of each figure of quality whose change has one."""
-    found = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
-    return {name: (change.value, change.error) for name, change in found.items() if change.error is not None}
+    estimates = {name: estimate_of(row, f"{name}_change") for name in QUALITY}
+    return {name: (change.value, change.error) for name, change in estimates.items() if change.error is not None}
 
 
 def moved(row: Mapping[str, Any], reach: float) -> list[str]:

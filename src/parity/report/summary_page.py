@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parity.decode.shard_io import ALONE
 from parity.experiment import paths
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, options
@@ -112,7 +111,7 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
         sure += f" confidence, on {small} a sequence and at the small options that the table names"
         sure += f"; at the run's own no difference found on {long}" * bool(long)
-        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * forced(g, exact)))
+        lines.append(("How sure", sure + ", nor on the decoded model, token by token" * teacher_forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
         never = f"sequences of more than {longest[-1]} tokens; " if longest else ""
         lines.append(("Not tested", f"{never}the joint law of the decoded model, which cannot be listed; other models"))
@@ -126,15 +125,15 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             answer = answer if best[speed] > 1 else "none is faster than plain decoding"
             if (other := most([r for r in rows if rank(r) > 1], speed)) and other[speed] > max(1, best[speed]):
                 answer += f" (of the others: {other['label']}, {other[speed]:.2f} times)"
-            timed = ALONE * paths.jobs(g.settings, kind) if speed == "speedup_single" else 0
-            answer += f"; the median of {timed} {item}s" * bool(timed)
+            if speed == "speedup_single":
+                answer += f"; the median of {best['singles']:.0f}" if best["singles"] > 1 else f"; timed on one {item}"
             lines.append((f"Fastest lossless, {question}", answer))
     lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
     return lines
 
 
-def forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
+def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
     """Whether all of these were compared on the model they decoded, each token given those before it."""
     compared = set(g.equality.loc[g.equality["layer"] == "teacher-forced", "key"])
     return {r["key"] for r in rows} <= compared
@@ -177,7 +176,7 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
         Column(
             f"Speed of one {item}",
             tables.alone,
-            f"at batch 1 on this machine, of the first {ALONE} of each job; plain decoding's is 1",
+            "at batch 1 on this machine, the median of the first of each job; plain decoding's is 1",
         ),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
         Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),

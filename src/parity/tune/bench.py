@@ -101,17 +101,17 @@ class Bench:
         self.device = take_device("cuda" if machine.gpu() else "cpu", self.dtype)
         self.fast = config.compile == "on" or (config.compile == "auto" and self.device.startswith("cuda"))
         self.compiles = False  # whether compiled passes are tried beside
-        self.models: dict[str, Any] = {}
+        self.models: dict[tuple[str, bool], Any] = {}
 
     def rows(self, first: int, count: int) -> Rows:
         raise NotImplementedError
 
     def loaded(self, part: str, fast: bool) -> Any:
         """The networks that decode, with the companion that a method needs."""
-        if part not in self.models:
+        if (part, fast) not in self.models:
             spec = {"method": next(m for m in methods(self.kind) if needs(self.kind, m) == part), "dtype": self.dtype}
-            self.models[part] = loop.load(self.kind, self.manifest, spec, self.device, fast)
-        return self.models[part]
+            self.models[part, fast] = loop.load(self.kind, self.manifest, spec, self.device, fast)
+        return self.models[part, fast]
 
     def decode(self, variant: Variant, rows: Rows) -> Cost:
         """The rows decoded, and timed."""
