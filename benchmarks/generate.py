@@ -22,7 +22,7 @@ from parity.base.noise import batch_noise
 from parity.decode.discrete import record
 from parity.decoders.discrete.ar import ar
 from parity.models.compiling import compiled
-from parity.models.discrete.cached import a_pass
+from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.llamagen import LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
 
@@ -53,12 +53,12 @@ def plain(fast: bool) -> Callable[[int], Any]:
     """This project's network of SIZE under plain decoding, its passes compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    read = compiled(a_pass, "cpu") if fast else None
+    reads = compiled(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
-        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, read=read)
+        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=reads)
         noise = batch_noise(0, [str(i) for i in range(batch)])
         law = Sampled(model, TokenSampling(guidance=GUIDANCE))
         return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))

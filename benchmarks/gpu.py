@@ -37,7 +37,7 @@ from parity.models import fetch
 from parity.models.compiling import compiled
 from parity.models.continuous import harmon, mar, xar
 from parity.models.continuous.diffusion import HeadSampling
-from parity.models.discrete.cached import EagleDrafter, a_pass
+from parity.models.discrete.cached import EagleDrafter, logits_pass
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGen, LlamaGenConfig, Transformer
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.tune.__main__ import tables
@@ -99,6 +99,7 @@ class Networks:
         self.net = random_network(lambda: Transformer(self.config), self.device, self.dtype)
         self.drafter = random_network(lambda: FeatureDrafter(self.config), self.device, self.dtype)
         self.codes = torch.randn(self.config.vocab, 8, device=self.device)
+        self.run = compiled(logits_pass, torch.device(self.device).type) if self.fast else logits_pass
 
     @torch.inference_mode()
     def model(self, batch: int, needs: str = "") -> Sampled:
@@ -106,13 +107,12 @@ class Networks:
         c = self.config
         condition = torch.randn(batch, c.prefix, c.caption_dim, device=self.device, dtype=self.dtype)
         valid = torch.ones(batch, c.prefix, dtype=torch.bool, device=self.device)
-        read = compiled(a_pass, torch.device(self.device).type) if self.fast else None
-        model = LlamaGen(self.net, condition, valid, True, read=read)
+        model = LlamaGen(self.net, condition, valid, True, run=self.run)
         model.codebook = model.raw_codebook = self.codes
         if needs == "drafter":
             model.drafter = EagleDrafter(self.drafter, model)
         if needs == "draft":
-            model.draft = LlamaGen(self.net, condition, valid, True, returns=True, read=read)
+            model.draft = LlamaGen(self.net, condition, valid, True, returns=True, run=self.run)
         return Sampled(model, TokenSampling(guidance=3.0, top_k=min(1000, c.vocab)))
 
     def bytes(self, batch: int, context: int) -> int:

@@ -1,30 +1,44 @@
-"""A function compiled, or run as it is where that fails."""
+"""A pass of a network compiled, or run as it is where that fails."""
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._inductor import config as inductor
+
+MANY = 16  # rows of a matrix, tokens of a batch, from which on a CPU's packed weights pay
 
 
-@lru_cache
 def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
-    """`function` under torch.compile: one graph for all shapes if `dynamic` or on a CPU, where rows that are done leave
-    the batch and a cache is read as far as it is written; else a graph for each set of shapes, captured
-    (reduce-overhead). If it cannot be compiled, the first call says so in one line; then it runs uncompiled."""
+    """`function` of one network under torch.compile: one graph for all shapes if `dynamic` or on a CPU, where rows that
+    are done leave the batch and a cache is read as far as it is written; else a graph for each set of shapes, captured
+    by CUDA, whose outputs are a tuple. If it cannot be compiled, the first call says so in one line; then it runs
+    uncompiled.
+
+    What is compiled must not be called with another network: the weights are taken for constants, and no call asks
+    whether they still are the same, which on a CPU takes as long as a third of a small network's pass.
+    """
     dynamic = dynamic or device == "cpu"
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     captured, failed = device == "cuda" and not dynamic, False
-    mode = "reduce-overhead" if captured else "default"
-    fast = torch.compile(function, dynamic=dynamic, fullgraph=True, mode=mode)
+    settings: dict[str, Any] = {
+        "options": {
+            "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
+            "triton.cudagraphs": captured,
+        },
+        "isolate_recompiles": True,
+        "recompile_limit": 64,
+    }
+    fast = torch.compile(function, dynamic=dynamic, fullgraph=True, **settings)
 
     def run(*arguments: Any) -> Any:
         nonlocal failed
         if not failed:
             try:
+                x = next(a for a in arguments if isinstance(a, torch.Tensor))
+                inductor.freezing = device == "cpu" and x.shape[:-1].numel() >= MANY
                 out = fast(*arguments)
-                return out.clone() if captured else out  # a captured graph overwrites its output
+                return tuple(x.clone() for x in out) if captured else out  # a captured graph overwrites its outputs
             except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
                 failed = True
                 what = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"

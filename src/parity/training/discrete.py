@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from parity.base.weights import load_weights, network, sha256
 from parity.embedded import scenes
@@ -184,6 +184,49 @@ def llamagen(job: Job) -> Recipe:
     return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=held_out)
 
 
+def target_of(job: Job) -> tuple[Transformer, nn.Module]:
+    """The trained transformer and its text encoder, frozen, which drafters and draft models learn from."""
+    target, t5 = network(Transformer, LlamaGenConfig, job.weights("llamagen")), t5_encoder().eval()
+    load_weights(t5, job.weights("text"))
+    return target.requires_grad_(False), t5.requires_grad_(False)
+
+
+STRONGEST = 3.0  # guidance scale of a draft model's training
+
+
+def draft(job: Job) -> Recipe:
+    """A draft model that learns the target's guided law by cross-entropy (distillation for speculative decoding: Zhou
+    et al. 2024), at scales from 1 to STRONGEST. Its log: nats of it from the target's law, per token."""
+    target, t5 = target_of(job)
+    config, (ids, valid) = LLAMAGENS[job.name], token_ids(pictures(job)[0], PREFIX)
+    tokens = scene_tokens(job, config.grid)
+    torch.manual_seed(job.seed)
+    net = Transformer(config)
+    initialise(net)
+
+    @torch.compile
+    def law(model: nn.Module, e: Tensor, v: Tensor, x: Tensor, scale: Tensor) -> Tensor:
+        """Log-probabilities [B, L, V] under guidance."""
+        dropped = torch.arange(2 * len(e)) >= len(e)
+        logits = model(e.repeat(2, 1, 1), v.repeat(2, 1), dropped, x.repeat(2, 1)).float()
+        conditional, unconditional = logits.chunk(2)
+        return torch.lerp(unconditional, conditional, scale).log_softmax(-1)
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def loss(step, rng):
+        rows = torch.from_numpy(rng.integers(0, len(tokens), job.batch))
+        scale = torch.from_numpy(rng.uniform(1, STRONGEST, (job.batch, 1, 1))).float()
+        with torch.no_grad():
+            e, v = left_pad(t5(input_ids=ids[rows], attention_mask=valid[rows]).last_hidden_state, valid[rows])
+            p = law(target, e.float(), v, tokens[rows, :-1], scale)
+        q = law(net, e.float(), v, tokens[rows, :-1], scale)
+        apart = F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
+        return apart, {}
+
+    header = asdict(config)
+    return Recipe(net, loss, lambda: ({}, header), (6,), peak=2e-3, hidden=r"^layers\.")
+
+
 UNROLLED = 2  # how often the drafter reads its own features in training; in a tree it does at all levels but the first
 
 
@@ -192,9 +235,8 @@ def drafter(job: Job) -> Recipe:
 
     Its log: how often its likeliest token is the target's, by how many of its own features it has read.
     """
-    target = network(Transformer, LlamaGenConfig, job.weights("llamagen")).requires_grad_(False)
-    config, t5 = target.config, t5_encoder().eval().requires_grad_(False)
-    load_weights(t5, job.weights("text"))
+    target, t5 = target_of(job)
+    config = target.config
     tokens, (ids, valid) = scene_tokens(job, config.grid), token_ids(pictures(job)[0], PREFIX)
     torch.manual_seed(job.seed)
     net = FeatureDrafter(config)
@@ -264,4 +306,11 @@ def clip(job: Job) -> Recipe:
     return Recipe(net, loss, finish, stream=(2,), peak=1e-3, weight_decay=0.1, average=0.995)
 
 
-RECIPES = {"vq": vq, "text": text, **dict.fromkeys(LLAMAGENS, llamagen), "drafter": drafter, "clip": clip}
+RECIPES = {
+    "vq": vq,
+    "text": text,
+    **dict.fromkeys(LLAMAGENS, llamagen),
+    "draft": draft,
+    "drafter": drafter,
+    "clip": clip,
+}

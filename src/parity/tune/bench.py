@@ -24,6 +24,8 @@ from parity.experiment.tuned import Case
 from parity.experiment.weights import largest
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
+from parity.models.compiling import compiled
+from parity.models.discrete.cached import logits_pass
 from parity.models.discrete.load import Loaded, networks
 
 SIZES = (16, 8, 12, 32, 4, 64)  # places of a pass, about; in the order in which they are tried
@@ -167,12 +169,13 @@ class Prompted(Bench):
         self.nets = networks(manifest, ("vq", "net", *sorted(parts)), self.device, getattr(torch, self.dtype))
         self.columns = {"captions": np.array(captions), **encode(manifest, captions, self.device)}
         self.compiles = config.compile == "auto" and not self.fast
+        self.run = compiled(logits_pass, torch.device(self.device).type)  # of the target, which all methods share
         self.costs: dict[tuple[int, bool], list[float]] = {}  # seconds of a pass by (batch, compiled), for WIDTHS
 
     def loaded(self, part: str, fast: bool) -> Loaded:
         """The target and the companion that a method needs: others would be fed, too."""
         nets = {name: net for name, net in self.nets.items() if name in ("vq", "net", part)}
-        return Loaded(self.manifest, nets, torch.device(self.device), fast)
+        return Loaded(self.manifest, nets, torch.device(self.device), self.run if fast else logits_pass)
 
     def rows(self, first: int, count: int) -> Rows:
         numbers = np.arange(first, first + count)

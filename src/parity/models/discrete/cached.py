@@ -17,7 +17,7 @@ from parity.models.discrete.protocol import TokenModel, ancestors
 # new keys and values [R, S, H, D] to all that are attended [R, T, H, D]
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Layers = list[tuple[Tensor, Tensor]]  # keys and values [R, T, H, D] of each layer
-Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Tensor]
+Pass = Callable[[Any, Tensor, Tensor, Tensor, Tensor, Layers, int], Any]
 
 
 def run_layers(
@@ -37,12 +37,20 @@ def run_layers(
     return net.norm(x)
 
 
-def a_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int) -> Tensor:
+def hidden_pass(net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int) -> Tensor:
     """x [R, S, dim] at slots [R, S]: they see themselves and, of the first `live`, those before them that are `on`
     [R, T]. Beyond a row's position the cache is stale, and masked. table [R, S, ..]: the rotary table there."""
     key = torch.arange(live, device=x.device)
     mask = (key <= slots[..., None]) & on[:, None, :live] | (key == slots[..., None])
     return run_layers(net, x, table, mask, cache, (torch.arange(len(x), device=x.device)[:, None], slots), live)
+
+
+def logits_pass(
+    net: Any, x: Tensor, table: Tensor, slots: Tensor, on: Tensor, cache: Layers, live: int
+) -> tuple[Tensor, Tensor]:
+    """As `hidden_pass`, with the logits [R, S, V] of its hidden states."""
+    hidden = hidden_pass(net, x, table, slots, on, cache, live)
+    return hidden, net.output(hidden)
 
 
 class SlotCache:
@@ -63,7 +71,6 @@ class SlotCache:
         self.cache = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in net.layers]
         self.going = torch.arange(len(on), device=on.device)  # rows whose pictures are not done
         self.static = like.device.type != "cpu"  # whether shapes are those of (batch, window) alone
-        self.run: Pass = a_pass
         self.live = 0  # slots from here on are not attended, and in a tree hold its nodes
 
     def flat(self) -> list[Tensor]:
@@ -96,12 +103,12 @@ class SlotCache:
         """The rotary table at slots [G, S]."""
         return self.table[(slots - self.shift[:, None]).clamp(min=0)].to(dtype)
 
-    def read(self, x: Tensor, slots: Tensor, run: Pass | None = None) -> Tensor:
-        """x [G, S, dim] at slots [G, S] to hidden states [G, S, dim]; by its own pass, or the one given."""
+    def read(self, x: Tensor, slots: Tensor, run: Pass = hidden_pass) -> Any:
+        """x [G, S, dim] at slots [G, S] to hidden states [G, S, dim], or what `run` makes of them."""
         # Keys beyond the furthest slot are never attended; leaving them out halves attention on a CPU, where asking
         # costs nothing.
         self.live = self.on.shape[1] if self.static else int(slots.max()) + 1
-        return (run or self.run)(self.net, x, self.turned(slots, x.dtype), slots, self.on, self.cache, self.live)
+        return run(self.net, x, self.turned(slots, x.dtype), slots, self.on, self.cache, self.live)
 
     def read_tree(self, x: Tensor, slots: Tensor, seen: Tensor, above: Tensor) -> Tensor:
         """The last S nodes x [G, S, dim] of a tree of N: they see slots `seen` [G, S, live] and the nodes `above`
@@ -153,13 +160,13 @@ class Cached(SlotCache):
         width: int,
         shift: Tensor | None = None,
         returns: bool = False,
-        read: Pass | None = None,
+        run: Pass = logits_pass,
     ):
         """prefix [R, P, dim] embeddings of the prompts, the last P positions before the picture; valid [R, P], those
         that are attended; embeddings [V, dim] of the tokens; forced [L], width: see TokenModel.
 
         shift  [R] how many places a row's slots stand before those of the rotary table: its left padding
-        read   `a_pass`, or the same compiled (`compiling.compiled`); None: `a_pass`
+        run    `logits_pass`, or the same compiled (`compiling.compiled`)
         """
         rows, self.prefix = prefix.shape[:2]
         shift = torch.zeros(rows, dtype=torch.int64, device=prefix.device) if shift is None else shift
@@ -167,7 +174,7 @@ class Cached(SlotCache):
         super().__init__(net, net.key_shape, net.table, F.pad(valid.bool(), (0, len(forced))), shift, prefix)
         self.embeddings, self.vocab, self.returns = embeddings, len(embeddings), returns
         self.forced, self.length, self.width = forced, len(forced), width
-        self.run = read or a_pass
+        self.run = run
         self.fed = self.prefix  # slots from here on hold nothing: known on a CPU alone
         self.last = prefix[:, -1]
         # [rows, L + 1, dim] hidden states at position + 1, where a drafter wants them kept
@@ -176,7 +183,7 @@ class Cached(SlotCache):
         self.prefix_states = prefix[:, :-1]
         if self.prefix > 1:  # once: of any number of rows, not to be compiled
             before = torch.arange(self.prefix - 1, device=prefix.device).expand(rows, -1)
-            self.prefix_states = self.read(prefix[:, :-1], before, a_pass)
+            self.prefix_states = self.read(prefix[:, :-1], before)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         known = F.embedding(tokens.clamp(0, self.vocab - 1), self.embeddings)
@@ -193,11 +200,11 @@ class Cached(SlotCache):
         B, (tokens, positions) = len(tokens), self.of_going(tokens, positions)
         slots = positions + self.prefix
         self._see(torch.arange(len(slots), device=slots.device)[:, None], slots)
-        hidden = self.read(self._embed(tokens, positions), slots)
+        hidden, logits = self.read(self._embed(tokens, positions), slots, self.run)
         self.fed = max(self.fed, self.live)
         if self.features is not None:
             self.features[self.going[:, None], positions + 1] = hidden
-        return self.of_batch(self.net.output(hidden), B)
+        return self.of_batch(logits, B)
 
     @torch.inference_mode()
     def tree(self, tokens: Tensor, positions: Tensor, parents: Tensor) -> Tensor:

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.base.weights import assign, check_fit, shapes, tensors, unfilled
-from parity.models.compiling import compiled
-from parity.models.discrete.cached import Cached, EagleDrafter, Remember, a_pass
+from parity.models.discrete.cached import Cached, EagleDrafter, Pass, Remember, logits_pass
 from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.vq import above_median
 
@@ -292,8 +291,8 @@ def pad_codes(vectors: Tensor, tokens: int) -> Tensor:
     return torch.cat([vectors, far.expand(tokens - len(vectors), vectors.shape[1])])
 
 
-def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, fast: bool = False) -> Cached:
-    """The token model of a batch of encoded captions. fast: its passes are compiled."""
+def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
+    """The token model of a batch of encoded captions. run: its pass, compiled or not."""
     net, vq = nets["net"], nets["vq"]
     s, codes = vq.size, vq.quantize.embedding.weight
     ids, valid = batch_ids(inputs, guided)
@@ -303,8 +302,7 @@ def condition(nets: dict[str, Any], inputs: Mapping[str, Tensor], guided: bool, 
         raise ParityError(f"prompt and picture: {length} positions; allowed: {most}")
     words, width = net.embed_tokens.weight, s["columns"] + s.get("line", 0)
     embeddings, shift = net.output.embeddings(words), ids.shape[1] - valid.sum(1)
-    read = compiled(a_pass, ids.device.type) if fast else None
-    model = Cached(net, F.embedding(ids, words), valid, embeddings, forced, width, shift, read=read)
+    model = Cached(net, F.embedding(ids, words), valid, embeddings, forced, width, shift, run=run)
     model.raw_codebook = pad_codes(codes, model.vocab)
     model.codebook = pad_codes(F.normalize(codes, dim=-1), model.vocab)
     if "drafter" in nets:

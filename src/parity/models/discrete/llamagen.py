@@ -25,9 +25,8 @@ from parity.base.errors import ParityError
 from parity.base.files import configured, foreign_json
 from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
-from parity.models.compiling import compiled
 from parity.models.discrete import vq
-from parity.models.discrete.cached import Cached, DrafterNet, EagleDrafter, Pass, Remember, Seen, a_pass
+from parity.models.discrete.cached import Cached, DrafterNet, EagleDrafter, Pass, Remember, Seen, logits_pass
 from parity.models.discrete.protocol import Encoder
 from parity.models.discrete.t5 import read_encoder
 
@@ -315,15 +314,14 @@ def load(manifest: Mapping[str, Any], part: str, device: str, dtype: torch.dtype
     return loaded(build, files[part], (), device, dtype)
 
 
-def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, fast: bool = False) -> Cached:
+def condition(nets: dict[str, Any], inputs: dict[str, Tensor], guided: bool, run: Pass = logits_pass) -> Cached:
     """The token model of a batch: left-padded embeddings [B, prefix, caption_dim] and their mask, valid [B, prefix]; or
-    labels [B] of classes. fast: its passes are compiled."""
+    labels [B] of classes. run: its pass, compiled or not."""
     if "label" in inputs:
         given, valid = inputs["label"], torch.ones_like(inputs["label"])[:, None]
     else:
         given, valid = inputs["embeddings"].to(nets["net"].output.weight.dtype), inputs["valid"]
-    read = compiled(a_pass, valid.device.type) if fast else None
-    model, codes = LlamaGen(nets["net"], given, valid, guided, read=read), nets["vq"].quantize
+    model, codes = LlamaGen(nets["net"], given, valid, guided, run=run), nets["vq"].quantize
     model.codebook, model.raw_codebook = codes.codes, codes.embedding.weight
     if "drafter" in nets:
         model.drafter = EagleDrafter(nets["drafter"], model)
@@ -358,14 +356,14 @@ def encoder(manifest: Mapping[str, Any], device: str) -> Encoder:
 
 
 def LlamaGen(
-    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, read: Pass | None = None
+    net: Transformer, condition: Tensor, valid: Tensor, guided: bool, returns: bool = False, run: Pass = logits_pass
 ) -> Cached:
     """The token model of LlamaGen's conditions [B, prefix, caption_dim] with their mask [B, prefix], or labels [B]; the
-    unconditional row keeps the caption's mask. For `returns` and `read` see `Cached`."""
+    unconditional row keeps the caption's mask. For `returns` and `run` see `Cached`."""
     dropped = torch.zeros(len(condition), dtype=torch.bool, device=condition.device)
     if guided:
         condition, valid = torch.cat([condition] * 2), torch.cat([valid] * 2)
         dropped = torch.cat([dropped, ~dropped])
     forced = torch.full((net.config.grid**2,), -1, device=condition.device)  # no grammar: raster order, no separators
     prefix, embeddings = net.cls_embedding(condition, dropped), net.tok_embeddings.weight
-    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, read=read)
+    return Cached(net, prefix, valid, embeddings, forced, net.config.grid, returns=returns, run=run)

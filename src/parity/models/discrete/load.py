@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from parity.models.compiling import compiled
+from parity.models.discrete.cached import Pass, logits_pass
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.vq import to_pixels
@@ -26,7 +28,7 @@ class Loaded:
     manifest: Mapping[str, Any]
     nets: dict[str, nn.Module]
     device: torch.device
-    fast: bool = False  # whether passes are compiled
+    run: Pass = logits_pass  # compiled or not
 
     def __post_init__(self) -> None:
         self.family = family(self.manifest)
@@ -37,7 +39,7 @@ class Loaded:
         """The token model of encoded prompts with the law of these settings; columns of text are not read."""
         settings = TokenSampling(**sampling)
         numbers = {k: torch.as_tensor(v).to(self.device) for k, v in inputs.items() if np.asarray(v).dtype.kind != "U"}
-        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.fast), settings)
+        return Sampled(self.family.condition(self.nets, numbers, settings.guidance != 1, self.run), settings)
 
     @torch.inference_mode()
     def pictures(self, tokens: np.ndarray | Tensor, batch: int = 32) -> np.ndarray:
@@ -60,7 +62,8 @@ def load(
 ) -> Loaded:
     """The networks of a manifest; of "drafter" and "draft" the one needed."""
     nets = networks(manifest, ("vq", "net", *([needs] if needs else [])), device, dtype)
-    return Loaded(manifest, nets, torch.device(device), fast)
+    place = torch.device(device)
+    return Loaded(manifest, nets, place, compiled(logits_pass, place.type) if fast else logits_pass)
 
 
 def painter(manifest: Mapping[str, Any], device: str = "cpu") -> Loaded:
