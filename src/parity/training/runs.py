@@ -27,7 +27,7 @@ SIZES = {  # recipe: kind, data, examples, steps, batch, threads, recipes whose 
     "vq": ("discrete", "scenes", 48_000, 2800, 48, 2, ()),
     "text": ("discrete", "scenes", 20_000, 1200, 128, 1, ()),
     "llamagen": ("discrete", "scenes", 48_000, 6500, 32, 1, ("vq", "text")),
-    "draft": ("discrete", "scenes", 48_000, 2000, 32, 1, ("vq", "text")),
+    "draft": ("discrete", "scenes", 24_000, 2500, 16, 1, ("vq", "text", "llamagen")),
     "llamagen8": ("discrete", "scenes", 48_000, 1500, 32, 1, ("vq", "text")),
     "drafter": ("discrete", "scenes", 48_000, 500, 32, 1, ("vq", "text", "llamagen")),
     "clip": ("discrete", "scenes", 48_000, 450, 128, 1, ()),
@@ -49,8 +49,8 @@ CARDS = {  # what the weights are
     "text": "Text encoder: a two-layer T5 encoder over the words of the Scenes grammar, taught to describe captions"
     " (recipe `text`).",
     "llamagen": "Autoregressive transformer: LlamaGen at small scale over the tokens of `vq`, captions through `t5`.",
-    "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, over the same tokens"
-    " and captions.",
+    "draft": "Draft model of `llamagen`, for speculative sampling: the same architecture, smaller, taught the target's"
+    " guided law.",
     "llamagen8": "Autoregressive transformer over 8x8 tokens: `llamagen` in all but the grid, on pictures reduced to"
     " 32x32 by 2x2 means.",
     "drafter": "EAGLE drafter of `llamagen`: one layer that continues its features; the header names the target by its"

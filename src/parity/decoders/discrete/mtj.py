@@ -100,8 +100,8 @@ def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Te
 class Foresight(Protocol):
     """What is expected of a pass: which tokens win the races of its slots."""
 
-    def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
-        """After a pass: its tree, which nodes are final [B, S], and those that give each slot its law [B, W]."""
+    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+        """After a pass: its tree, which nodes are final [B, S], and the laws behind all [B, S, V]."""
         ...
 
     def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ class LastLaws:
         """sure, unsure: see `mtj`; width: of the picture."""
         self.sure, self.unsure, self.width = sure, unsure, width
 
-    def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
+    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """See Foresight."""
 
     def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
@@ -223,7 +223,7 @@ def trajectories(
         last = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
         at_last = last[:, None]
         giver = givers(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
-        foresight.hear(tree, path, giver)
+        foresight.hear(tree, path, p)
         tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
         moved.zero_().scatter_(1, slots.where + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))

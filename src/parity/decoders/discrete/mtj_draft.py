@@ -1,7 +1,7 @@
 """`mtj` whose laws a small model corrects to the tokens before them: the coarse step of a parareal iteration."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
@@ -12,7 +12,6 @@ from parity.base.noise import Noise
 from parity.decoders.discrete.mtj import Branches, Likeliest, Win, trajectories
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
-from parity.decoders.verification import slide
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -25,35 +24,41 @@ FLOOR = -20.0  # of log-probabilities: a token that the settings leave out here 
 SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinici 2001 (parareal)"
 
 
+class Nodes(NamedTuple):
+    """The nodes of the last pass, as far as they tell how laws change."""
+
+    where: Tensor  # [B, S] position that a node gives the law of
+    p: Tensor  # [B, S, V] log-probabilities of the target behind it
+    q: Tensor  # [B, S, V] those of the draft model
+
+
 class Parareal:
-    """The law of a slot behind other tokens than it was computed behind: q' (p / q)^trust, with q and q' the draft
-    model's law behind the old tokens and the new. The further q' is from q, the less is p / q trusted, and the less is
-    known of who wins."""
+    """The law of a slot behind other tokens than it was computed behind: q' (p / q)^trust. q' is the draft model's law
+    behind the new tokens, p and q are the laws behind that node of the last pass, of those for the slot's position,
+    whose q is nearest to q'. The further it still is, the less is p / q trusted, and the less is known of who wins."""
 
     def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
         """See `mtj_draft`."""
         self.draft, self.rounds, self.sure, self.unsure, self.doubt = draft, rounds, sure, unsure, doubt
-        self.law: Tensor | None = None  # [B, W, V] log q of the nodes that gave the slots of the last pass their laws
+        self.nodes: Nodes | None = None
 
-    def hear(self, tree: Tree, path: Tensor, giver: Tensor) -> None:
+    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """See Foresight."""
         q = self.log(self.draft.tree(tree.tokens, tree.positions, tree.parents))
-        self.law = q.gather(1, giver[..., None].expand(-1, -1, q.shape[-1]))
+        self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
     def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
         """See Foresight. In a row's first pass no law moves."""
         line, ratio = slots.line, (law / e).log()
         draft = given = win(ratio, slots.where)
-        if self.law is None:
+        if self.nodes is None:
             return draft, ratio
-        (old,), new = slide(slots.kept, slots.size, self.law)
-        new = new | (line.age == 1) if line.newest <= 1 else new  # slots whose law was of no node, or of noise
-        self.slots, self.last = slots, (law.log().clamp(min=FLOOR), old, new[..., None], e.log())
+        self.slots, self.log_e = slots, e.log()
         for _ in range(self.rounds):
             feed = torch.cat([line.last(), draft[:, :-1]], 1)
             q = self.draft.logits(feed, (slots.where - 1).clamp(max=self.draft.length - 1))
-            chances = self.chances(self.log(q), *self.last)
+            chances = self.chances(self.log(q), slots.where, self.log_e)
             draft = win(chances, slots.where)
         if line.newest == 0:
             first = line.age == 0
@@ -68,7 +73,7 @@ class Parareal:
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
         q = self.draft.tree(tokens, slots.line.at[:, None] - 1 + offset, parents)[:, -m:]
         after = offset[:, -m:]
-        chances = self.chances(self.log(q), *(x[slots.rows, after] for x in self.last))
+        chances = self.chances(self.log(q), slots.where.gather(1, after), self.log_e[slots.rows, after])
         return Likeliest(*chances.topk(chain.tokens.shape[-1]))
 
     @staticmethod
@@ -76,12 +81,18 @@ class Parareal:
         """Log-probabilities of the draft model's law."""
         return logits.log_softmax(-1).clamp(min=FLOOR)
 
-    def chances(self, now: Tensor, last: Tensor, old: Tensor, new: Tensor, log_e: Tensor) -> Tensor:
-        """Log-probabilities [B, n, V] of winning: now, last, old and log_e are logarithms of q', p, q and e [B, n, V];
-        a slot that is `new` [B, n, 1] has q' itself."""
-        distance = torch.where(new, 1, (now.exp() - old.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
-        trust = torch.where(new, 0, 1 - self.doubt * distance)
-        law = (now + trust * (last - old)).log_softmax(-1)
+    def chances(self, now: Tensor, where: Tensor, log_e: Tensor) -> Tensor:
+        """Log-probabilities [B, n, V] of winning the races of positions where [B, n]; now and log_e are logarithms of
+        q' and e [B, n, V]."""
+        assert self.nodes is not None
+        there = (self.nodes.where[:, None] == where[..., None]) & (self.slots.line.age > 1)[..., None]  # not of noise
+        alike = (now / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
+        nearest = torch.where(there, alike, -1).max(-1)
+        p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
+        unknown = (nearest.values < 0)[..., None]  # no node gave the law: it is q' itself
+        distance = torch.where(unknown, 1, (now.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
+        trust = torch.where(unknown, 0, 1 - self.doubt * distance)
+        law = (now + trust * (p - q)).log_softmax(-1)
         temperature = self.sure + (self.unsure - self.sure) * (distance / FAR).clamp(max=1)
         return ((law - log_e) / temperature).log_softmax(-1)
 
