@@ -2,8 +2,8 @@
 
 import os
 import re
+import runpy
 import shutil
-import sys
 import time
 
 import pytest
@@ -12,9 +12,7 @@ from parity.experiment import code_digest
 from parity.experiment.module_metadata import PACKAGE
 from tests.workflow.conftest import EVERY, ROOT, copied, finish, jobs, runner
 
-sys.path.insert(0, str(ROOT / ".ci"))
-from imports import roots
-
+roots = runpy.run_path(str(ROOT / ".ci" / "imports.py"))["roots"]
 STAGES = ("equality", "metrics", "report", "decode", "decoders")
 STATISTICS = code_digest.STATISTICS / "parity_certify"
 EDITED = sorted(p for stage in STAGES for p in (PACKAGE / stage).rglob("*.py") if p.name != "__init__.py")
