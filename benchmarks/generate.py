@@ -53,12 +53,12 @@ def plain(fast: bool) -> Callable[[int], Any]:
     """This project's network of SIZE under plain decoding, its passes compiled if `fast`."""
     torch.manual_seed(0)
     net = Transformer(SIZE).eval()
-    reads = compiled(logits_pass, "cpu") if fast else logits_pass
+    one_pass = compiled(logits_pass, "cpu") if fast else logits_pass
 
     @torch.inference_mode()
     def run(batch: int) -> Any:
         condition = torch.randn(batch, SIZE.prefix, SIZE.caption_dim, generator=torch.Generator().manual_seed(0))
-        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=reads)
+        model = LlamaGen(net, condition, torch.ones(batch, SIZE.prefix, dtype=torch.bool), True, run=one_pass)
         noise = batch_noise(0, [str(i) for i in range(batch)])
         law = Sampled(model, TokenSampling(guidance=GUIDANCE))
         return record(law, torch.zeros_like(noise.keys), ar(law, torch.zeros_like(noise.keys), noise=noise))

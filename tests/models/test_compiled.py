@@ -22,8 +22,8 @@ def test_compiled_passes_draw_the_same_tokens(monkeypatch, tmp_path):
 
     def traced(function, *, options, **more):
         """As torch.compile traces it, without minutes of a C++ compiler."""
-        kept = {"guard_filter_fn": options["guard_filter_fn"]}
-        return real(function, backend="eager", options=kept, **more)
+        del options["triton.cudagraphs"]  # which this backend does not know
+        return real(function, backend="eager", options=options, **more)
 
     def noted(self, x, *more):
         batches.append(len(x))
@@ -49,7 +49,7 @@ def test_each_network_computes_with_its_own_weights():
     nets = [torch.nn.Linear(8, 8) for _ in range(2)]
     passes = [compiled(forward, "cpu") for _ in nets]
     with torch.inference_mode():
-        for rows in (2, 3, 64):
+        for rows in (64, 2):  # the graph of the first is that of the second
             x = torch.randn(1, rows, 8)
             for net, run in zip(nets, passes, strict=True):
                 torch.testing.assert_close(run(net, x), net(x))

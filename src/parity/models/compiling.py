@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor
 
-MANY = 16  # rows of a matrix, tokens of a batch, from which on a CPU's packed weights pay
+MANY = 16  # tokens of a pass from which on packed weights are faster on a CPU
 
 
 def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -> Callable[..., Any]:
@@ -16,8 +16,8 @@ def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -
     by CUDA, whose outputs are a tuple. If it cannot be compiled, the first call says so in one line; then it runs
     uncompiled.
 
-    What is compiled must not be called with another network: the weights are taken for constants, and no call asks
-    whether they still are the same, which on a CPU takes as long as a third of a small network's pass.
+    Call it with one network alone: its weights are constants of the graph, and no guard checks that they are the same.
+    On a CPU such checks take a third of a small network's pass over one token.
     """
     dynamic = dynamic or device == "cpu"
     captured, failed = device == "cuda" and not dynamic, False
@@ -36,6 +36,7 @@ def compiled(function: Callable[..., Any], device: str, dynamic: bool = False) -
         if not failed:
             try:
                 x = next(a for a in arguments if isinstance(a, torch.Tensor))
+                # read when a graph is compiled: whether it packs the weights
                 inductor.freezing = device == "cpu" and x.shape[:-1].numel() >= MANY
                 out = fast(*arguments)
                 return tuple(x.clone() for x in out) if captured else out  # a captured graph overwrites its outputs

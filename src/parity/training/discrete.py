@@ -147,14 +147,25 @@ def initialise(net: Transformer) -> None:
     torch.nn.init.zeros_(net.output.weight)
 
 
+def captioned(job: Job, grid: int, test: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Of Scenes the ids and masks [n, PREFIX] of captions, and the tokens [n, grid^2] of pictures."""
+    captions = pictures(job, test)[0][: data.TOKENS_TESTED if test else None]
+    return *token_ids(captions, PREFIX), scene_tokens(job, grid, test)
+
+
+def embedded(t5: nn.Module, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Captions as the transformer reads them: left-padded embeddings [B, PREFIX, caption_dim], and their mask."""
+    with torch.no_grad():
+        e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
+    return e.float(), v
+
+
 def llamagen(job: Job) -> Recipe:
     """LlamaGens on the tokens of Scenes, with the text encoder frozen as in the published model. Its log: nats per
     token on training and held-out captions."""
     config = LLAMAGENS[job.name]
-    ids, valid = token_ids(pictures(job)[0], PREFIX)
-    tokens = scene_tokens(job, config.grid)
-    test_ids, test_valid = token_ids(pictures(job, test=True)[0][: data.TOKENS_TESTED], PREFIX)
-    test_tokens = scene_tokens(job, config.grid, test=True)
+    ids, valid, tokens = captioned(job, config.grid)
+    tested = captioned(job, config.grid, test=True)
     torch.manual_seed(job.seed)
     net, t5 = Transformer(config), t5_encoder()
     # Frozen: trained along with an image model that at first knows nothing, the encoder forgets which colour is the
@@ -165,9 +176,7 @@ def llamagen(job: Job) -> Recipe:
 
     def nats(ids, valid, tokens, dropped, f):
         with torch.autocast("cpu", torch.bfloat16):
-            with torch.no_grad():
-                e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
-            logits = f(e.float(), v, dropped, tokens[:, :-1])
+            logits = f(*embedded(t5, ids, valid), dropped, tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
     def loss(step, rng):
@@ -176,9 +185,9 @@ def llamagen(job: Job) -> Recipe:
         return nats(ids[rows], valid[rows], tokens[rows], dropped, compiled), {}
 
     def held_out():
-        captioned = torch.zeros(64, dtype=torch.bool)
-        parts = zip(*(x.split(64) for x in (test_ids, test_valid, test_tokens)), strict=True)
-        return float(np.mean([nats(*part, captioned, net).item() for part in parts]))
+        none = torch.zeros(64, dtype=torch.bool)
+        parts = zip(*(x.split(64) for x in tested), strict=True)
+        return float(np.mean([nats(*part, none, net).item() for part in parts]))
 
     header = asdict(config)
     return Recipe(net, loss, lambda: ({}, header), (3,), peak=2e-3, hidden=r"^layers\.", held_out=held_out)
@@ -199,10 +208,8 @@ def draft(job: Job) -> Recipe:
     scales drawn uniformly from SCALES. Its log: Kullback-Leibler divergence of the two laws in nats per token, in the
     end on held-out captions, in the middle of SCALES."""
     target, t5 = target_of(job)
-    config, tokens = LLAMAGENS[job.name], scene_tokens(job, LLAMAGEN.grid)
-    ids, valid = token_ids(pictures(job)[0], PREFIX)
-    test_ids, test_valid = token_ids(pictures(job, test=True)[0][: data.TOKENS_TESTED], PREFIX)
-    test_tokens = scene_tokens(job, LLAMAGEN.grid, test=True)
+    config = LLAMAGENS[job.name]
+    (ids, valid, tokens), tested = captioned(job, config.grid), captioned(job, config.grid, test=True)
     torch.manual_seed(job.seed)
     net = Transformer(config)
     initialise(net)
@@ -217,10 +224,10 @@ def draft(job: Job) -> Recipe:
 
     @torch.autocast("cpu", torch.bfloat16)
     def divergence(ids, valid, tokens, scale):
+        e, v = embedded(t5, ids, valid)
         with torch.no_grad():
-            e, v = left_pad(t5(input_ids=ids, attention_mask=valid).last_hidden_state, valid)
-            p = law(target, e.float(), v, tokens[:, :-1], scale)
-        q = law(net, e.float(), v, tokens[:, :-1], scale)
+            p = law(target, e, v, tokens[:, :-1], scale)
+        q = law(net, e, v, tokens[:, :-1], scale)
         return F.kl_div(q.flatten(0, 1), p.flatten(0, 1), reduction="batchmean", log_target=True)
 
     def loss(step, rng):
@@ -230,7 +237,7 @@ def draft(job: Job) -> Recipe:
 
     def finish():
         scale = torch.full((job.batch, 1, 1), sum(SCALES) / 2)
-        parts = list(zip(*(x.split(job.batch) for x in (test_ids, test_valid, test_tokens)), strict=True))
+        parts = zip(*(x.split(job.batch) for x in tested), strict=True)
         nats = [divergence(*part, scale[: len(part[0])]).item() for part in parts]
         return {"held_out_nats": float(np.mean(nats))}, asdict(config)
 
@@ -247,7 +254,7 @@ def drafter(job: Job) -> Recipe:
     """
     target, t5 = target_of(job)
     config = target.config
-    tokens, (ids, valid) = scene_tokens(job, config.grid), token_ids(pictures(job)[0], PREFIX)
+    ids, valid, tokens = captioned(job, config.grid)
     torch.manual_seed(job.seed)
     net = FeatureDrafter(config)
     L = config.grid**2 - 1
@@ -256,9 +263,8 @@ def drafter(job: Job) -> Recipe:
 
     def truth(rows, rng):
         """The target's features [B, L + 1, dim] and law [B, L, V] of pictures, some of them without their captions."""
-        e, v = left_pad(t5(input_ids=ids[rows], attention_mask=valid[rows]).last_hidden_state, valid[rows])
         dropped = torch.from_numpy(rng.random(job.batch) < UNCONDITIONAL)
-        features = target.features(e.float(), v, dropped, tokens[rows, :-1])
+        features = target.features(*embedded(t5, ids[rows], valid[rows]), dropped, tokens[rows, :-1])
         return features, target.output(features[:, 1:]).float().softmax(-1)
 
     @torch.autocast("cpu", torch.bfloat16)
@@ -319,7 +325,8 @@ def clip(job: Job) -> Recipe:
 RECIPES = {
     "vq": vq,
     "text": text,
-    **dict.fromkeys(LLAMAGENS, llamagen),
+    "llamagen": llamagen,
+    "llamagen8": llamagen,
     "draft": draft,
     "drafter": drafter,
     "clip": clip,

@@ -25,7 +25,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinic
 
 
 class Nodes(NamedTuple):
-    """The nodes of the last pass, as far as they tell how laws change."""
+    """The laws behind the nodes of the last pass."""
 
     where: Tensor  # [B, S] position that a node gives the law of
     p: Tensor  # [B, S, V] log-probabilities of the target behind it
@@ -33,9 +33,10 @@ class Nodes(NamedTuple):
 
 
 class Parareal:
-    """The law of a slot behind other tokens than it was computed behind: q' (p / q)^trust. q' is the draft model's law
-    behind the new tokens, p and q are the laws behind that node of the last pass, of those for the slot's position,
-    whose q is nearest to q'. The further it still is, the less is p / q trusted, and the less is known of who wins."""
+    """A slot's law behind new tokens is predicted as q' (p / q)^trust. q' is the draft model's law behind these tokens.
+    p and q are the target's and the draft model's laws behind a node of the last pass: of those that give the slot its
+    law, the one whose q is nearest to q'. The further q is from q', the less p / q is trusted, and the less certain is
+    who wins."""
 
     def __init__(self, draft: TokenModel, rounds: int, sure: float, unsure: float, doubt: float):
         """See `mtj_draft`."""
