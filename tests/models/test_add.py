@@ -88,7 +88,8 @@ def test_a_folder_that_holds_no_model_is_one_line(tmp_path):
 
 
 def test_what_no_file_tells_is_asked_for(tmp_path):
-    folder = lay(tmp_path / "m", SMALL)
+    (tmp_path / "256").mkdir()  # a folder's number is no size of pictures
+    folder = lay(tmp_path / "256" / "m", SMALL)
     (folder / "t2i_256.pt").rename(folder / "model.pt")
     with pytest.raises(ParityError, match="give --grid"):
         add.find(str(folder))

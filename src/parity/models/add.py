@@ -182,7 +182,7 @@ def read_shapes(candidates: Paths) -> dict[str, Weights]:
 
 def tokens_a_side(name: str, grid: int | None, stride: int) -> int:
     """Tokens a side, which no tensor tells: `grid`, or from the pixels in the file's name, `stride` a token."""
-    pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
+    pixels = re.search(r"(?<!\d)(256|384|512)(?!\d)", Path(name).name)
     if grid is None and pixels is None:
         raise ParityError(
             f"{name}: its name tells no size of pictures; give --grid, tokens a side (256 pixels have {256 // stride})"
