@@ -18,7 +18,17 @@ from parity.report import discrete, shared_sections, summary_page
 from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
 from parity.report.page import build
 from parity.report.tables import ABSENT, FEW, Column, measured, show
-from parity.report.verdicts import NOT_FORCED, RIGHT, WRONG, Scope, add_reach, of_run, planted, untested
+from parity.report.verdicts import (
+    NOT_FORCED,
+    RIGHT,
+    WRONG,
+    Scope,
+    add_reach,
+    add_run,
+    planted,
+    refuse_undrafted,
+    untested,
+)
 
 FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
@@ -164,29 +174,51 @@ def test_what_no_layer_tested_says_why():
     assert said == {0: [f"{unlike}; {NOT_FORCED}", NOT_FORCED], 4: [unlike, "no layer tests it"]}
 
 
-def test_a_run_that_accepted_no_draft_is_inconclusive():
-    """Whatever no layer rejects; what one does stays lossy, and plain decoding drafts nothing."""
+def run_of(kind, method, **figures):
+    """A summary row."""
+    return {
+        "kind": kind,
+        "method": method,
+        "options": json.dumps(complete(kind, method, {})),
+        "nfe_ratio": 1.0,
+    } | figures
 
-    def run(kind, method, **figures):
-        chosen = json.dumps(complete(kind, method, {}))
-        return {"kind": kind, "method": method, "options": chosen, "nfe_ratio": 1.0, **figures}
 
-    def found(value, row):
-        return of_run(row, {"claim": "lossless", **columns_of(value, "lossless")})
+REMARK = "in this run {} accepted, so nothing was saved"
+NONE = REMARK.format("no draft was")
+UNDRAFTED = [
+    (run_of("continuous", "cspd", accepted_drafts=0, drafted=1440), REMARK.format("0 of 1,440 drafts were")),
+    (run_of("continuous", "cspd", accepted_drafts=None, drafted=0), NONE),  # the target alone drew all places
+    (run_of("continuous", "coupled", accepted_drafts=0, drafted=0), NONE),
+    (run_of("anysubset", "assd", accepted_drafts=0), NONE),
+    (run_of("discrete", "sjd"), NONE),
+]
 
-    certified, lossy = Verdict("certified", bound=0.01), Verdict("lossy", estimate=0.1, interval=(0.0, 0.2))
-    kinds = (("continuous", "cspd"), ("continuous", "coupled"), ("anysubset", "assd"))
-    without = [run(*kind, accepted_drafts=0) for kind in kinds] + [run("discrete", "sjd")]
-    without += [run("continuous", "cspd", accepted_drafts=None)]  # all places were drawn by the target alone
-    for case in without:
-        said = found(certified, case)
-        assert said["value"].kind == said["verdict_kind"] == "inconclusive" and "no draft was accepted" in said["note"]
-        assert said["tv_bound"] is None and not said["mismatch"]
-        assert found(lossy, case)["value"] == lossy
-    drafted = [run(case["kind"], case["method"], accepted_drafts=7) | {"nfe_ratio": 0.5} for case in without]
-    alone = [run("discrete", "ar"), run("anysubset", "sequential"), run("continuous", "mar", accepted_drafts=None)]
-    for case in [*drafted, *alone]:
-        assert found(certified, case)["value"] == certified
+
+@pytest.mark.parametrize(("row", "remark"), UNDRAFTED)
+@pytest.mark.parametrize("value", [Verdict("certified", bound=0.01, reason="TV <= 0.01"), Verdict("lossy")])
+def test_a_run_without_accepted_drafts_changes_no_verdict(row, remark, value):
+    judged = {"claim": "lossless", "scope": "on 5 tokens", **columns_of(value, "lossless")}
+    found = add_run(row, judged)
+    assert found == judged | {k: f"{judged[k]}; {remark}" for k in ("scope", "note") if judged[k]}
+    assert remark in summary_page.found_where(found).detail
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row | {"accepted_drafts": 7, "nfe_ratio": 0.5} for row, _ in UNDRAFTED]
+    + [run_of("discrete", "ar"), run_of("anysubset", "sequential"), run_of("continuous", "mar", accepted_drafts=None)],
+)
+def test_plain_and_accepting_runs_get_no_remark(row):
+    judged = {"scope": "on 5 tokens", **columns_of(Verdict("certified", bound=0.01), "lossless")}
+    assert add_run(row, judged) == judged
+
+
+def test_tests_that_accepted_no_draft_are_inconclusive():
+    """And a fault that they found all the same stays one."""
+    for value, kind in ((Verdict("certified", bound=0.01), "inconclusive"), (Verdict("lossy"), "lossy")):
+        judged = {"claim": "lossless", **columns_of(value, "lossless")}
+        assert (judged | refuse_undrafted(judged, "tests of layer exact"))["verdict_kind"] == kind
 
 
 USUAL = EqualitySpec()

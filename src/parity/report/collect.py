@@ -42,7 +42,7 @@ from parity.report import published
 from parity.report.blocks import missing
 from parity.report.figures import Extra, read_extra
 from parity.report.settings import labels
-from parity.report.verdicts import Tested, judge, of_run, untested
+from parity.report.verdicts import Tested, add_run, judge, untested
 
 JUDGED = (
     "value", "verdict", "verdict_kind", "pill", "scope", "mismatch", "tv_bound", "tv", "tv_low", "tv_high",
@@ -271,7 +271,7 @@ def gather(
         tokens = {cell.key: files.tokens(cell) for cell in files.cells if cell.kind == kind}
         tests, judged, of_cell = judge(settings, tested, {row["key"]: row["label"] for row in rows}, tokens)
         for row in rows:
-            verdict = of_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
+            verdict = add_run(row, of_cell.get(row["key"]) or untested(settings, every_cell[row["key"]]))
             row |= {name: verdict.get(name) for name in JUDGED}
         summary += sorted(rows, key=order)
         records += parts

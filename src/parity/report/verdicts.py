@@ -106,26 +106,29 @@ def find_undrafted(rows: Sequence[Row]) -> list[str]:
 
 
 def refuse_undrafted(verdict: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Changes to a verdict that no layer rejects where no draft was accepted: speculation was not tested."""
-    value = verdict.get("value")
-    if value is None or value.within or value.kind not in ("certified", "consistent"):
+    """Changes to a verdict that no layer rejects where tests accepted no draft: speculation was not tested."""
+    value = verdict["value"]
+    if value.within or value.kind not in ("certified", "consistent"):
         return {}
     reason = f"no draft was accepted in the {where}: speculation was not tested"
     value = replace(value, kind="inconclusive", reason=reason, bound=None, estimate=None, interval=None)
     return columns_of(value, verdict["claim"]) | {"pill": f"{value.words}: no draft accepted", "scope": ""}
 
 
-def of_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on a cell, given its summary row: inconclusive if its run accepted no draft. Discrete runs count no
-    drafts, but each one accepted saves a pass."""
-    kind, method, accepted = row["kind"], row["method"], row.get("accepted_drafts")
+def add_run(row: Mapping[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on a cell, with a remark in `scope` and `note` if its run, of this summary row, accepted no draft.
+    The verdict rests on tests alone. Discrete runs count no drafts, but each one accepted saves a pass."""
+    kind, method, accepted, drafted = row["kind"], row["method"], row.get("accepted_drafts"), row.get("drafted")
     if kind == "discrete":
         none = row["nfe_ratio"] >= 1
     else:
         none = accepted == 0 or (accepted is None and bool(needs(kind, method)))
     if not none or plain(kind, method, json.loads(row["options"])):
         return verdict
-    return verdict | refuse_undrafted(verdict, "run")
+    count = f"0 of {drafted:,} drafts were" if drafted else "no draft was"
+    remark = f"in this run {count} accepted, so nothing was saved"
+    shown = {name: verdict[name] for name in ("scope", "note") if verdict.get(name)} or {"note": ""}
+    return verdict | {name: "; ".join(filter(None, (text, remark))) for name, text in shown.items()}
 
 
 def untested(settings: Config, cell: Cell) -> dict[str, Any]:
