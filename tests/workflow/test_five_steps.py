@@ -39,7 +39,7 @@ def test_five_steps_and_one_file(tmp_path):
     assert written == {own, project / "tests/decoders/test_mine.py"}
     # 4. edit it: here a decoder that draws from another law, and says that it does not
     text = own.read_text()
-    own.write_text(text.replace("race(law,", "race(law.sqrt(),"))
+    own.write_text(text.replace("race(p,", "race(p.sqrt(),"))
     assert own.read_text() != text
     # 5. run
     done = runner(project)("--config", "text={methods: {mine: [{}]}}", config="few.yaml")

@@ -3,8 +3,8 @@
     parity new decoder NAME [--kind discrete] [--like sjd]
     parity new metric NAME [--kind discrete]
 
-A decoder begins as a copy of another of its kind, plain decoding if none is named, under its own name; a metric counts
-the distinct tokens of an image or text. Both work as they stand.
+A decoder begins as plain decoding in a few lines, or as a copy of another of its kind; a metric counts the distinct
+tokens of an image or text. Both work as they stand.
 """
 
 import argparse
@@ -16,36 +16,89 @@ from pathlib import Path
 from parity.base.command import one_line
 from parity.base.errors import ParityError
 from parity.experiment.module_metadata import PACKAGE, modules
-from parity.experiment.options import KINDS, methods, plain_method
+from parity.experiment.options import KINDS, methods
 
 ROOT = PACKAGE.parents[1]
-# How a test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
+HEAD = '"""{name}: say here what it does, and the paper and section it is from."""\n'
+DISCRETE = """
+from parity.decoders.steps import Step
+from parity.decoders.verification import race
+
+CLAIM = "lossless"
+
+
+def {name}(model, start, *, noise):
+    L, V = model.length, model.vocab
+    tokens = start  # [B], the last token of the prompt
+    for i in range(L):
+        at = start.new_full(start.shape, i)  # [B], the position to fill
+        p = model.logits(tokens[:, None], at[:, None] - 1).softmax(-1)  # [B, 1, V]
+        drawn = race(p, noise.exponential("sample", at[:, None], V))  # [B, 1]
+        yield Step(drawn, start.new_ones(start.shape), at)
+        tokens = drawn[:, 0]
+"""
+ANYSUBSET = """
+from parity.decoders.steps import Fill
+from parity.decoders.verification import race
+from parity.models.anysubset.protocol import ranks, write
+
+CLAIM = "lossless"
+
+
+def {name}(model, start, *, noise):
+    tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]  # [B, N], and the rank [B] to fill
+    while (n < start.end).any():
+        here = ranks(start, n, 1)  # of each row the place of that rank
+        p = model.laws(tokens, start.order, start.begin, here.asked, here.rank)  # [B, 1, V]
+        drawn = race(p, noise.exponential("sample", here.rank * N + here.rank, model.vocab))  # [B, 1]
+        yield Fill(here.position, drawn, here.open, here.open[:, 0].long())
+        tokens, n = write(tokens, here.position, drawn, here.open), n + here.open[:, 0]
+"""
+CONTINUOUS = """
+import torch
+
+from parity.decoders.continuous.mar import write
+from parity.decoders.steps import Draw
+from parity.models.continuous.protocol import path_noise
+
+CLAIM = "lossless"
+
+
+@torch.inference_mode()
+def {name}(models, start, *, noise):
+    target, (B, L) = models.target, start.order.shape
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device)  # by position in the picture
+    for i in range(L):
+        at = start.order.new_full((B, 1), i)  # the place to fill, in the order of drawing
+        path = path_noise(noise, "sample", at, target.steps, target.dim)
+        drawn = target.law(target.conditions(tokens, start.order, at, at), path).sample(path)[:, None]  # [B, 1, D]
+        yield Draw(drawn, start.order.new_ones(B))
+        tokens = write(tokens, start.order.gather(1, at), drawn)
+"""
+DECODERS = {"discrete": DISCRETE, "anysubset": ANYSUBSET, "continuous": CONTINUOUS}
+# How the test makes a decoder of each kind wrong: a name that its module imports, and what takes its place.
 RACE = ("race", "parity.decoders.verification", "race(weights.sqrt(), noise)", "weights, noise")
 PATH = ("path_noise", "parity.models.continuous.protocol", "lambda *asked: 1.5 * path_noise(*given)(*asked)", "*given")
 WRONG = {"discrete": RACE, "anysubset": RACE, "continuous": PATH}
 DECODER_TEST = '''"""{name} draws from the law of models whose law is known; a fault planted in it is found."""
 
-from parity.decoders.{kind} import {name}
-from parity.equality.exact import exact
-from parity.equality.faults import altered
-from parity.equality.targets.{kind} import targets
-from {source} import {wrong}
+{imports}
 
 
-def rejected(decoder):
-    rows = exact(decoder, targets("small")[:2], n=10_000, draws=199, claim="lossy")
+def rejected(module):
+    rows = exact(module.{name}, targets("small")[:2], n=10_000, draws=199, claim="lossy")
     return any(row["decides"] and row["verdict"] == "rejected" and row["repeat"] for row in rows)
 
 
 def test_{name}_draws_from_the_law():
-    assert not rejected({name}.{name})
+    assert not rejected({name})
 
 
 def test_the_test_can_fail():
     def faulty({arguments}):
         return {call}
 
-    assert rejected(altered("parity.decoders.{kind}.{name}", {wrong}=faulty).{name})
+    assert rejected(altered({name}.__name__, {wrong}=faulty))
 '''
 METRIC = '''"""{name}: what it measures in a sentence, and the paper and section it is from."""
 
@@ -56,12 +109,14 @@ import numpy as np
 from parity.metrics.estimates import Estimate, means
 
 KINDS = ("{kind}",)
-MEASURES = {{"{name}": ("distinct tokens", "", "none")}}  # its figures: label, unit, which way is better
+# its figures: label, unit, which way is better
+MEASURES = {{"{name}": ("distinct tokens", "", "none")}}
 
 
 def measure(sample: Any) -> dict[str, Estimate]:
     """The mean over the {item}s of a cell, and its standard error. `sample.shard.tokens` holds theirs, [n, tokens]."""
-    return means({name}=np.array([len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens]))
+    distinct = [len(np.unique(tokens, axis=0)) for tokens in sample.shard.tokens]
+    return means({name}=np.array(distinct))
 '''
 METRIC_TEST = '''"""{name}: a value that is known, and one that differs."""
 
@@ -81,6 +136,20 @@ def test_{name}_of_tokens_that_are_known():
     assert value([[1, 1, 1], [1, 2, 3]]) == 2
     assert value([[1, 1, 1], [1, 1, 1]]) == 1
 '''
+
+
+def write_decoder_test(name: str, kind: str) -> str:
+    """The source of the test of a decoder begun as plain decoding."""
+    wrong, source, call, arguments = WRONG[kind]
+    imports = (
+        f"from parity.decoders.{kind} import {name}",
+        "from parity.equality.exact import exact",
+        "from parity.equality.faults import altered",
+        f"from parity.equality.targets.{kind} import targets",
+        f"from {source} import {wrong}",
+    )
+    given = {"wrong": wrong, "call": call, "arguments": arguments, "imports": "\n".join(sorted(imports))}
+    return DECODER_TEST.format(name=name, **given)
 
 
 def copied_decoder(name: str, kind: str, like: str) -> str:
@@ -114,17 +183,16 @@ def write(files: dict[Path, str]) -> None:
 
 
 def new_decoder(name: str, kind: str, like: str) -> None:
-    package, base = f"decoders/{kind}", like or plain_method(kind)
-    if base not in methods(kind):
-        raise ParityError(f"--like {base}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
+    package = f"decoders/{kind}"
+    if like and like not in methods(kind):
+        raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
     check_name(name, package)
-    wrong, source, call, arguments = WRONG[kind]
-    text = copied_decoder(name, kind, base)
-    files = {PACKAGE / package / f"{name}.py": text}
-    if re.search(rf"\b{wrong}\b", text) and not like:
-        files[ROOT / f"tests/decoders/test_{name}.py"] = DECODER_TEST.format(
-            name=name, kind=kind, wrong=wrong, source=source, call=call, arguments=arguments
-        )
+    file = PACKAGE / package / f"{name}.py"
+    if like:
+        files = {file: copied_decoder(name, kind, like)}
+    else:
+        test = ROOT / f"tests/decoders/test_{name}.py"
+        files = {file: (HEAD + DECODERS[kind]).format(name=name), test: write_decoder_test(name, kind)}
     write(files)
     print(
         f"beside other methods: snakemake --cores all --configfile workflow/experiments/ci.yaml --config"
@@ -147,7 +215,7 @@ def main() -> None:
     parser.add_argument("what", choices=("decoder", "metric"))
     parser.add_argument("name")
     parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
-    parser.add_argument("--like", default="", help="a decoder to begin from; plain decoding if none is named")
+    parser.add_argument("--like", default="", help="a decoder to copy; a few lines of plain decoding if none is named")
     a = parser.parse_args()
     if a.what == "decoder":
         new_decoder(a.name, a.kind, a.like)

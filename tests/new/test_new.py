@@ -1,0 +1,100 @@
+"""What `parity new` writes passes ruff, decodes, and has a test that passes."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from parity.base.noise import counted_noise
+from parity.decode.anysubset import record as record_texts
+from parity.decode.continuous import record as record_vectors
+from parity.experiment import options
+from parity.models.continuous.protocol import Start, draw_order
+from parity.new import __main__ as new
+from tests import tables
+from tests.workflow.conftest import ROOT
+
+KINDS = list(options.KINDS)
+NAMES = ("mine", "a_name_of_thirty_letters_and_more")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder that files are written to; its decoders can be imported."""
+    monkeypatch.setattr(new, "ROOT", tmp_path)
+    monkeypatch.setattr(new, "PACKAGE", tmp_path / "src/parity")
+    (tmp_path / "Snakefile").touch()
+    for kind in KINDS:
+        package = importlib.import_module(f"parity.decoders.{kind}")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(new.PACKAGE / "decoders" / kind)])
+        monkeypatch.delattr(package, "mine", raising=False)
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.mine", raising=False)
+    return tmp_path
+
+
+def ruff_problems(folder):
+    """What ruff says of the files under a folder, as the project's settings have it."""
+    said = ""
+    for command in (["check", "--quiet"], ["format", "--diff", "--quiet"]):
+        line = ["ruff", *command, "--config", f"{ROOT}/pyproject.toml", "--config", "src = ['src', '.']", str(folder)]
+        said += subprocess.run(line, capture_output=True, text=True).stdout
+    return said
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_files_pass_ruff(folder, kind, name):
+    new.new_decoder(name, kind, "")
+    new.new_metric(name, kind)
+    assert ruff_problems(folder) == ""
+    (folder / "wrong.py").write_text("import sys, os\n")
+    assert "wrong.py" in ruff_problems(folder)
+
+
+def tokens_of(kind, decoder):
+    """Of a small model of this kind."""
+    noise = counted_noise(3, range(50))
+    if kind == "discrete":
+        forced = torch.tensor([1, -1, 2, 0, -1, -1, 3])
+        return tables.run(decoder, tables.table(4, 7), 7, 50, forced=forced).tokens
+    if kind == "anysubset":
+        model = tables.texts(3, 6, 3)
+        start = tables.prompts(model, 50)
+        return record_texts(model, start, decoder(model, start, noise=noise)).tokens
+    models, start = tables.mixtures(50), Start(draw_order(noise, 50, 5, False))
+    return record_vectors(models, start, decoder(models, start, noise=noise)).tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_decoder_draws_plain_decodings_tokens(folder, kind):
+    new.new_decoder("mine", kind, "")
+    plain = tables.decoder(kind, options.plain_method(kind))
+    assert torch.equal(tokens_of(kind, tables.decoder(kind, "mine")), tokens_of(kind, plain))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_written_test_passes(folder, kind):
+    new.new_decoder("mine", kind, "")
+    names = {}
+    exec((folder / "tests/decoders/test_mine.py").read_text(), names)
+    names["test_mine_draws_from_the_law"]()
+    names["test_the_test_can_fail"]()
+
+
+def test_the_page_shows_the_whole_file(folder):
+    new.new_decoder("mine", "discrete", "")
+    text = (folder / "src/parity/decoders/discrete/mine.py").read_text()
+    assert f"```python\n{text}```\n" in (ROOT / "docs/start/decoder.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "like"), [(kind, like) for kind in KINDS for like in options.methods(kind)])
+def test_a_copy_passes_ruff(folder, kind, like):
+    source = ROOT / f"src/parity/decoders/{kind}/{like}.py"
+    copy = folder / f"src/parity/decoders/{kind}/{like}.py"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(source.read_text())
+    new.new_decoder("mine", kind, like)
+    copy.unlink()
+    assert ruff_problems(folder) == ""
