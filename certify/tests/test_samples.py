@@ -8,7 +8,8 @@ import pytest
 from parity_certify import certify_samples
 from parity_certify.errors import ParityError
 from parity_certify.joint_tests import digits
-from parity_certify.laws import random_law
+from parity_certify.laws import Law, random_law
+from parity_certify.samples import read_samples
 
 LAW, WRONG = random_law(3, 2, seed=1), random_law(3, 2, seed=2)
 CELLS = digits(3, 2)
@@ -66,3 +67,46 @@ def test_a_missing_file_and_a_wrong_cell_are_one_line(tmp_path):
     (tmp_path / "s.csv").write_text("seed,tokens\n0,0 x\n")
     with pytest.raises(ParityError, match="line 2: tokens: '0 x'; allowed: integers"):
         certify_samples(tmp_path / "s.csv", LAW)
+
+
+BOTH, TWICE = "seeds 4 and 5 hold the same samples", "seed 4: holds its samples twice"
+COPIES = {
+    "the second seed is the first": (BOTH, lambda a, again, b: a + again),
+    "in another order": (BOTH, lambda a, again, b: a + [again[i] for i in np.random.default_rng(0).permutation(3000)]),
+    "a third of it": (BOTH, lambda a, again, b: a + again[:1000] + b[1000:]),
+    "and longer": (BOTH, lambda a, again, b: a + again + b[:500]),
+    "sorted": (BOTH, lambda a, again, b: sorted(a + again, key=lambda o: (o["seed"], o["tokens"]))),
+    "a seed is in the file twice": (TWICE, lambda a, again, b: a + a + b),
+    "each line is twice": (TWICE, lambda a, again, b: [o for one in a for o in (one, one)] + b),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+@pytest.mark.parametrize("law", [LAW, WRONG])
+def test_samples_that_are_copies_are_refused(tmp_path, law, kind):
+    message, make = COPIES[kind]
+    first, second = lines(law)[:3000], lines(law)[3000:]
+    with pytest.raises(ParityError, match=message):
+        certify_samples(write(tmp_path / "s.jsonl", make(first, [o | {"seed": 5} for o in first], second)), LAW)
+
+
+@pytest.mark.parametrize("seeds", [(4, 5), (4, 4, 5)])
+def test_counts_that_are_copies_are_refused(tmp_path, seeds):
+    counts = {" ".join(map(str, CELLS[c])): int((drawn(LAW)[4] == c).sum()) for c in range(9)}
+    with pytest.raises(ParityError, match="line 2: the counts of line 1; allowed: independent samples"):
+        certify_samples(write(tmp_path / "s.jsonl", [{"seed": s, "counts": counts} for s in seeds]), LAW)
+
+
+@pytest.mark.parametrize("order", ["as drawn", "sorted", "always the likeliest"])
+def test_30_files_of_independent_samples_are_read(tmp_path, order):
+    two = Law("two", np.array([[0], [1]]), np.concatenate([LAW.tables, WRONG.tables]), 2)
+    for seed in range(30):
+        rng, own = np.random.default_rng(seed), []
+        for s, prompt in ((4, 0), (4, 1), (5, 0), (5, 1)):
+            codes = rng.choice(9, p=two.joint[prompt], size=100)
+            if order == "always the likeliest":
+                codes[:] = two.joint[prompt].argmax()
+            own += [{"seed": s, "prompt": prompt, "tokens": CELLS[c].tolist()} for c in codes]
+        if order == "sorted":
+            own.sort(key=lambda o: (o["seed"], o["tokens"]))
+        assert [d.n for d in read_samples(write(tmp_path / "s.jsonl", own), two).values()] == [200, 200]

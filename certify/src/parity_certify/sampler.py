@@ -32,34 +32,37 @@ EVERY = 5.0  # seconds between two lines of progress
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
 
 
-def check_repeats(batches: Sequence[Batch], law: Law) -> None:
-    """ParityError for samples that are copies of others: of the same row under the seed before, or of the last row with
-    the same prompt. Compared with how often independent samples of this sampler's own law would agree."""
-    codes = np.concatenate([codes_of(b, law) for b in batches])
-    prompts = np.concatenate([b.prompts for b in batches])
+def agree_too_often(
+    codes: np.ndarray, prompts: np.ndarray, law: Law, first: np.ndarray, second: np.ndarray, others: np.ndarray
+) -> bool:
+    """Whether rows `first` and `second`, numbers into codes [n], hold the same cell more often than rows of independent
+    samples of this sampler's own law, and more often than `second` and `others` do."""
     share = np.bincount(codes, minlength=len(law.cells)).reshape(len(law.prompts), -1).astype(float)
     total = share.sum(1, keepdims=True)
     agree = ((share * (share - 1)).sum(1) / np.maximum(total * (total - 1), 1)[:, 0]).clip(0, 1)  # by prompt
+    same, beside = (prompts[a] == prompts[second[: len(a)]] for a in (first, others))
+    hits = int((codes[first] == codes[second])[same].sum())
+    hits_beside = int((codes[others] == codes[second[: len(others)]])[beside].sum())
+    if same.sum() < 10:
+        return False
+    chance = max(agree[prompts[first]][same].mean(), min(1.0, (hits_beside + 1) / (beside.sum() + 1)))
+    return bool(special.bdtrc(hits - 1, same.sum(), chance) < CHANCE)
 
-    def surprising(first: np.ndarray, second: np.ndarray, others: np.ndarray) -> bool:
-        """Whether rows `first` and `second` agree more often than independent ones, and than `second` and `others`."""
-        same, beside = (prompts[a] == prompts[second[: len(a)]] for a in (first, others))
-        hits = int((codes[first] == codes[second])[same].sum())
-        hits_beside = int((codes[others] == codes[second[: len(others)]])[beside].sum())
-        if same.sum() < 10:
-            return False
-        chance = max(agree[prompts[first]][same].mean(), min(1.0, (hits_beside + 1) / (beside.sum() + 1)))
-        return bool(special.bdtrc(hits - 1, same.sum(), chance) < CHANCE)
 
+def check_repeats(batches: Sequence[Batch], law: Law) -> None:
+    """ParityError for samples that are copies of others: of the same row under the seed before, or of the last row with
+    the same prompt."""
+    codes = np.concatenate([codes_of(b, law) for b in batches])
+    prompts = np.concatenate([b.prompts for b in batches])
     ends = np.cumsum([len(b.prompts) for b in batches])
     rows = np.split(np.arange(ends[-1]), ends[:-1])  # of each batch
     pairs = list(zip(rows, rows[2:] or rows[1:], strict=False))  # batches of alike sizes
     before = np.concatenate([one[: len(two)] for one, two in pairs] or [rows[0][:0]])
     now = np.concatenate([two[: len(one)] for one, two in pairs] or [rows[0][:0]])
-    if surprising(before, now, np.roll(before, 1)):
+    if agree_too_often(codes, prompts, law, before, now, np.roll(before, 1)):
         raise ParityError("sampler: the same samples under different seeds; allowed: a sampler that heeds its seed")
     order = np.argsort(prompts, kind="stable")
-    if surprising(order[:-1], order[1:], order[6:]):
+    if agree_too_often(codes, prompts, law, order[:-1], order[1:], order[6:]):
         raise ParityError("sampler: repeats its last sample (a cache?); allowed: independent samples")
 
 

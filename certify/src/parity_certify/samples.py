@@ -8,7 +8,8 @@
     {"format": "parity-samples", "law_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}       a head, optional
 
 A line may have "drafted" and "accepted"; they add up. In CSV, tokens are separated by spaces. Each prompt has as many
-sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second.
+sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second. Samples that are
+copies of others are refused: the same ones under both seeds, or all of a seed's twice.
 """
 
 import csv
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from parity_certify.calls import Batch, Drawn, tokens_of
 from parity_certify.certificate import Certificate, conclude
@@ -27,8 +29,9 @@ from parity_certify.evidence import sample_rows
 from parity_certify.joint_tests import log_e
 from parity_certify.laws import Law
 from parity_certify.result_rows import ALPHA
-from parity_certify.sampler import check_settings
+from parity_certify.sampler import agree_too_often, check_settings
 
+CHANCE = 1e-4  # equal counts that are less likely than this are no chance
 Line = dict[str, Any]
 
 
@@ -61,26 +64,76 @@ def read_integer(line: Line, key: str, least: int, most: float, default: int | N
     return number
 
 
-def read_counts(line: Line, law: Law) -> np.ndarray:
-    """How often a line drew each sequence [V^L]."""
+def read_codes(line: Line, law: Law) -> tuple[np.ndarray, list[int] | None]:
+    """Codes of a line's sequences, and how often each was drawn; None for a line of a single sequence."""
     counts, tokens = line.get("counts"), line.get("tokens")
+    weights = None
     if isinstance(tokens, str):  # of CSV
         counts, tokens = {tokens: 1}, None
+    elif counts is not None and isinstance(counts, dict):
+        weights = list(counts.values())
     if counts is None and isinstance(tokens, list):
-        rows, weights = [tokens], [1]
+        rows = [tokens]
     elif isinstance(counts, dict) and all(type(c) is int and c >= 0 for c in counts.values()):
         try:
-            rows, weights = [[int(token) for token in text.split()] for text in counts], list(counts.values())
+            rows = [[int(token) for token in text.split()] for text in counts]
         except ValueError:
             raise ParityError(f"tokens: {' / '.join(counts)[:80]!r}; allowed: integers, as in 2 1 3") from None
     else:
         raise ParityError('neither tokens nor counts; allowed: "tokens": [2, 1, 3] or "counts": {"2 1 3": 412}')
-    return np.bincount(tokens_of(rows, len(rows), law) @ law.powers, weights, law.vocab**law.length).astype(np.int64)
+    return tokens_of(rows, len(rows), law) @ law.powers, weights
+
+
+def log_largest_probability(counts: np.ndarray) -> float:
+    """The log-probability of counts [..., C] of independent samples, under the law that makes it largest."""
+    n = counts.sum(-1, keepdims=True)
+    terms = special.xlogy(counts, counts / np.maximum(n, 1)) - special.gammaln(counts + 1)
+    return float(terms.sum() + special.gammaln(n + 1).sum())
+
+
+def is_copy(counts: np.ndarray, other: np.ndarray) -> bool:
+    """Whether counts [..., C] are the other ones, and independent samples would hardly be (P <= CHANCE, any law)."""
+    return bool((counts == other).all()) and log_largest_probability(counts) <= np.log(CHANCE)
+
+
+def check_copies(drawn: dict[int, Drawn], order: dict[int, list[tuple[int, int]]], law: Law) -> None:
+    """ParityError for the same samples under two seeds, in any order, or a seed's samples twice; `order`: prompts and
+    codes of the file's lines of a single sequence."""
+    K = len(law.prompts)
+    what = f"seeds {' and '.join(map(str, drawn))} hold the same samples; allowed: independent ones"
+    if is_copy(*(sample.counts.reshape(K, -1) for sample in drawn.values())):
+        raise ParityError(what)
+    rows = {  # [K, n] of the seeds with a line a sequence
+        seed: np.array(sorted(lines, key=lambda line: line[0]))[:, 1].reshape(K, -1)
+        for seed, lines in order.items()
+        if len(lines) == drawn[seed].n
+    }
+
+    def agree(first: np.ndarray, second: np.ndarray, back: int) -> bool:
+        """Whether rows [K, n] are copies of others, compared with those that stand next to them."""
+        codes, n = np.concatenate([first.ravel(), second.ravel()]), first.size
+        prompts = np.tile(np.repeat(np.arange(K), first.shape[1]), 2)
+        at = np.arange(n)
+        return agree_too_often(prompts * law.joint.shape[1] + codes, prompts, law, at, at + n, np.roll(at, back))
+
+    if len(rows) == len(drawn):
+        size = min(codes.shape[1] for codes in rows.values())
+        one, two = (codes[:, :size] for codes in rows.values())
+        if agree(one, two, back=1):
+            raise ParityError(what)
+    for seed, codes in rows.items():
+        half = codes.shape[1] // 2
+        if agree(codes[:, :half], codes[:, -half:], 1) or agree(
+            codes[:, : 2 * half : 2], codes[:, 1 : 2 * half : 2], -1
+        ):
+            raise ParityError(f"seed {seed}: holds its samples twice; allowed: independent ones")
 
 
 def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
-    """What each seed drew, seeds in the order of the file."""
+    """What each of two seeds drew, seeds in the order of the file."""
     drawn: dict[int, Drawn] = {}
+    order: dict[int, list[tuple[int, int]]] = {}
+    large: dict[tuple[int, bytes], int] = {}  # lines whose counts do not occur twice by chance, by prompt and counts
     nothing = np.zeros(0, dtype=np.int64)
     for number, line in read_lines(file):
         try:
@@ -93,18 +146,33 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
             seed = read_integer(line, "seed", 0, 2**63, None)
             prompt = read_integer(line, "prompt", 0, len(law.prompts) - 1, 0)
             sample = drawn.setdefault(seed, Drawn(np.zeros(len(law.cells), dtype=np.int64)))
-            sample.counts.reshape(law.joint.shape)[prompt] += read_counts(line, law)
+            codes, weights = read_codes(line, law)
+            counts = np.bincount(codes, weights, law.joint.shape[1]).astype(np.int64)
+            sample.counts.reshape(law.joint.shape)[prompt] += counts
+            if weights is None:
+                order.setdefault(seed, []).append((prompt, int(codes[0])))
+            elif is_copy(counts, counts):
+                other = large.setdefault((prompt, counts.tobytes()), number)
+                if other != number:
+                    raise ParityError(f"the counts of line {other}; allowed: independent samples")
             drafted, accepted = (read_integer(line, key, -1, 2**63, -1) for key in ("drafted", "accepted"))
             if drafted >= 0:
                 sample.batches.append(Batch(nothing, nothing, drafted, accepted))
         except ValueError as error:
             raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
+    if len(drawn) != 2:
+        allowed = "two: a rejection must repeat on the second"
+        raise ParityError(f"samples: {file}: seeds {sorted(drawn)}; allowed: {allowed}")
     for seed, sample in drawn.items():
         sizes = sample.counts.reshape(law.joint.shape).sum(1)
         if sizes.min() != sizes.max() or not sizes.min():
             allowed = "equally many behind each prompt, at least one"
             raise ParityError(f"samples: seed {seed}: {sizes.tolist()} sequences by prompt; allowed: {allowed}")
         sample.best = max(0.0, float(log_e(sample.counts, law.cells)))
+    try:
+        check_copies(drawn, order, law)
+    except ParityError as error:
+        raise ParityError(f"samples: {file}: {error}") from None
     return drawn
 
 
@@ -114,11 +182,7 @@ def certify_samples(
     """The verdict on the samples of a file."""
     check_settings(margin=margin, alpha=alpha)
     file = Path(file)
-    drawn = read_samples(file, law)
-    if len(drawn) != 2:
-        allowed = "two: a rejection must repeat on the second"
-        raise ParityError(f"samples: {file}: seeds {sorted(drawn)}; allowed: {allowed}")
-    (seed, first), (again, second) = drawn.items()
+    (seed, first), (again, second) = read_samples(file, law).items()
     name, rows, samples = name or file.stem, sample_rows(first, law, seed, alpha=alpha), [first]
     if any(r["decides"] and r["verdict"] == "rejected" for r in rows):
         rows += [r | {"repeat": 1} for r in sample_rows(second, law, again, alpha=alpha)]
