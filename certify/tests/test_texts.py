@@ -1,7 +1,8 @@
-"""Large models: texts of a correct sampler are consistent, a fault in them is rejected on both halves."""
+"""Large models: texts of a correct sampler are consistent, a fault in them is rejected, and all texts are used."""
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from parity_certify import __main__ as command
 from parity_certify.errors import ParityError
 
-pytest.importorskip("torch")
-from parity_certify.texts import certify_texts, of_engine
+torch = pytest.importorskip("torch")
+from parity_certify.texts import Judged, OfEngine, certify_texts, conclude, read, report, rows_of
 
 V, L = 50, 12
 
@@ -47,8 +48,9 @@ def test_by_the_engines_log_probabilities(tmp_path):
     assert right.exit_code == 0 and right.verdict.words == "consistent", right.rows
     assert {r["test"] for r in right.rows} <= {"log p", "top-1 hit", "top-5 hit", "rank PIT"}
     wrong = certify_texts(None, written(tmp_path / "wrong.jsonl", 0.8))
-    assert wrong.exit_code == 1 and "rejected by teacher-forced" in wrong.verdict.reason
-    assert {r["repeat"] for r in wrong.rows} == {0, 1} and {r["repeat"] for r in right.rows} == {0}
+    assert wrong.exit_code == 1 and wrong.verdict.reason.startswith("rejected by")
+    assert right.beside["n"] == [400] and right.beside["tokens"] == 400 * L
+    assert all(r["n"] == 400 * L for r in right.rows if r["decides"])
 
 
 def test_the_command_needs_no_target_and_writes_a_page(tmp_path, monkeypatch, capsys):
@@ -64,9 +66,9 @@ def test_tokens_that_were_not_among_the_likeliest_are_one_rank():
     texts = [
         {"tokens": [3, 9], "top_logprobs": [[[3, math.log(0.6)], [1, math.log(0.3)]], [[0, math.log(0.5)], [2, -9]]]}
     ]
-    ranks, laws = of_engine(texts)
-    assert ranks.tolist() == [[0, 2]]
-    assert np.allclose(laws(0, 1)[0, 0], [0.6, 0.3, 0.1])
+    source = OfEngine(texts, Judged(texts, math.inf, print))
+    assert source.tokens.tolist() == [[0, 2]]
+    assert np.allclose(source.law(0, 1)[0, 0], [0.6, 0.3, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,89 @@ def test_what_is_no_file_of_texts_is_one_line(tmp_path, text, message):
         (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(ParityError, match=message):
         certify_texts(None, tmp_path / "x.jsonl")
+
+
+def test_options_without_a_target_are_refused(tmp_path):
+    with pytest.raises(ParityError, match="options: temperature; allowed: with a target"):
+        certify_texts(None, written(tmp_path / "right.jsonl", 1.0), options={"temperature": 0.7})
+
+
+def test_a_text_that_is_a_copy_of_another_is_refused(tmp_path):
+    file = written(tmp_path / "copies.jsonl", 1.0, n=60, tops=40)
+    file.write_text("\n".join([*file.read_text().split("\n"), file.read_text().split("\n")[7]]))
+    with pytest.raises(ParityError, match="text 61 is a copy of text 8; allowed: independent texts"):
+        certify_texts(None, file)
+
+
+def test_a_text_may_hold_any_line_separator_of_unicode(tmp_path):
+    """JSON lines end at a line feed alone."""
+    file = written(tmp_path / "right.jsonl", 1.0, n=40)
+    lines = [json.loads(line) | {"text": "a\u2028b\x85c"} for line in file.read_text().split("\n")]
+    file.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines), encoding="utf-8")
+    assert len(read(file)) == 40
+
+
+LAWS = conditionals(np.arange(V))
+DRAFTS = 0.5 * LAWS + 0.5 * conditionals(np.arange(V), rng_seed=1)
+
+
+def speculated(rng, factor, n=200, length=64, late=0):
+    """Texts [n, length] by drafts that are accepted at u < factor p / q, from position `late` on (before: u < p / q)."""
+    before, texts = rng.integers(V, size=n), np.zeros((n, length), dtype=int)
+    rows = np.arange(n)
+    first, texts_before = before, []
+    for t in range(length):
+        p, q = LAWS[before], DRAFTS[before]
+        x = (rng.random((n, 1)) >= q.cumsum(1)).sum(1).clip(max=V - 1)
+        accept = rng.random(n) < (factor if t >= late else 1) * p[rows, x] / q[rows, x]
+        rest = np.maximum(p - q, 0).cumsum(1)
+        instead = (rng.random((n, 1)) * rest[:, -1:] >= rest).sum(1).clip(max=V - 1)
+        texts_before.append(before)
+        texts[:, t] = before = np.where(accept, x, instead)
+    return first, texts
+
+
+def verdict_of(first, tokens, seed=0):
+    """The verdict on texts [n, L] behind prompts [n] of a token, by the law's own conditionals."""
+    texts = [{"tokens": row} for row in tokens]
+    judged = Judged(texts, math.inf, print)
+    judged.texts, judged.tokens = tokens.shape[0], tokens.size
+    before = np.concatenate([first[:, None], tokens[:, :-1]], 1)
+    source = SimpleNamespace(texts=texts, tokens=tokens, pieces=[(i, 0) for i in range(len(texts))], chunk=64)
+    source.law = lambda a, b: torch.from_numpy(LAWS[before[a:b]])
+    return conclude(rows_of(source, "table", 0.05, seed), judged, 0.05)
+
+
+def test_all_texts_are_used_for_a_small_fault():
+    """Accepted at u < 1.1 p / q, 200 texts of 64 tokens: found more often than on a half of them, and lossy more often
+    than on two halves one after the other, at the same rate of false alarms."""
+    rng, whole, half, halves = np.random.default_rng(0), [], 0, 0
+    for _ in range(24):
+        first, tokens = speculated(rng, 1.1)
+        whole.append(verdict_of(first, tokens).kind)
+        one, two = (
+            verdict_of(first[part], tokens[part]).kind != "consistent" for part in (slice(100), slice(100, 200))
+        )
+        half, halves = half + one, halves + (one and two)
+    found, lossy = 24 - whole.count("consistent"), whole.count("lossy")
+    assert found >= half + 4 and lossy >= halves + 3, (found, half, lossy, halves)
+
+
+def test_120_correct_samplers_keep_the_level():
+    """At most 14 rejections at .05 and 3 lossy ones at .0025 (99.9 % by the binomial)."""
+    rng = np.random.default_rng(1)
+    kinds = [verdict_of(*speculated(rng, 1.0, n=60, length=24), seed).kind for seed in range(120)]
+    assert 120 - kinds.count("consistent") <= 14 and kinds.count("lossy") <= 3, kinds
+
+
+def test_the_place_in_the_text_is_named():
+    v = verdict_of(*speculated(np.random.default_rng(2), 3.0, n=800, late=56))
+    assert v.kind == "lossy" and v.where == "tokens 57 to 64"
+
+
+def test_an_inconclusive_verdict_says_how_many_texts_decide():
+    rng = np.random.default_rng(3)
+    found = [verdict_of(*speculated(rng, 1.1)) for _ in range(12)]
+    v = next(v for v in found if v.kind == "inconclusive")
+    more = int(v.reason.partition("draw about ")[2].split()[0])
+    assert 200 < more < 2000

@@ -100,7 +100,7 @@ def test_other_ways_of_generate(pair, tmp_path, way):
 
 
 def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
-    """Its own are consistent, those of its companion are rejected on both halves; a token outside is one line."""
+    """Its own are consistent, those of its companion are rejected; a token outside is one line, and so is a text without a prompt."""
     target, other = pair
     models.save(target, tmp_path / "target")
     for name, model in (("right", target), ("wrong", other)):
@@ -111,10 +111,29 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
     assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], report(right)
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
-    assert wrong.exit_code == 1 and "second half" in report(wrong), report(wrong)
-    (tmp_path / "far.jsonl").write_text('{"tokens": [1, 7]}\n' * 40)
-    with pytest.raises(ParityError, match="token 7; allowed: 0 to 3"):
-        certify_texts(tmp_path / "target", tmp_path / "far.jsonl")
+    assert wrong.exit_code == 1 and "differs most at tokens" in report(wrong), report(wrong)
+    for line, message in (
+        ('{"prompt": [0], "tokens": [1, 7]}', "text 1: token 7; allowed: 0 to 3"),
+        ('{"tokens": [1, 2]}', "text 1: no prompt"),
+    ):
+        (tmp_path / "far.jsonl").write_text(f"{line}\n" * 40)
+        with pytest.raises(ParityError, match=message):
+            certify_texts(tmp_path / "target", tmp_path / "far.jsonl")
+
+
+def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
+    """A budget of half of the time that all texts take: fewer are looked at, and the verdict says how many."""
+    models.save(pair[0], tmp_path / "target")
+    rows = pair[0].generate(torch.full((800, 1), 2), do_sample=True, top_k=0, max_new_tokens=20, pad_token_id=0)
+    lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    whole = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl")
+    told: list[str] = []
+    budget = whole.beside["seconds"] / 2
+    part = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=told.append)
+    n = part.beside["n"][0]
+    assert 40 <= n < 800 and part.beside["tokens"] == 20 * n and part.verdict.n == n
+    assert part.beside["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in report(part)
 
 
 @pytest.mark.slow

@@ -238,10 +238,11 @@ def law(a: Arguments) -> int:
 
 
 def texts(a: Arguments) -> int:
-    """a large model's own texts against its conditionals"""
+    """a large model's own texts against its conditionals; options of sampling follow after --"""
     from parity_certify.texts import certify_texts, report
 
-    c = certify_texts(a.target, a.texts, options=dict(a.options))
+    settings = {name: getattr(a, name) for name in ("alpha", "minutes", "budget", "seed")}
+    c = certify_texts(a.target, a.texts, options=dict(a.options), **settings)
     target = {"target": weights_digest(a.target)} if a.target else {}
     return finish(c, a.out, target | {"texts": str(a.texts)}, report(c))
 
@@ -293,6 +294,13 @@ FLAGS: dict[str, dict[str, Any]] = {
     "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
     "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
 }
+EXAMPLES = {
+    "transformers": "example: parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
+    "server": "example: parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
+    "sampler": "example: parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
+    "command": "example: parity-certify command --law law.json -- ./engine law.json",
+    "texts": "example: parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
+}
 JUDGING = ("margin", "alpha")
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
 ENUMERATED = (*JUDGING, *TIMES, "processes", "length", "prompts", "prompt-length", "end")
@@ -305,7 +313,7 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
 
     def way(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
         """A way, its docstring as help, with flags of FLAGS; `changes` of what stands there, by flag."""
-        p = ways.add_parser(run.__name__, help=run.__doc__)
+        p = ways.add_parser(run.__name__, help=run.__doc__, description=run.__doc__, epilog=EXAMPLES.get(run.__name__))
         p.set_defaults(run=run)
         for flag in ("out", "seed", *flags):
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))
@@ -324,7 +332,7 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     way(samples, "law", *JUDGING).add_argument("samples")
     way(law, "vocab", "length")
     own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
-    way(texts, "target", "texts", target=own)
+    way(texts, "target", "texts", "alpha", "minutes", "budget", target=own)
     way(models, *tiny, "head-dim")
     for add in more:
         add(way)

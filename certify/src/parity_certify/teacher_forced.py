@@ -4,7 +4,8 @@
 
 tokens  [n, L] int   what the decoder drew
 law     callable     law(a, b) -> p [b - a, L, V], the target's laws on rows a..b-1 under the run's own sampling
-                     settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider
+                     settings: position i given tokens[:, :i]. NumPy or torch, float32 or wider. None ends the battery:
+                     rows from a on are not looked at
 width   int          positions in a grid row
 rng     Generator    numpy's, for the randomised PIT
 slot    [n, L] int   optional stratum; use `slots(step)`
@@ -36,7 +37,7 @@ from parity_certify import result_rows as R
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 
-Law = Callable[[int, int], Tensor | np.ndarray]
+Law = Callable[[int, int], Tensor | np.ndarray | None]
 BINS = 10  # of the PIT
 ENOUGH = 5.0  # least sum of variances of an indicator (as an expected count), and ...
 SPREAD = 30.0  # ... least sum of variances relative to the largest, for the normal limit
@@ -190,12 +191,16 @@ def battery(
     if slot is not None:
         strata.append(Stratum("slot", np.asarray(slot)))
     names: list[str] = []
-    outside = 0
+    outside, first = 0, (0, 0)
     for a in range(0, n, chunk):
         b = min(a + chunk, n)
-        p, x = torch.as_tensor(law(a, b)), torch.as_tensor(tokens[a:b]).long()
+        if (laws := law(a, b)) is None:
+            break
+        p, x = torch.as_tensor(laws), torch.as_tensor(tokens[a:b]).long()
         p = p.cpu().to(torch.promote_types(p.dtype, torch.float32))
         impossible = check(p, x, a, place.get("model", ""), strict)
+        if impossible.any() and not outside:
+            first = a + int(impossible.nonzero()[0, 0]), int(impossible.nonzero()[0, 1])
         outside += int(impossible.sum())
         p = p / p.sum(-1, keepdim=True)
         names, d, var = centred(p, x, width, torch.as_tensor(indicators(groups, p.shape[-1]), dtype=p.dtype))
@@ -205,7 +210,8 @@ def battery(
             stratum.add(slice(a, b), d.numpy(), var.numpy(), u.numpy())
     result = []
     if outside:
-        values = {"effect": outside / (n * L), "note": f"{outside} of {n * L} tokens have probability zero"}
+        values: dict[str, Any] = {"row": first[0], "position": first[1], "effect": outside / (n * L)}
+        values["note"] = f"{outside} of {n * L} tokens have probability zero"
         result.append(R.row("teacher-forced", "support", n * L, p_value=R.SMALLEST, **values, **place))
     for stratum in strata:
         result += stratum.rows(names, place)
