@@ -11,7 +11,7 @@ from parity_certify import __main__ as command
 from parity_certify.errors import ParityError
 
 torch = pytest.importorskip("torch")
-from parity_certify.texts import Judged, OfEngine, certify_texts, conclude, read, report, rows_of
+from parity_certify.texts import Judged, OfEngine, certify_texts, conclude, read, rows_of  # noqa: E402
 
 V, L = 50, 12
 
@@ -113,17 +113,16 @@ DRAFTS = 0.5 * LAWS + 0.5 * conditionals(np.arange(V), rng_seed=1)
 
 
 def speculated(rng, factor, n=200, length=64, late=0):
-    """Texts [n, length] by drafts that are accepted at u < factor p / q, from position `late` on (before: u < p / q)."""
+    """Prompts [n] and texts [n, length] by drafts, accepted at u < p / q, from position `late` on at u < factor p / q."""
     before, texts = rng.integers(V, size=n), np.zeros((n, length), dtype=int)
     rows = np.arange(n)
-    first, texts_before = before, []
+    first = before
     for t in range(length):
         p, q = LAWS[before], DRAFTS[before]
         x = (rng.random((n, 1)) >= q.cumsum(1)).sum(1).clip(max=V - 1)
         accept = rng.random(n) < (factor if t >= late else 1) * p[rows, x] / q[rows, x]
         rest = np.maximum(p - q, 0).cumsum(1)
         instead = (rng.random((n, 1)) * rest[:, -1:] >= rest).sum(1).clip(max=V - 1)
-        texts_before.append(before)
         texts[:, t] = before = np.where(accept, x, instead)
     return first, texts
 

@@ -100,7 +100,7 @@ def test_other_ways_of_generate(pair, tmp_path, way):
 
 
 def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
-    """Its own are consistent, those of its companion are rejected; a token outside is one line, and so is a text without a prompt."""
+    """Its own are consistent, those of its companion are rejected; a token outside and no prompt are one line."""
     target, other = pair
     models.save(target, tmp_path / "target")
     for name, model in (("right", target), ("wrong", other)):

@@ -125,8 +125,8 @@ def conclude(
         where = independence["note"]
         reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=where, reason=reason)
-    elif v.kind == "lossy":  # measured on the fresh seed, whose size was fixed beforehand
-        certificate["tv_low"] = tv_low(samples[0].counts, counts, law)
+    elif v.kind == "lossy":  # measured on the fresh seed, at a look whose size was fixed beforehand
+        certificate["tv_low"] = tv_low(samples[0].counts, counts, law, certificate["alpha"])
         certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
         low, high = interval = certificate["tv_low"], certificate["tv_high"]
         reason = f"on {law.name}, 95 % interval {low:.4f} to {high:.4f}"

@@ -2,12 +2,14 @@
 
 Two tests share the false-alarm rate. The e-process may be looked at after every batch, so sampling stops once it
 reaches 4 / alpha. The four statistics of `joint_tests` are looked at when a size fixed beforehand is reached; a sampler
-that is gone on with later is looked at again, and the j-th such look (j = 0, 1, ...) spends alpha / 2^(j + 2). So
+that is gone on with later, and a repeat that goes on until it rejects, is looked at again, and the j-th such look
+(j = 0, 1, ...) spends alpha / 2^(j + 2). So
 
     p = min(1, 2 / max E, min_j 2^(j + 2) p_j)
 
-is a p-value at any time: row "all looks", which decides. The bound of the j-th look holds at 1 - alpha / 2^(j + 1): all
-of them together with 95 %. Without a folder there is one look: it has p = 2 p_0, and its bound the whole 5 %.
+is a p-value at any time: row "all looks", which decides. The bound and the interval of the j-th look hold at
+1 - .05 / 2^(j + 1): all of them together with 95 %. A first sample without a folder has one look: p = 2 p_0, and its
+bound the whole 5 %.
 
 Row "rows independent" decides as well (`independence`): Holm over the two.
 """
@@ -20,7 +22,7 @@ import numpy as np
 from parity_certify import result_rows as R
 from parity_certify.calls import Drawn
 from parity_certify.independence import rows_independent
-from parity_certify.joint_tests import code_rows, log_e, tv_bound
+from parity_certify.joint_tests import code_rows, log_e, tv_bound, tv_interval
 from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
@@ -79,7 +81,8 @@ def sample_rows(
             looks[n] = p
             share = 2.0 ** (list(looks).index(n) + 1)
         bound = min(1.0, tv_bound(drawn.counts, law.cells, R.ALPHA / share))
-        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)"}
+        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)", "alpha": R.ALPHA / share}
+        certificate["tv_low"], certificate["tv_high"] = tv_interval(drawn.counts, law.cells, R.ALPHA / share)
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:
         r["decides"] = False

@@ -29,6 +29,7 @@ from parity_certify.laws import Law
 from parity_certify.result_rows import Row
 
 EVERY = 5.0  # seconds between two lines of progress
+MOST = 4  # times the sequences that were asked for: the largest repeat of a rejection
 CHANCE = 1e-9  # repeats less likely than this in independent samples are no chance
 
 
@@ -79,15 +80,18 @@ def gather(
     processes: int,
     vary: bool,
     tell: Callable[[str], None],
-    until: Callable[[Drawn], int] | None = None,
+    drawn: Drawn | None = None,
+    estimate: Callable[[Drawn], None] | None = None,
     deadline: float = math.inf,
 ) -> Drawn:
     """n samples of one seed, those in the folder first; fewer if `stop` and the e-process decides.
 
-    until     the size by the speed of the first batch sampled now, for a time limit
+    drawn     samples to go on with
+    estimate  is called after the first batch sampled now
     deadline  time.monotonic() at which sampling stops: batches are cut to what fits
     """
-    drawn, number, limit = Drawn(np.zeros(len(law.cells), dtype=np.int64)), 0, n
+    drawn = drawn or Drawn(np.zeros(len(law.cells), dtype=np.int64))
+    number, limit = len(drawn.batches), n
 
     def add(one: Batch) -> None:
         nonlocal number
@@ -97,8 +101,8 @@ def gather(
 
     while drawn.n < limit and not drawn.stopped and (one := store.get(seed, number)) is not None:
         add(one)
-    begin, before = time.perf_counter(), drawn.n
-    shown = begin
+    shown, before = time.perf_counter(), drawn.n
+    begin = shown - drawn.seconds
 
     def fits(size: int, planned: int) -> int:
         size = min(size, limit - before - planned)
@@ -117,8 +121,9 @@ def gather(
                 drawn.fresh += len(one.prompts)
                 drawn.seconds = time.perf_counter() - begin
                 add(one)
-                if until is not None:
-                    limit, until = min(limit, max(drawn.n, until(drawn))), None
+                if estimate is not None:
+                    estimate(drawn)
+                    estimate = None
                 if time.perf_counter() - shown > EVERY:
                     shown = time.perf_counter()
                     left = (limit - drawn.n) * drawn.seconds / drawn.fresh
@@ -171,11 +176,11 @@ def certify_sampler(
 ) -> Certificate:
     """Draw until the e-process rejects or the sample is as large as was asked; repeat a rejection on the next seed.
 
-    n        sequences; None: as many as a perfect sampler needs for a bound below `margin`, and no more than fit into
-             `minutes` at the speed of the first batch
-    budget   seconds for everything: sampling stops in time, and the verdict says what could be seen; a repeat has the
-             last third
-    repeat   sequences on the next seed; None: twice those of the first
+    n        sequences; None: as many as a perfect sampler needs for a bound below `margin`
+    minutes, budget   the time for everything, in minutes or seconds: sampling stops in time, and the verdict says what
+             could be seen; a repeat has what is left, at least the last third
+    repeat   sequences on the next seed; None: twice those of the first, and while these do not reject twice as many
+             again, up to MOST times n
     batch    most rows of a call, after which the evidence is looked at; `vary`: every second call has fewer, for a
              fault may depend on the number
     alpha    false alarms: the rate at which a correct sampler is rejected on the first seed
@@ -184,7 +189,7 @@ def certify_sampler(
     """
     check_settings(n=n, minutes=minutes, budget=budget, repeat=repeat, margin=margin, alpha=alpha)
     check_settings(batch=batch, processes=processes)
-    begin, seconds = time.monotonic(), math.inf if budget is None else 0.95 * budget
+    begin, seconds = time.monotonic(), 0.95 * min(60 * (minutes or math.inf), budget or math.inf)
     store, name = Store(folder), name or name_of(sample)
     about = {"length": law.length, "vocab": law.vocab, "end": law.end, "prompts": law.prompts.tolist()}
     about["law"] = canonical([round(float(p), 9) for p in law.cells[:64]])
@@ -193,35 +198,44 @@ def certify_sampler(
     def whole_batches(size: int) -> int:
         return -(-size // batch) * batch
 
-    def judged(drawn: Drawn, seed: int) -> list[Row]:
-        looks = store.looks(seed)
+    def judged(drawn: Drawn, seed: int, looks: dict[int, float] | None) -> list[Row]:
         rows = evidence.sample_rows(drawn, law, seed, alpha=alpha, draws=draws, looks=looks)
         store.write_looks(seed, looks)
         return rows
 
-    def fit_size(drawn: Drawn) -> int:
-        """The size for the time, by the speed so far; what can be seen with it is told before the rest is sampled."""
+    def is_rejected(rows: list[Row]) -> bool:
+        return any(r["decides"] and r["verdict"] == "rejected" for r in rows)
+
+    def estimate(drawn: Drawn) -> None:
+        """Tell what fits, by the speed so far, and what can be seen with it."""
         rate = drawn.fresh / drawn.seconds
-        size = wanted if minutes is None else min(wanted, max(1, int(rate * 60 * minutes) // batch) * batch)
+        size = wanted if soon == math.inf else min(wanted, drawn.n + max(0, int(rate * (soon - time.monotonic()))))
         bound, least = evidence.expected_bound(law.cells, size), R.detectable_tv(size)
         limits = f"if it is lossless, expect TV <= {bound:.3f}; smaller faults may be found, down to TV {least:.3f}"
         before = drawn.n - drawn.fresh
         sequences = f"{f'continues after {before} of ' if before else ''}{size} sequences"
         tell(f"{sequences}, about {duration_of((size - before) / rate)}: {limits}")
-        return size
 
     wanted = whole_batches(n or evidence.needed(law.cells, margin, R.ALPHA / 2 if folder else R.ALPHA))
     settings: dict[str, Any] = {"batch": batch, "alpha": alpha, "vary": vary, "processes": processes, "tell": tell}
-    until, soon = fit_size if budget is None else None, begin + 2 / 3 * seconds
-    first = gather(sample, law, seeds[0], wanted, store, stop=True, until=until, deadline=soon, **settings)
+    soon = begin + 2 / 3 * seconds
+    first = gather(sample, law, seeds[0], wanted, store, stop=True, estimate=estimate, deadline=soon, **settings)
     check_repeats(first.batches, law)
-    rows, samples = judged(first, seeds[0]), [first]
+    rows, samples = judged(first, seeds[0], store.looks(seeds[0])), [first]
     least = next(r["minimum_detectable_effect"] for r in rows if r["test"] == evidence.INDEPENDENCE)
-    if len(seeds) > 1 and any(r["decides"] and r["verdict"] == "rejected" for r in rows):
-        size = whole_batches(repeat or max(first.n, min(2 * first.n, wanted)))
+    if len(seeds) > 1 and is_rejected(rows):
+        size, most = whole_batches(repeat or max(first.n, min(2 * first.n, wanted))), MOST * max(first.n, wanted)
         tell(f"rejected after {first.n} sequences; again on seed {seeds[1]}, {size} sequences")
-        second = gather(sample, law, seeds[1], size, store, stop=False, deadline=begin + seconds, **settings)
-        rows += [r | {"repeat": 1} for r in judged(second, seeds[1])]
+        second, looks, again = None, store.looks(seeds[1]) or {}, rows
+        while True:
+            shared: dict[str, Any] = {"stop": False, "drawn": second, "deadline": begin + seconds}
+            second = gather(sample, law, seeds[1], size, store, **shared, **settings)
+            again = judged(second, seeds[1], looks)
+            if repeat or second.n < size or is_rejected(again) or size >= most:
+                break
+            size = whole_batches(min(2 * size, most))
+            tell(f"not rejected after {second.n} sequences; goes on to {size}")
+        rows += [r | {"repeat": 1} for r in again]
         check_repeats([*first.batches, *second.batches], law)
         samples.append(second)
     rows = [r | {"method": name} for r in rows]

@@ -29,7 +29,7 @@ from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.result_rows import Row
 from parity_certify.sampler import CHANCE, EVERY, check_settings, duration_of
-from parity_certify.teacher_forced import Law, battery
+from parity_certify.teacher_forced import battery
 from parity_certify.verdict import Verdict
 
 PARTIAL = ("log p", "top-1 hit", "top-5 hit", "rank PIT")  # of the engine's likeliest tokens and the rest as one
@@ -139,8 +139,8 @@ class OfTarget:
 
 
 class OfEngine:
-    """The texts as ranks [n, L] of their tokens among the engine's likeliest ones (the last rank: none of them), and the
-    laws of ranks. `pieces` are whole texts."""
+    """The texts as ranks [n, L] of their tokens among the engine's likeliest ones (the last rank: none of them), and
+    the laws of ranks. `pieces` are whole texts."""
 
     def __init__(self, texts: list[Text], judged: Judged):
         if any(len(t.get("top_logprobs") or ()) != len(t["tokens"]) for t in texts):
@@ -189,7 +189,7 @@ def check_copies(texts: list[Text], source: OfTarget | OfEngine) -> None:
 
 
 def rows_of(source: OfTarget | OfEngine, model: str, alpha: float, seed: int) -> list[Row]:
-    """The battery on all texts as one family, and, without deciding, each test on each of PLACES groups of positions."""
+    """The battery on all texts as one family, and, not deciding, each test on each of PLACES groups of positions."""
     longest = max(len(t["tokens"]) for t in source.texts)
     wide = -(-longest // PLACES)
     at = np.array([first for _, first in source.pieces])[:, None] + np.arange(source.tokens.shape[1])
@@ -253,11 +253,12 @@ def certify_texts(
     It can reject, or be consistent with the smallest effects that would have been seen; it bounds no TV.
 
     options          of sampling, as keywords of transformers' `generate`
-    minutes, budget  the time for everything, in minutes or seconds: what does not fit is not looked at, whatever it says
+    minutes, budget  the time for everything, in minutes or seconds: texts that do not fit are not looked at
     """
     check_settings(alpha=alpha, minutes=minutes, budget=budget)
     begin, limit = time.monotonic(), min(60 * (minutes or math.inf), budget or math.inf)
-    lines, source = read(texts), None
+    lines = read(texts)
+    source: OfTarget | OfEngine
     if target is None:
         if options:
             raise ParityError(f"options: {', '.join(options)}; allowed: with a target, whose law they change")
