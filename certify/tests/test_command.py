@@ -70,7 +70,7 @@ def test_an_engine_without_counts_is_certified(tmp_path):
         ("answer = {'id': 0, 'error': 'no such prompt'}", "the engine's error: no such prompt"),
         ("answer['tokens'][3][1] = 9", "row 3, position 1: token 9; allowed: 0 to 1; line '{"),
         ("answer['tokens'].pop()", "499 sequences for 500 prompts; allowed: one each; line '{"),
-        ("answer['drafted'] = 'many'", "drafted and accepted, integers"),
+        ("answer['drafted'] = 'many'", "drafted, accepted and rounds, integers"),
     ],
 )
 def test_a_failing_engine_is_one_line(tmp_path, answer, message):

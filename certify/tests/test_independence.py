@@ -84,6 +84,7 @@ def test_rows_that_depend_are_lossy(fault):
     assert found.verdict.kind == "lossy" and found.verdict.dependent, str(found)
     assert "rows depend on each other" in str(found) and "apart" in found.verdict.where
     assert found.verdict.estimate is None and found.exit_code == 1
+    assert "Give each row a generator of its own" in found.verdict.reason
 
 
 def greedy(prompts):

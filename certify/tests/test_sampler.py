@@ -10,7 +10,7 @@ import pytest
 from parity_certify import Sampled, certify_sampler, law
 from parity_certify import evidence as E
 from parity_certify import joint_tests as J
-from parity_certify.calls import Store
+from parity_certify.calls import Drawn, Store
 from parity_certify.errors import ParityError
 from parity_certify.laws import first_of
 from parity_certify.result_rows import row
@@ -69,6 +69,7 @@ def test_a_fault_behind_one_prompt_is_rejected_twice_and_its_place_is_named():
     assert found.beside["where"]["prompt"] == PROMPTS[1] and found.beside["n"][0] < E.needed(LAW.cells, 0.12)
     longer = certify_sampler(behind_one_prompt, LAW, margin=0.12, repeat=1200, **QUIET)
     assert longer.beside["n"] == [found.beside["n"][0], 1200] and longer.verdict.interval[0] > v.interval[0]
+    assert v.where.startswith(f"prompt {PROMPTS[1]}, then ")
     assert {r["seed"] for r in found.rows} == {0, 1} and "(repeat, seed 1)" in str(found)
     assert "  -   (stopped as soon as p <= 0.025)" in str(found)
     by_prompt = {r["test"]: r["p_value"] for r in found.rows if r["test"].startswith("prompt")}
@@ -103,6 +104,88 @@ def test_where_nothing_was_drafted_nothing_is_certified():
         counting = lambda p, s: Sampled(correct(p, s), drafted, accepted)  # noqa: B023, E731
         found = certify_sampler(counting, LAW, n=400, margin=0.5, **QUIET)
         assert found.exit_code == (0 if accepted else 2) and words in found.verdict.reason
+
+
+def test_a_gap_of_speculation_is_told():
+    """One round a sequence, drafts that are always or never accepted; none of these where there is nothing to tell."""
+    gaps = {
+        (90, 30, 250): [],
+        (90, 30, -1): ["rounds were not counted"],
+        (90, 30, 100): ["a second round of speculation: there were 1.00 a sequence"],
+        (90, 89, 250): ["what follows a rejection: 98.9% of the drafts were accepted"],
+        (900, 3, 250): ["what follows an acceptance: 0.3% of the drafts were accepted"],
+        (90, 90, 100): ["a second round", "what follows a rejection: 100.0%"],
+    }
+    for counts, expected in gaps.items():
+        counting = lambda p, s: Sampled(correct(p, s), *counts)  # noqa: B023, E731
+        found = certify_sampler(counting, LAW, n=400, margin=0.5, vary=False, **QUIET)
+        assert found.exit_code == 0 and len(found.warnings) == len(expected), found.warnings
+        assert all(text in gap for text, gap in zip(expected, found.warnings, strict=True))
+        assert set(found.warnings) <= set(found.verdict.untested)
+        if counts[2] > 0:
+            assert found.beside["rounds"] == counts[2] / 100
+            assert f"accepted, {counts[2] / 100:.2f} rounds a sequence" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("tv", "seeds"), [(0.2, [16, 18, 53, 59, *range(13)]), (0.06, [12, 38, 57, 64, 83, *range(20, 28)])]
+)
+def test_a_fault_found_early_by_luck_gets_an_answer(tv, seeds):
+    """Seeds on which twice the first sample was too few to reject again, and others: all are lossy, and the interval
+    holds the TV."""
+    d = np.random.default_rng(7).dirichlet(np.ones(27), size=2) - LAW.joint
+    wrong = (LAW.joint + d * tv / (0.5 * np.abs(d).sum(1).mean())).clip(0)
+    wrong /= wrong.sum(1, keepdims=True)
+    truth, longer = 0.25 * np.abs(wrong - LAW.joint).sum(), 0
+    for seed in seeds:
+        sample = lambda p, s: draws(LAW, np.random.default_rng(s), p, rows=wrong)  # noqa: E731
+        found = certify_sampler(sample, LAW, margin=0.05, seeds=(2 * seed, 2 * seed + 1), **QUIET | {"draws": 199})
+        assert found.verdict.kind == "lossy" and found.verdict.interval[0] <= truth <= found.verdict.interval[1]
+        longer += found.beside["n"][1] > 2 * found.beside["n"][0] + 100
+    assert longer >= 4
+
+
+def test_a_repeat_that_goes_on_keeps_the_level():
+    """150 correct samplers, looked at after 200, 400, 800 and 1600 sequences: at most 16 reach p <= .05 at some look
+    (99.9 % by the binomial), and the last p-value is the one of all looks."""
+    rejected = 0
+    for seed in range(150):
+        drawn, looks, ps = Drawn(np.zeros(len(LAW.cells), dtype=np.int64)), {}, []
+        for size in (200, 200, 400, 800):
+            drawn.counts += np.random.default_rng([seed, len(ps)]).multinomial(size, LAW.cells)
+            drawn.best = max(drawn.best, float(J.log_e(drawn.counts, LAW.cells)))
+            rows = E.sample_rows(drawn, LAW, seed, alpha=0.05, draws=99, looks=looks)
+            ps.append(next(r["p_value"] for r in rows if r["test"] == "all looks"))
+        rejected += min(ps) <= 0.05
+        assert ps == sorted(ps, reverse=True) and len(looks) == 4
+    assert rejected <= 16
+
+
+def test_a_rejection_that_does_not_repeat_says_what_to_do():
+    """Wrong in the first call alone: the repeat goes on to four times the sequences, then names the next run."""
+    first = set()
+
+    def sample(prompts, seed):
+        first.update([] if first else [seed])
+        return behind_one_prompt(prompts, seed) if seed in first else correct(prompts, seed)
+
+    found = certify_sampler(sample, LAW, n=200, margin=0.12, vary=False, **QUIET | {"draws": 199})
+    assert found.verdict.kind == "inconclusive" and found.beside["n"] == [200, 800], str(found)
+    assert "certify on other seeds, with n = 3200 sequences or more" in found.verdict.reason
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(0, "certified"), (0.01, "lossy")])
+def test_a_greedy_law_is_a_law(wrong, kind):
+    """The likeliest token with certainty: a sampler that draws another one now and then is lossy."""
+    greedy = law(lambda x: np.eye(V)[conditional(x).argmax(1)], vocab=V, length=L, prompts=PROMPTS)
+
+    def sample(prompts, seed):
+        rng, likeliest = np.random.default_rng(seed), J.digits(V, L)[greedy.joint.argmax(1)]
+        found = likeliest[(prompts[:, 0] == 2).astype(int)]
+        found[rng.random(len(found)) < wrong, -1] = rng.integers(V)
+        return found
+
+    assert certify_sampler(sample, greedy, margin=0.05, **QUIET).verdict.kind == kind
 
 
 def caches(p, s):
@@ -210,6 +293,21 @@ def test_a_budget_is_kept_and_what_could_be_seen_is_said():
     assert found.beside["n"][0] >= 100 and "could not be found; a bound below 0.01 takes about" in found.verdict.reason
     wrong = certify_sampler(behind_one_prompt, LAW, budget=3, margin=0.01, **QUIET)
     assert wrong.verdict.kind == "lossy" and len(wrong.beside["n"]) == 2
+
+
+def test_minutes_count_the_repeat_as_well():
+    """A rejection that takes longer to repeat than the time has left."""
+
+    def slow(prompts, seed):
+        time.sleep(0.004 * len(prompts))
+        return behind_one_prompt(prompts, seed)
+
+    told: list[str] = []
+    settings = QUIET | {"tell": told.append}
+    begin = time.monotonic()
+    found = certify_sampler(slow, LAW, minutes=1.5 / 60, repeat=100_000, margin=0.01, batch=20, **settings)
+    assert time.monotonic() - begin <= 1.7 and len(found.beside["n"]) == 2
+    assert "sequences, about" in told[0]
 
 
 @pytest.mark.parametrize("shape", ["everywhere", "in four cells"])

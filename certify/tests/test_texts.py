@@ -113,7 +113,7 @@ DRAFTS = 0.5 * LAWS + 0.5 * conditionals(np.arange(V), rng_seed=1)
 
 
 def speculated(rng, factor, n=200, length=64, late=0):
-    """Prompts [n] and texts [n, length] by drafts, accepted at u < p / q, from position `late` on at u < factor p / q."""
+    """Prompts [n] and texts [n, length] by drafts, accepted at u < p / q, and from token `late` on at factor p / q."""
     before, texts = rng.integers(V, size=n), np.zeros((n, length), dtype=int)
     rows = np.arange(n)
     first = before

@@ -136,6 +136,21 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     assert part.beside["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in report(part)
 
 
+def test_a_greedy_law_is_one_of_certain_tokens(pair):
+    law = T.law(pair[0], PROMPTS, 3, {"do_sample": False})
+    assert set(np.unique(law.tables)) == {0.0, 1.0}
+    sampler = T.Generate(pair[0], 3, {"do_sample": False, "assistant_model": pair[1], "num_assistant_tokens": 2})
+    found = certify_sampler(sampler, law, n=100, margin=0.9, **QUIET)
+    assert found.exit_code == 0 and found.beside["rounds"] > 1, str(found)
+
+
+@pytest.mark.parametrize("kind", models.HEADED)
+def test_a_model_may_be_wider(kind):
+    wide = models.new(kind, 4, 0, hidden_size=64)
+    assert wide.config.hidden_size == 64 and wide.get_output_embeddings().weight.shape == (4, 64)
+    assert abs(models.entropy(wide, 4) - models.SPREAD) < 0.02
+
+
 @pytest.mark.slow
 def test_guidance_with_an_assistant_is_rejected_and_its_place_is_found(pair):
     """Found in transformers 5.23.0: guidance keeps what was tried and dropped. Plain sampling does not."""
@@ -164,6 +179,8 @@ def test_what_cannot_be_loaded_or_enumerated_is_one_line(pair, tmp_path):
         T.law(pair[0], [[0]], 2, {"paralel": 4})
     with pytest.raises(ParityError, match="head_dim 32: allowed for llama, "):
         models.new("t5", 4, 0, head_dim=32)
+    with pytest.raises(ParityError, match="hidden_size 33: allowed: an even number"):
+        models.new("llama", 4, 0, hidden_size=33)
     with pytest.raises(ParityError, match=r"architecture 'bert': allowed: gemma3, "):
         models.new("bert", 4, 0)
 

@@ -253,10 +253,12 @@ def models(a: Arguments) -> int:
 
     if a.out is None:
         raise ParityError("--out: needed: the folder to write to")
+    sizes = {"head_dim": a.head_dim, "hidden_size": a.hidden_size}
+    changes = {key: size for key, size in sizes.items() if size is not None}
+    tools.check_changes(a.kind, changes)
     if a.kind in ("gemma4", "mellum"):  # what drafts is made with the target
         folders = {"gemma4": tools.write_gemma4, "mellum": tools.write_mellum}[a.kind](a.out, a.vocab, a.seed)
     else:
-        changes = {} if a.head_dim is None else {"head_dim": a.head_dim}
         target = tools.write(a.kind, a.out / a.kind, a.vocab, a.seed, **changes)
         folders = [target, *tools.write_companions(target, a.out, a.tv)]
     print(*folders, sep="\n")
@@ -286,6 +288,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "vocab": {"type": int, "default": 4, "help": "tokens of the model (%(default)s)"},
     "tv": {"type": float, "default": 0.3, "help": "of the draft models that are made (%(default)s)"},
     "head-dim": {"type": int, "help": "width of a head (8); vLLM's CPU build takes 32 and more"},
+    "hidden-size": {"type": int, "help": "width of the model (16); some engines take multiples of 32, 64 or 256"},
     "url": {"required": True, "help": "of the server"},
     "model": {"default": "", "help": "name of the model in requests"},
     "timeout": {"type": float, "default": 60, "help": "seconds for an answer (%(default)s)"},
@@ -333,7 +336,7 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
     way(law, "vocab", "length")
     own = {"help": "folder of the model; without it, by the file's own top_logprobs, in fewer tests"}
     way(texts, "target", "texts", "alpha", "minutes", "budget", target=own)
-    way(models, *tiny, "head-dim")
+    way(models, *tiny, "head-dim", "hidden-size")
     for add in more:
         add(way)
     return main

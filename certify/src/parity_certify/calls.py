@@ -22,24 +22,28 @@ from parity_certify.laws import Law
 from parity_certify.seeding import row_key
 
 Sample = Callable[[np.ndarray, int], Any]
+COUNTS = ("drafted", "accepted", "rounds")  # of `Sampled`, `Batch` and an engine's answer
 Task = tuple[int, int, int]  # seed, number and size of a batch
 
 
 class Sampled(NamedTuple):
-    """What a sampler returns that counts its drafts: tokens [n, L], drafts offered and accepted in all."""
+    """What a sampler returns that counts its drafts: tokens [n, L], drafts offered and accepted in all, and rounds of
+    drafting and verifying in all; -1: not counted."""
 
     tokens: Any
     drafted: int
     accepted: int
+    rounds: int = -1
 
 
 class Batch(NamedTuple):
-    """Prompt numbers [n], tokens [n, L], and drafts offered and accepted; -1: the engine does not count them."""
+    """Prompt numbers [n], tokens [n, L], drafts offered and accepted, and rounds; -1: not counted by the engine."""
 
     prompts: np.ndarray
     tokens: np.ndarray
     drafted: int = -1
     accepted: int = -1
+    rounds: int = -1
 
 
 @dataclass
@@ -62,11 +66,13 @@ class Drawn:
         self.counts += np.bincount(codes_of(batch, law), minlength=len(self.counts))
         self.best = max(self.best, float(log_e(self.counts, law.cells)))
 
-    def drafts(self) -> tuple[int | None, int | None]:
-        """Offered and accepted; None where the engine does not count them."""
-        if not self.batches or min(min(b.drafted, b.accepted) for b in self.batches) < 0:
-            return None, None
-        return sum(b.drafted for b in self.batches), sum(b.accepted for b in self.batches)
+    def drafts(self) -> tuple[int | None, int | None, int | None]:
+        """Offered, accepted, and rounds; None where the engine does not count them."""
+        counted = bool(self.batches) and min(min(b.drafted, b.accepted) for b in self.batches) >= 0
+        drafted, accepted, rounds = (sum(getattr(b, key) for b in self.batches) for key in COUNTS)
+        if not counted:
+            return None, None, None
+        return drafted, accepted, rounds if min(b.rounds for b in self.batches) >= 0 else None
 
 
 def codes_of(batch: Batch, law: Law) -> np.ndarray:
@@ -120,7 +126,7 @@ class Store:
         if file is None or not file.exists():
             return None
         arrays = read_arrays(file)
-        return Batch(arrays["prompts"], arrays["tokens"], int(arrays["drafted"]), int(arrays["accepted"]))
+        return Batch(arrays["prompts"], arrays["tokens"], *(int(arrays.get(key, -1)) for key in COUNTS))
 
     def put(self, seed: int, number: int, batch: Batch) -> None:
         if file := self.file(seed, number):
@@ -166,7 +172,8 @@ def draw_batch(sample: Sample, law: Law, seed: int, number: int, size: int) -> B
         prompts = np.sort(prompts)[:: 1 if number % 4 == 2 else -1]
     answer = sample(law.prompts[prompts], key)
     if isinstance(answer, Sampled):
-        return Batch(prompts, tokens_of(answer.tokens, size, law), int(answer.drafted), int(answer.accepted))
+        counts = (int(getattr(answer, key)) for key in COUNTS)
+        return Batch(prompts, tokens_of(answer.tokens, size, law), *counts)
     return Batch(prompts, tokens_of(answer, size, law))
 
 

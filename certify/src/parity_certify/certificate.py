@@ -15,13 +15,17 @@ from parity_certify.laws import Law, level
 from parity_certify.result_rows import ALPHA, Row
 from parity_certify.verdict import Verdict
 
+FEW_ROUNDS = 1.1  # a sequence: below, a second round is hardly tested
+RARE = 0.05  # share of drafts that are rejected, or accepted: below, the branch behind it is hardly tested
+
 
 @dataclass
 class Certificate:
     """verdict  a value (`verdict.Verdict`)
     rows     see `result_rows`
     name     of the sampler; claim: what it says of itself ("lossless", "lossy")
-    beside   of a black box: n, drafted, accepted, rate, where (the prefix at which the laws differ most), needed
+    beside   of a black box: n, drafted, accepted, rounds (of drafting and verifying, a sequence), warnings, rate, where
+             (the prefix at which the laws differ most), needed
     """
 
     verdict: Verdict
@@ -56,24 +60,63 @@ class Certificate:
             note = f"   ({'; '.join(filter(None, notes))})" if any(notes) else ""
             lines.append(f"  {model:<14} {shown}  {words}{note}")
         if b.get("drafted") is not None:
-            lines += ["", f"  drafts: {b['accepted']} of {b['drafted']} accepted"]
+            lines += ["", f"  {self.drafts}"]
+        lines += [f"  hardly tested: {text}" for text in self.warnings]
         if where := self.where:
             lines += ["", f"  {where}"]
         if "diagnosis" in b:
             lines += ["", f"  diagnosis: {b['diagnosis']['says']}"]
         if v.untested:
-            lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(v.untested)}"]
+            untested = [text for text in v.untested if text not in self.warnings]
+            lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(untested)}"]
         return "\n".join(lines)
+
+    @property
+    def drafts(self) -> str:
+        """One line on what was drafted; "" where the sampler does not count it."""
+        b = self.beside
+        if b.get("drafted") is None:
+            return ""
+        rounds = "" if b.get("rounds") is None else f", {b['rounds']:.2f} rounds a sequence"
+        return f"drafts: {b['accepted']} of {b['drafted']} accepted{rounds}"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speculation did not meet in this test."""
+        return self.beside.get("warnings", [])
 
     @property
     def where(self) -> str:
         """Of a lossy sampler, one line on where the laws differ most."""
         place = self.beside.get("where")
-        if not place or self.exit_code != 1 or self.verdict.dependent:
+        if self.exit_code != 1 or self.verdict.dependent:
             return ""
+        if not place:
+            return f"differs most at {self.verdict.where}" if "tokens" in self.beside and self.verdict.where else ""
         law, drawn = (" ".join(f"{p:.3f}" for p in place[which]) for which in ("law", "drawn"))
-        behind = f"prompt {place['prompt']}, then {place['prefix'] or 'nothing'}"
-        return f"differs most behind {behind}: law {law}; drawn {drawn} ({place['n']} sequences)"
+        return f"differs most behind {name_place(place)}: law {law}; drawn {drawn} ({place['n']} sequences)"
+
+
+def name_place(place: dict[str, Any]) -> str:
+    return f"prompt {place['prompt']}, then {place['prefix'] or 'nothing'}"
+
+
+def find_gaps(n: int, drafted: int | None, accepted: int | None, rounds: int | None) -> list[str]:
+    """What the speculation of n sequences did not meet, in words: a second round, a rejection, or an acceptance."""
+    if not drafted or not accepted:
+        return []
+    gaps = []
+    if rounds is None:
+        gaps.append("a second round of speculation, as far as is known: rounds were not counted")
+    elif rounds < FEW_ROUNDS * n:
+        what = f"a second round of speculation: there were {rounds / n:.2f} a sequence"
+        gaps.append(f"{what}; longer sequences or fewer drafts a round have more")
+    share = accepted / drafted
+    if share > 1 - RARE:
+        gaps.append(f"what follows a rejection: {share:.1%} of the drafts were accepted; try a draft that differs more")
+    if share < RARE:
+        gaps.append(f"what follows an acceptance: {share:.1%} of the drafts were accepted; try a draft that is nearer")
+    return gaps
 
 
 def largest_difference(counts: np.ndarray, law: Law) -> dict[str, Any]:
@@ -116,14 +159,16 @@ def conclude(
     v: Verdict = verdict.verdicts(rows, {name: claim}, margin, alpha)[0]["value"]
     counts, needed = samples[-1].counts, evidence.needed(law.cells, margin)
     drafts = [s.drafts() for s in samples]
-    drafted, accepted = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
+    drafted, accepted, rounds = (None if None in numbers else sum(numbers) for numbers in zip(*drafts, strict=True))
+    total, place = sum(s.n for s in samples), largest_difference(counts, law)
     last = {r["test"]: r for r in rows}
     independence, certificate = last.get(evidence.INDEPENDENCE), last["TV certificate"]
     law_rejected = last["all looks"]["verdict"] == "rejected"  # of single rows
     rejected = v.kind == "lossy" and independence is not None and independence["p_holm"] <= alpha
     if independence and rejected and not (law_rejected and not dependent(samples[-1].batches, law)):
         where = independence["note"]
-        reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call"
+        reason = f"{where}, on {len(samples)} seeds, p <= {alpha:g} each; or the law changes from call to call. Do rows"
+        reason += " share random numbers? Give each row a generator of its own (certify/docs/function.md)"
         v = replace(v, dependent=True, bound=None, estimate=None, interval=None, where=where, reason=reason)
     elif v.kind == "lossy":  # measured on the fresh seed, at a look whose size was fixed beforehand
         certificate["tv_low"] = tv_low(samples[0].counts, counts, law, certificate["alpha"])
@@ -131,13 +176,20 @@ def conclude(
         low, high = interval = certificate["tv_low"], certificate["tv_high"]
         reason = f"on {law.name}, 95 % interval {low:.4f} to {high:.4f}"
         reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
-        v = replace(v, estimate=certificate["tv"], interval=interval, reason=reason)
+        v = replace(v, estimate=certificate["tv"], interval=interval, where=name_place(place), reason=reason)
     elif drafted == 0 or accepted == 0:
         what = "no draft was offered" if drafted == 0 else f"none of {drafted} drafts was accepted"
-        v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested")
+        again = "let the engine draft, with a draft model nearer to the target or longer sequences, and certify again"
+        v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested; {again}")
+    elif v.kind == "inconclusive" and len(samples) > 1:
+        again = f"certify on other seeds, with n = {4 * max(s.n for s in samples)} sequences or more"
+        sizes = " and then ".join(str(s.n) for s in samples)
+        v = replace(v, reason=f"{v.reason} ({sizes} sequences): chance, or a small fault; {again}")
     elif v.kind == "consistent":
         v = replace(v, reason=f"{v.reason}; a bound below {margin:g} takes about {needed} sequences")
     fresh, seconds = sum(s.fresh for s in samples), sum(s.seconds for s in samples)
     beside: dict[str, Any] = {"n": [s.n for s in samples], "drafted": drafted, "accepted": accepted, "needed": needed}
-    beside |= {"rate": fresh / seconds if seconds else None, "where": largest_difference(counts, law)}
+    beside |= {"rate": fresh / seconds if seconds else None, "where": place}
+    beside |= {"rounds": None if rounds is None else rounds / total}
+    beside["warnings"] = find_gaps(total, drafted, accepted, rounds)
     return Certificate(v, rows, name, claim, beside | {"alpha": alpha, "margin": margin}, law, counts)

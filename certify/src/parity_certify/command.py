@@ -5,8 +5,8 @@
     -> {"id": 0, "prompts": [[0], [0], ...], "length": 3, "seed": 17}
     <- {"id": 0, "tokens": [[2, 1, 3], ...], "drafted": 212, "accepted": 140}      or {"id": 0, "error": "..."}
 
-The engine reads a request, answers with one line, flushes, and goes on until stdin ends. `drafted` and `accepted` are
-optional; with them, an engine that accepts no draft is inconclusive.
+The engine reads a request, answers with one line, flushes, and goes on until stdin ends. `drafted`,
+`accepted` and `rounds` are optional; with them, an engine that accepts no draft is inconclusive.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from parity_certify.calls import Sampled, tokens_of
+from parity_certify.calls import COUNTS, Sampled, tokens_of
 from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.laws import Law
@@ -83,9 +83,9 @@ class Engine:
         if "error" in answer:
             raise ParityError(f"the engine's error: {shorten(str(answer['error']))}")
         tokens = answer.get("tokens")
-        drafts = [answer.get(key, -1) for key in ("drafted", "accepted")]
+        drafts = [answer.get(key, -1) for key in COUNTS]
         if not isinstance(tokens, list) or not all(type(count) is int for count in drafts):
-            allowed = "tokens, a list for each prompt; drafted and accepted, integers"
+            allowed = "tokens, a list for each prompt; drafted, accepted and rounds, integers"
             raise ParityError(f"line {shorten(line)!r}: allowed: {allowed}")
         try:
             return Sampled(tokens_of(tokens, rows, self.law), *drafts)

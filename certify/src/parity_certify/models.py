@@ -31,7 +31,7 @@ GEMMA4 = SIZES | TWO_KINDS | {
     "sliding_window": 8, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "enable_moe_block": False,
     "use_double_wide_mlp": False, "num_kv_shared_layers": 0, "head_dim": 8, "global_head_dim": 8,
 }  # fmt: skip
-HEADED = ("llama", "qwen3", "gemma3", "mistral")  # whose heads may be wider: some engines take 32 and more alone
+HEADED = ("llama", "qwen3", "gemma3", "mistral")  # whose heads and width may be larger: some engines take no smaller
 MAKES: dict[str, tuple[str, str, dict[str, Any]]] = {  # model, its configuration, and what that holds
     "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES | {"head_dim": 8}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"head_dim": 8}),
@@ -83,16 +83,24 @@ def configuration(kind: str, vocab: int, **changes: int) -> Any:
     return getattr(t, MAKES[kind][1])(**settings)
 
 
+def check_changes(kind: str, changes: dict[str, int]) -> None:
+    """ParityError for a `head_dim` or `hidden_size` that this architecture does not take."""
+    for key, size in changes.items():
+        if kind not in HEADED:
+            raise ParityError(f"{key} {size}: allowed for {', '.join(HEADED)} alone")
+        if size < 2 or size % 2:
+            raise ParityError(f"{key} {size}: allowed: an even number, 2 or more")
+
+
 def new(kind: str, vocab: int, seed: int, **changes: int) -> Any:
-    """A model with random weights whose laws are neither flat nor one-hot; `head_dim`: see HEADED."""
+    """A model with random weights whose laws are neither flat nor one-hot; changes: `head_dim`, `hidden_size`."""
     import transformers
 
     if kind not in MAKES:
         raise ParityError(f"architecture {kind!r}: allowed: {', '.join(sorted(MAKES))}")
     if not 3 <= vocab <= 8:
         raise ParityError(f"vocab {vocab}: allowed: 3 to 8")
-    if changes and kind not in HEADED:
-        raise ParityError(f"head_dim {changes['head_dim']}: allowed for {', '.join(HEADED)} alone")
+    check_changes(kind, changes)
     quiet()
     torch.manual_seed(seed)
     model = getattr(transformers, MAKES[kind][0])(configuration(kind, vocab, **changes)).eval()

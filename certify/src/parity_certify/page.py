@@ -49,9 +49,10 @@ def page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
     parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
     parts.append(f"<p>{escape(v.reason)}.</p>")
     if b.get("drafted") is not None:
-        parts.append(f"<p>Drafts: {b['accepted']} of {b['drafted']} accepted.</p>")
+        parts.append(f"<p>{escape(c.drafts.capitalize())}.</p>")
     elif "drafted" in b:
         parts.append("<p>The engine does not say how many drafts it accepted.</p>")
+    parts += [f"<p>Hardly tested: {escape(text)}.</p>" for text in c.warnings]
     if "diagnosis" in b:
         parts.append(f"<h2>Diagnosis</h2><p>{escape(b['diagnosis']['says'])}.</p>")
     if v.untested:

@@ -241,7 +241,7 @@ def certify_sampler(
     rows = [r | {"method": name} for r in rows]
     result = conclude(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
     tested, untested = describe_scope(first, law, vary and batch > 1, least)
-    result.verdict = replace(result.verdict, tested=tested, untested=untested)
+    result.verdict = replace(result.verdict, tested=tested, untested=(*untested, *result.warnings))
     result.beside |= {"budget": budget, "seconds": time.monotonic() - begin}
     return result
 

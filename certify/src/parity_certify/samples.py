@@ -7,9 +7,9 @@
     {"seed": 0, "counts": {"2 1 3": 412, ...}, "prompt": 0}         or how often each was drawn
     {"format": "parity-samples", "law_sha256": "...", "engine": "x 1.2", "seeds": [0, 1]}       a head, optional
 
-A line may have "drafted" and "accepted"; they add up. In CSV, tokens are separated by spaces. Each prompt has as many
-sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second. Samples that are
-copies of others are refused: the same ones under both seeds, or all of a seed's twice.
+A line may have "drafted", "accepted" and "rounds"; they add up. In CSV, tokens are separated by spaces. Each prompt has
+as many sequences as any other of its seed. The first seed is tested; a rejection must repeat on the second. Copies are
+refused: the same samples under both seeds, or all of a seed's twice.
 """
 
 import csv
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from parity_certify.calls import Batch, Drawn, tokens_of
+from parity_certify.calls import COUNTS, Batch, Drawn, tokens_of
 from parity_certify.certificate import Certificate, conclude
 from parity_certify.errors import ParityError
 from parity_certify.evidence import sample_rows
@@ -155,9 +155,9 @@ def read_samples(file: Path, law: Law) -> dict[int, Drawn]:
                 other = large.setdefault((prompt, counts.tobytes()), number)
                 if other != number:
                     raise ParityError(f"the counts of line {other}; allowed: independent samples")
-            drafted, accepted = (read_integer(line, key, -1, 2**63, -1) for key in ("drafted", "accepted"))
+            drafted, *others = (read_integer(line, key, -1, 2**63, -1) for key in COUNTS)
             if drafted >= 0:
-                sample.batches.append(Batch(nothing, nothing, drafted, accepted))
+                sample.batches.append(Batch(nothing, nothing, drafted, *others))
         except ValueError as error:
             raise ParityError(f"samples: line {number}: {str(error).removeprefix('sampler: ')}") from None
     if len(drawn) != 2:
@@ -189,5 +189,6 @@ def certify_samples(
         samples.append(second)
     rows = [r | {"method": name} for r in rows]
     result = conclude(rows, law, samples, margin=margin, alpha=alpha, claim=claim, name=name)
-    result.verdict = replace(result.verdict, untested=("independence of rows", "other prompts and longer outputs"))
+    untested = ("independence of rows", "other prompts and longer outputs", *result.warnings)
+    result.verdict = replace(result.verdict, untested=untested)
     return result

@@ -216,7 +216,7 @@ def conclude(rows: list[Row], judged: Judged, alpha: float) -> Verdict:
     """The verdict on all texts."""
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     about: dict[str, Any] = {"n": judged.texts, "alpha": alpha, "untested": UNTESTED}
-    about["tested"] = (f"each token given those before it, on {judged.texts} texts of {judged.tokens} tokens",)
+    about["tested"] = (f"each token given those before it, on {judged.texts} texts, {judged.tokens} tokens in all",)
     if not deciding:
         reason = f"no test could be run on {judged.texts} texts; allow more time or longer texts"
         return Verdict("inconclusive", reason=reason, **about)

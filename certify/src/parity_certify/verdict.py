@@ -44,7 +44,7 @@ class Verdict:
     dependent  rows depend on each other, although each alone may have the right law
     within     the claim was equality within a tolerance, on the baseline's own path
     tested, untested   what was, and what was not
-    where      where it fails: target, layer and test
+    where      where it fails: of a black box prompt and prefix, of texts a range of tokens, else target, layer and test
     reason     why, in words; `words` and `sentence` begin with the kind
     """
 
@@ -188,7 +188,7 @@ def judge(
     if rejected:
         return verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed")
     if not p_of:
-        return verdict("inconclusive", "no test could be run")
+        return verdict("inconclusive", "no test could be run: more samples are needed")
     if bound is not None and bound <= margin and "exact" in p_of:
         return verdict("certified", f"TV <= {bound:.4f} (95 %){' on each target' * (len(certificates) > 1)}")
     if bound is not None:

@@ -293,11 +293,18 @@ def combine(certificates: Sequence[Certificate], names: Sequence[str], alpha: fl
     v = replace(v, n=min(min(c.beside["n"]) for c in certificates))
     if v.kind == "certified":
         if set(tested) == {"equal"}:
-            v = replace(v, kind="inconclusive", reason="tested with p = q alone, where most faulty verifiers pass")
+            v = replace(
+                v,
+                kind="inconclusive",
+                reason="tested with p = q alone, where most faulty verifiers pass: add other problems",
+            )
         else:
             v = replace(v, reason=f"TV <= {bound:.4f} (95 %) on each of: {', '.join(tested)}")
     elif v.kind != "lossy":
         v = replace(v, reason=f"on {worst.rows[0]['model']}: {v.reason}")
-    drafts = {key: sum(c.beside[key] for c in certificates) for key in ("drafted", "accepted")}
+    else:
+        v = replace(v, where=f"{worst.rows[0]['model']}, {v.where}")
+    drafts: dict[str, Any] = {key: sum(c.beside[key] for c in certificates) for key in ("drafted", "accepted")}
+    drafts["warnings"] = []  # each problem has one round a sequence, and drafts as near as it is meant to have
     rows = [row for c in certificates for row in c.rows]
     return replace(worst, verdict=v, rows=rows, beside=worst.beside | drafts)

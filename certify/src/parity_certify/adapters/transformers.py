@@ -138,6 +138,7 @@ def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any
     how to draft are left out."""
     options = {k: v for k, v in options.items() if k not in SPECULATIVE}
     laws: list[Tensor] = []
+    sampled = options.get("do_sample", True)  # else greedy: the likeliest token is certain
 
     def walk(model: Any, input_ids: Tensor, logits_processor: Any, **kwargs: Any) -> Tensor:
         whole, start = torch.cat([input_ids, paths], 1), input_ids.shape[1]
@@ -148,7 +149,8 @@ def plain_laws(model: Any, inputs: Tensor, paths: Tensor, options: dict[str, Any
         logits = model(**fields, use_cache=False).logits[:, start - 1 :]
         for t in range(paths.shape[1]):
             scores = logits_processor(whole[:, : start + t], logits[:, t].clone())
-            laws.append(scores.to(model.dtype).softmax(-1))
+            p = scores.to(model.dtype).softmax(-1)
+            laws.append(p if sampled else torch.nn.functional.one_hot(scores.argmax(-1), p.shape[-1]).to(p.dtype))
         return whole
 
     keywords = generation(options, paths.shape[1], end) | {"attention_mask": torch.ones_like(inputs)}
@@ -178,7 +180,7 @@ def law(model: Any, prompts: Any, length: int, options: dict[str, Any] | None = 
 
 
 class Counting:
-    """A candidate generator that also adds up what it offered and what was accepted."""
+    """A candidate generator that also adds up what it offered, what was accepted, and in how many rounds."""
 
     def __init__(self, inner: Any, drafts: list[int], log: list[tuple[Tensor, Tensor]] | None = None):
         self.inner, self.drafts, self.log = inner, drafts, log
@@ -189,6 +191,7 @@ class Counting:
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> Any:
         ids, logits = self.inner.get_candidates(input_ids, **kwargs)
         self.drafts[0] += ids.shape[1] - input_ids.shape[1]
+        self.drafts[2] += ids.shape[1] > input_ids.shape[1]
         if self.log is not None and logits is not None and ids.shape[1] > input_ids.shape[1]:
             self.log.append((ids[0].clone(), logits[0].double().softmax(-1)))
         return ids, logits
@@ -242,7 +245,7 @@ class Generate:
     def __call__(self, prompts: np.ndarray, seed: int) -> Any:
         torch.manual_seed(seed)
         torch.set_num_threads(1)
-        drafts, rows = [0, 0], []
+        drafts, rows = [0, 0, 0], []
         keywords = generation(self.options, self.length, self.end)
         start = 1 if self.model.config.is_encoder_decoder else prompts.shape[1]
         with endless(self.model, self.end), self.counted(drafts) as counts, warnings.catch_warnings():
