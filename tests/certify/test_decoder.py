@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 from parity_certify import import_by_name
 
 from parity.base.errors import ParityError
 from parity.certify import __main__ as command
 from parity.certify import certify
+from parity.decoders.discrete.ar import ar
 from parity.decoders.discrete.sjd import sjd
+from parity.decoders.steps import Step
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +35,24 @@ def test_the_call_takes_options():
     assert verdict.kind == "certified" and "options window=2 " in verdict.tested[1]
     assert import_by_name.option("window=2") == ("window", 2)
     assert import_by_name.option("init=random") == ("init", "random")
+
+
+def test_a_decoder_of_one_pass_is_told():
+    """All tokens of a sequence in its first pass, or one a pass: certified, with what was not tested."""
+
+    def at_once(model, start, *, noise):
+        steps = list(ar(model, start, noise=noise))
+        tokens = torch.cat([step.tokens for step in steps], 1)
+        yield Step(tokens, torch.full_like(start, tokens.shape[1]), steps[0].positions)
+
+    for decoder, gap in (
+        (at_once, "a second pass: there were 1.00 a sequence"),
+        (ar, "no draft was accepted"),
+        (sjd, ""),
+    ):
+        found = certify(decoder, n=2000, models="small", margin=0.2)
+        assert found.verdict.kind == "certified" and len(found.warnings) == bool(gap)
+        assert gap in "".join(found.warnings) and set(found.warnings) <= set(found.verdict.untested)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from parity_certify import verdict
-from parity_certify.certificate import Certificate
+from parity_certify.certificate import FEW_ROUNDS, Certificate
 from parity_certify.import_by_name import name_of
+from parity_certify.result_rows import Row
+
+
+def find_gaps(rows: Sequence[Row]) -> list[str]:
+    """What the speculation of the exact layer's sequences did not meet: an accepted draft, or a second pass."""
+    first = [r for r in rows if r["repeat"] == 0 and r["passes"] is not None]
+    if first and not any(r["accepted_drafts"] for r in first):
+        return ["speculation: no draft was accepted, every pass kept one token"]
+    most = max((r["passes"] for r in first), default=None)
+    if most is None or most >= FEW_ROUNDS:
+        return []
+    return [
+        f"a second pass: there were {most:.2f} a sequence at most; with options that draft fewer tokens there are more"
+    ]
 
 
 def certify(
@@ -45,9 +59,10 @@ def certify(
     value = verdict.verdicts(rows, {name: claim}, margin)[0]["value"]
     defaults = {k: p.default for k, p in inspect.signature(decoder).parameters.items() if p.default is not p.empty}
     used = " ".join(f"{k}={v}" for k, v in (defaults | options).items())
+    gaps = find_gaps(rows)
     value = replace(
         value,
         tested=(f"the joint law of all tokens on each of {len(targets(models))} models", f"options {used or 'none'}"),
-        untested=(*["other options"] * bool(used), "other models and longer outputs"),
+        untested=(*["other options"] * bool(used), "other models and longer outputs", *gaps),
     )
-    return Certificate(value, rows, name, claim)
+    return Certificate(value, rows, name, claim, {"warnings": gaps})

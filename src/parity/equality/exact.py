@@ -3,8 +3,8 @@
     exact(decoder, targets, options, n=1_000_000, seeds=[0, 1]) -> rows      targets: see parity.equality.targets
 
 All in float64. The seeds are a fixed list: the first is the run, the second repeats what the run rejected; both are
-kept (column `repeat`). A row also has `tokens`, the length of its model, and `accepted_drafts` of its whole sample,
-None if the decoder does not draft.
+kept (column `repeat`). A row also has `tokens`, the length of its model, `accepted_drafts` of its whole sample, None if
+the decoder does not draft, and `passes`, of a sequence on average, None if the decoder is not one of discrete tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,10 @@ def over_targets(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def count_drafts(decoder: Decoder, counts: list[int]) -> Decoder:
-    """The decoder; `counts` gets the drafts that each of its batches accepts, nothing if it does not draft. A pass of a
-    discrete decoder draws one token itself, so what it makes final beyond that are accepted drafts."""
+def count_drafts(decoder: Decoder, counts: list[tuple[int, int | None]]) -> Decoder:
+    """The decoder; `counts` gets the drafts that each of its batches accepts and its passes over all rows, nothing if
+    it does not draft. A pass of a discrete decoder draws one token itself, so what it makes final beyond that are
+    accepted drafts."""
 
     def counted(model: Any, start: Any, **options: Any) -> Iterator[Any]:
         passes, accepted = torch.zeros((), dtype=torch.int64), None
@@ -41,7 +42,7 @@ def count_drafts(decoder: Decoder, counts: list[int]) -> Decoder:
         if passes.ndim:
             accepted = int(((model.forced < 0).sum() - passes).clamp(min=0).sum())
         if accepted is not None:
-            counts.append(accepted)
+            counts.append((accepted, int(passes.sum()) if passes.ndim else None))
 
     return counted
 
@@ -75,10 +76,12 @@ def exact(
     def run(some: Sequence[Any], repeat: int) -> list[Row]:
         rows, seed = [], seeds[repeat]
         for target in some:
-            counts: list[int] = []
+            counts: list[tuple[int, int | None]] = []
             counted = count_drafts(decoder, counts)
             drawn = target.draw(counted, n, seed, options or {}, threads, strict=claim == "lossless")
-            place = {"repeat": repeat, "tokens": target.length, "accepted_drafts": sum(counts) if counts else None}
+            accepted = sum(number for number, _ in counts) if counts else None
+            passes = sum(number or 0 for _, number in counts) / n or None
+            place = {"repeat": repeat, "tokens": target.length, "accepted_drafts": accepted, "passes": passes}
             rows += [r | about | place for r in target.rows_of(drawn, layer, seed, draws)]
         if family == "targets":
             return over_targets(rows)
