@@ -123,6 +123,19 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys, way):
     assert capsys.readouterr().err == 'error: needs torch: pip install "parity-certify[transformers]"\n'
 
 
+@pytest.mark.parametrize("way", __main__.EXAMPLES)
+def test_help_shows_a_command_that_is_read(monkeypatch, capsys, way):
+    """On one line, with its options behind --."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        __main__.parser().parse_args([way, "--help"])
+    line = capsys.readouterr().out.rstrip().splitlines()[-1].strip()
+    words, _, rest = line.partition(" -- ")
+    assert __main__.parser().parse_args(words.split()[1:]).way == way and rest
+    if way != "command":
+        assert dict(map(__main__.option, rest.split()))["temperature"] == 0.7
+
+
 SAMPLER = """
 import numpy as np
 

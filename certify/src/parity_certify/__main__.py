@@ -297,12 +297,12 @@ FLAGS: dict[str, dict[str, Any]] = {
     "drafts": {"type": int, "default": 3, "help": "drafted tokens, K (%(default)s)"},
     "texts": {"type": Path, "required": True, "help": "JSON lines: prompt and tokens, perhaps logprobs"},
 }
-EXAMPLES = {
-    "transformers": "example: parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
-    "server": "example: parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
-    "sampler": "example: parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
-    "command": "example: parity-certify command --law law.json -- ./engine law.json",
-    "texts": "example: parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
+EXAMPLES = {  # of the ways that take words after --
+    "transformers": "parity-certify transformers --margin 0.1 -- num_assistant_tokens=4 temperature=0.7",
+    "server": "parity-certify server --url http://127.0.0.1:8080 --target m/llama -- temperature=0.7",
+    "sampler": "parity-certify sampler my.py:sample --target m/llama -- temperature=0.7",
+    "command": "parity-certify command --law law.json -- ./engine law.json",
+    "texts": "parity-certify texts --target DIR --texts FILE.jsonl --minutes 5 -- temperature=0.7 top_p=0.9",
 }
 JUDGING = ("margin", "alpha")
 TIMES = ("n", "minutes", "budget", "repeat", "batch")
@@ -316,7 +316,10 @@ def parser(*more: Callable[[Any], None]) -> argparse.ArgumentParser:
 
     def way(run: Callable[[Arguments], int], *flags: str, **changes: dict[str, Any]) -> argparse.ArgumentParser:
         """A way, its docstring as help, with flags of FLAGS; `changes` of what stands there, by flag."""
-        p = ways.add_parser(run.__name__, help=run.__doc__, description=run.__doc__, epilog=EXAMPLES.get(run.__name__))
+        about: dict[str, Any] = {"help": run.__doc__, "description": run.__doc__}
+        if example := EXAMPLES.get(run.__name__):
+            about |= {"epilog": f"example:\n  {example}", "formatter_class": argparse.RawDescriptionHelpFormatter}
+        p = ways.add_parser(run.__name__, **about)
         p.set_defaults(run=run)
         for flag in ("out", "seed", *flags):
             p.add_argument(f"--{flag}", **FLAGS[flag] | changes.get(flag, {}))

@@ -182,9 +182,10 @@ def conclude(
         again = "let the engine draft, with a draft model nearer to the target or longer sequences, and certify again"
         v = replace(v, kind="inconclusive", reason=f"{what}: speculation was not tested; {again}")
     elif v.kind == "inconclusive" and len(samples) > 1:
-        again = f"certify on other seeds, with n = {4 * max(s.n for s in samples)} sequences or more"
-        sizes = " and then ".join(str(s.n) for s in samples)
-        v = replace(v, reason=f"{v.reason} ({sizes} sequences): chance, or a small fault; {again}")
+        first, second = (s.n for s in samples)
+        reason = f"rejected after {first} sequences, but not on the fresh seed after {second}: chance, or a small fault"
+        again = f"certify on other seeds, with n = {4 * max(first, second)} sequences or more"
+        v = replace(v, reason=f"{reason}; {again}")
     elif v.kind == "consistent":
         v = replace(v, reason=f"{v.reason}; a bound below {margin:g} takes about {needed} sequences")
     fresh, seconds = sum(s.fresh for s in samples), sum(s.seconds for s in samples)

@@ -186,7 +186,8 @@ def judge(
         again = "decode again on a fresh seed (repeat: true) to tell chance from fault"
         return verdict("inconclusive", f"rejected by {', '.join(once)} once; {again}")
     if rejected:
-        return verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed")
+        again = "run again on other seeds, with more samples"
+        return verdict("inconclusive", f"rejected by {', '.join(rejected)}, but not on the fresh seed; {again}")
     if not p_of:
         return verdict("inconclusive", "no test could be run: more samples are needed")
     if bound is not None and bound <= margin and "exact" in p_of:
