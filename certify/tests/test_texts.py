@@ -49,6 +49,7 @@ def test_by_the_engines_log_probabilities(tmp_path):
     assert {r["test"] for r in right.rows} <= {"log p", "top-1 hit", "top-5 hit", "rank PIT"}
     wrong = certify_texts(None, written(tmp_path / "wrong.jsonl", 0.8))
     assert wrong.exit_code == 1 and wrong.verdict.reason.startswith("rejected by")
+    assert str(right).startswith(f"400 texts, {400 * L} tokens: consistent")
     assert right.beside["n"] == [400] and right.beside["tokens"] == 400 * L
     assert all(r["n"] == 400 * L for r in right.rows if r["decides"])
 

@@ -128,6 +128,8 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     whole = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl")
+    none = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=1e-3)
+    assert none.exit_code == 2 and "on 0 texts; allow more time" in none.verdict.reason
     told: list[str] = []
     budget = whole.beside["seconds"] / 2
     part = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=told.append)

@@ -47,6 +47,10 @@ class Certificate:
         return self.verdict.breaks(self.claim)
 
     def __str__(self) -> str:
+        if "tokens" in self.beside:  # of texts, whose rows are other ones
+            from parity_certify.texts import report
+
+            return report(self)
         v, b = self.verdict, self.beside
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
         lines.append(f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation (95 %)")
