@@ -67,6 +67,10 @@ def test_a_missing_file_and_a_wrong_cell_are_one_line(tmp_path):
     (tmp_path / "s.csv").write_text("seed,tokens\n0,0 x\n")
     with pytest.raises(ParityError, match="line 2: tokens: '0 x'; allowed: integers"):
         certify_samples(tmp_path / "s.csv", LAW)
+    for row in ("0,0 1,2", "0"):
+        (tmp_path / "s.csv").write_text(f"seed,tokens\n0,0 1\n{row}\n")
+        with pytest.raises(ParityError, match="line 3: more or fewer fields than the header"):
+            certify_samples(tmp_path / "s.csv", LAW)
 
 
 BOTH, TWICE = "seeds 4 and 5 hold the same samples", "seed 4: holds its samples twice"

@@ -8,7 +8,7 @@ from parity.base.errors import ConfigError
 from parity.experiment import prompt_files as prompts
 from parity.experiment.schema import PromptSpec
 
-PARTI = 'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\tsome note\n"a ""red"" cat"\tAnimals\tBasic\t\n'
+PARTI = 'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\tsome note\n"G I G" on a wall\tAbstract\tBasic\t\n'
 COCO = {
     "images": [{"id": 30}, {"id": 7}, {"id": 12}],
     "annotations": [
@@ -23,7 +23,7 @@ COCO = {
 
 
 def taken(tmp_path, name, content, **given):
-    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content), newline="")
     return prompts.read_prompts(PromptSpec(file=name, **given), tmp_path)
 
 
@@ -31,16 +31,30 @@ def taken(tmp_path, name, content, **given):
     ("name", "content", "given", "expected"),
     [
         ("p.txt", "\n one \n\ntwo  three\n", {}, ["one", "two  three"]),
-        ("p.tsv", PARTI, {}, ["bond", 'a "red" cat']),
-        ("p.tsv", PARTI, {"format": "parti"}, ["bond", 'a "red" cat']),
-        ("p.tsv", PARTI, {"column": "Category"}, ["Abstract", "Animals"]),
+        ("p.tsv", PARTI, {}, ["bond", '"G I G" on a wall']),
+        ("p.tsv", PARTI, {"format": "parti"}, ["bond", '"G I G" on a wall']),
+        ("p.tsv", PARTI, {"column": "Category"}, ["Abstract", "Abstract"]),
+        ("p.tsv", 'prompt\tcategory\n"A neon sign\tsigns\na cat\tx\n', {}, ['"A neon sign', "a cat"]),
         ("p.csv", 'id,Caption\n1,"a, b\nc"\n2,d\n', {}, ["a, b c", "d"]),
         ("p.jsonl", '{"tag": "x", "prompt": "a cat"}\n\n{"prompt": "two"}\n', {}, ["a cat", "two"]),
+        ("p.csv", 'prompt,id\r\n"a ""red"" car, 4k",1\r\n\r\na 6" nail,2', {}, ['a "red" car, 4k', 'a 6" nail']),
         ("p.list", "7\n007\n999\n", {"format": "labels"}, ["7", "7", "999"]),
     ],
 )
 def test_formats(tmp_path, name, content, given, expected):
     assert taken(tmp_path, name, content, **given) == expected
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+def test_a_line_ends_at_a_line_feed_alone(tmp_path, mark):
+    lines = f"one{mark}two\r\nthree{mark}four\n"
+    assert taken(tmp_path, "p.txt", lines) == [f"one{mark}two", f"three{mark}four"]
+    objects = "".join(json.dumps({"prompt": line}, ensure_ascii=False) + "\n" for line in lines.split("\r\n"))
+    (tmp_path / "p.jsonl").write_text(objects, newline="")
+    assert prompts.read_prompts(PromptSpec(file="p.jsonl"), tmp_path) == ["one two", "three four"]
+    for name, between in (("p.csv", ","), ("p.tsv", "\t")):
+        table = f"prompt{between}id\none{mark}two{between}1\nthree{between}2\n"
+        assert taken(tmp_path, name, table) == ["one two", "three"]
 
 
 def test_a_caption_of_every_coco_picture_in_the_order_of_ids(tmp_path):
@@ -78,7 +92,15 @@ def test_labels_in_turn_need_no_file():
     [
         ("p.csv", "a,b\n1,2\n", {}, ["row 1: has no prompt, caption or text", "a, b"]),
         ("p.csv", "prompt,x\nok,1\n ,2\n", {}, ["row 2: prompt = ' '", "allowed: text"]),
-        ("p.csv", "prompt\n" + "x" * 200_000, {}, ["cannot be parsed"]),
+        ("p.csv", "prompt\n" + "x" * 200_000, {}, ["line 2: is not CSV"]),
+        ("p.csv", "prompt\na red car, photorealistic, 4k\n", {}, ["row 1 (line 2) has 3 fields, the header 1", '4k"']),
+        ("p.csv", "prompt,style\na cat,x\n\na dog\n", {}, ["row 2 (line 4) has 1 fields, the header 2"]),
+        ("p.csv", 'prompt,style\n"A neon sign,x\na cat,y\n', {}, ["line 2: is not CSV"]),
+        ("p.csv", 'prompt,style\n"A" sign,x\n', {}, ["line 2: is not CSV", "double quotes"]),
+        ("p.csv", "prompt,prompt\na,b\n", {}, ["has two columns 'prompt'"]),
+        ("p.tsv", "prompt\tstyle\na\tb\tc\n", {}, ["row 1 (line 2) has 3 fields, the header 2", "a tab ends"]),
+        ("p.tsv", "prompt\tstyle\na\n", {}, ["row 1 (line 2) has 1 fields, the header 2"]),
+        ("p.txt", "a\rb\r", {}, ["line 1: holds a carriage return", "LF"]),
         ("p.jsonl", '{"prompt": "a"}\nnot\n', {}, ["line 2 is not JSON"]),
         ("p.jsonl", '{"prompt": 3}\n', {}, ["line 1: prompt = '3'", "allowed: text"]),
         ("p.txt", "1\n-2\n", {"format": "labels"}, ["line 2: '-2' is no label"]),

@@ -118,6 +118,9 @@ def test_wikitext_lambada_hellaswag_and_humaneval(tmp_path):
     (tmp_path / "lambada.jsonl").write_text(json.dumps({"text": "anna found the ring"}) + "\n")
     task = tasks.build("last_word", settings(data=str(tmp_path / "lambada.jsonl")), WORDS)
     assert task.known.tolist() == [[True, True, True, False]]
+    (tmp_path / "lines.jsonl").write_text(json.dumps({"text": "anna found the\nring\n"}) + "\n")
+    lines = tasks.build("last_word", settings(data=str(tmp_path / "lines.jsonl")), WORDS)
+    assert lines.known.tolist() == [[True, True, True, False]]
     row = {
         "ctx": "anna was sad .",
         "endings": ["ben came .", "she found it .", "they sang .", "it was late ."],

@@ -40,7 +40,13 @@ def read_lines(file: Path) -> Iterator[tuple[int, Line | None]]:
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             if file.suffix.lower() == ".csv":
-                yield from enumerate(csv.DictReader(stream), 2)
+                table = csv.DictReader(stream, strict=True)
+                for row in table:
+                    if None in row or None in row.values():
+                        allowed = "as many; tokens are separated by spaces"
+                        problem = f"line {table.line_num}: more or fewer fields than the header"
+                        raise ParityError(f"samples: {file}: {problem}; allowed: {allowed}")
+                    yield table.line_num, row
                 return
             for number, text in enumerate(stream, 1):
                 try:

@@ -3,7 +3,6 @@
 Everything stops here, before any job, with one line that names the key, the value and what is allowed.
 """
 
-import csv
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from parity.base.errors import ConfigError
 from parity.base.files import canonical
+from parity.base.text_files import read_table
 from parity.experiment import pins, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
@@ -241,7 +241,7 @@ def check_studies(value: Config) -> None:
 
 def check_sources(value: Config, published: Sequence[Any]) -> None:
     """ConfigError for a figure whose paper, or table, is not in the CSV files `published`."""
-    rows = [row for file in published for row in csv.DictReader(Path(file).read_text(encoding="utf-8").splitlines())]
+    rows = [row for file in published for row in read_table(Path(file).read_text(encoding="utf-8"), ",")[1]]
     for kind in kinds(value):
         for i, figure in enumerate(getattr(value, KINDS[kind]).study):
             if figure.paper and (allowed := study.unknown_source(figure.paper, rows)):

@@ -7,8 +7,6 @@ What cannot be read is a ConfigError that names file and row. The rules read pro
 torch.
 """
 
-import csv
-import io
 import json
 import random
 import re
@@ -17,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from parity.base import text_files
 from parity.base.errors import ConfigError, ParityError
 from parity.experiment.schema import CLASSES, PromptSpec
 
@@ -68,7 +67,7 @@ def with_prompt(row: Row, wanted: str, where: str) -> Row:
 
 def read_lines(text: str, labels: bool) -> Iterator[Row]:
     """Prompts, or whole numbers."""
-    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+    for number, line in enumerate(map(str.strip, text_files.split_lines(text)), 1):
         if line and labels and not re.fullmatch(r"[0-9]{1,6}", line):
             raise ValueError(f"line {number}: {line[:40]!r} is no label; allowed: a whole number, 0 or more")
         if line:
@@ -77,23 +76,19 @@ def read_lines(text: str, labels: bool) -> Iterator[Row]:
 
 def read_table(text: str, kind: str, column: str) -> Iterator[Row]:
     delimiter, needed = TABLES[kind]
-    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    names, table = text_files.read_table(text, delimiter)
+    if lacks := [name for name in needed if name not in names]:
+        raise ValueError(f"has no column {lacks[0]}; its columns: {listed(names)}")
     items = set()
-    try:
-        names = table.fieldnames or ()
-        if lacks := [name for name in needed if name not in names]:
-            raise ValueError(f"has no column {lacks[0]}; its columns: {listed(names)}")
-        for number, line in enumerate(table, 1):
-            row = with_prompt(line, needed[0] if needed else column, f"row {number}")
-            if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench has a row for each question about a picture
-                items.add(row.get("item_id"))
-                yield row
-    except csv.Error as error:
-        raise ValueError(f"line {table.line_num} cannot be parsed ({error})") from None
+    for number, line in enumerate(table, 1):
+        row = with_prompt(line, needed[0] if needed else column, f"row {number}")
+        if kind != "dpg" or row["item_id"] not in items:  # DPG-Bench has a row for each question about a picture
+            items.add(row.get("item_id"))
+            yield row
 
 
 def read_json_lines(text: str, column: str) -> Iterator[Row]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text_files.split_lines(text), 1):
         if not line.strip():
             continue
         try:

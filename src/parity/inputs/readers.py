@@ -1,4 +1,4 @@
-"""Text data from files: plain text, CSV, JSON lines (also gzipped), or a data set of the user's own `datasets` library.
+"""Text data from files: plain text, CSV, TSV, JSON lines (also gzipped), or a data set of the user's `datasets` library.
 
     rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
 
@@ -7,9 +7,7 @@ installed. A ConfigError names file and place, and what is allowed. The rules ch
 imports no torch.
 """
 
-import csv
 import gzip
-import io
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from parity.base import text_files
 from parity.base.errors import ConfigError
 from parity.embedded import stories
 from parity.experiment.schema import MOST
@@ -91,26 +90,47 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"data = {str(path)!r}: not UTF-8 at byte {error.start}; allowed: UTF-8 text") from None
 
 
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of plain text that are not empty, each as a row."""
+    yield from ({"text": line} for line in text_files.split_lines(read_text(path)) if line.strip())
+
+
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(text_files.split_lines(read_text(path)), 1):
         if line.strip():
-            where = f"data = {str(path)!r}: line {number}"
             try:
                 row = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
                 problem = getattr(error, "msg", "nested too deep")
-                raise ConfigError(f"{where} is not JSON ({problem}); allowed: one object a line") from None
+                raise ValueError(f"line {number} is not JSON ({problem}); allowed: one object a line") from None
             if not isinstance(row, dict):
-                raise ConfigError(f"{where} is no JSON object; allowed: one object a line")
+                raise ValueError(f"line {number} is no JSON object; allowed: one object a line")
             yield row
 
 
 def comma_separated(path: Path) -> Iterator[dict[str, Any]]:
-    reader = csv.DictReader(io.StringIO(read_text(path)))
+    yield from text_files.read_table(read_text(path), ",")[1]
+
+
+def tab_separated(path: Path) -> Iterator[dict[str, Any]]:
+    yield from text_files.read_table(read_text(path), "\t")[1]
+
+
+FORMATS = {".csv": comma_separated, ".tsv": tab_separated, ".jsonl": json_lines, ".json": json_lines}  # others: lines
+
+
+def file_rows(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, in the format that its name says, without .gz.
+
+    Raises ConfigError if the file is not what its name says.
+    """
+    suffix = Path(name.lower().removesuffix(".gz")).suffix
     try:
-        yield from reader
-    except csv.Error as error:
-        raise ConfigError(f"data = {str(path)!r}: line {reader.line_num} is not CSV ({error})") from None
+        yield from FORMATS.get(suffix, lines)(Path(name))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"data = {name!r}: {error}") from None
 
 
 def hub_rows(name: str) -> Iterator[dict[str, Any]]:
@@ -127,14 +147,7 @@ def hub_rows(name: str) -> Iterator[dict[str, Any]]:
 
 def rows(name: str, columns: Sequence[str], limit: int) -> list[dict[str, Any]]:
     """The first `limit` rows, each with `columns`; "a|b" is a column with one of two names, and is returned as "a"."""
-    if name.startswith("datasets:"):
-        source = hub_rows(name)
-    elif name.removesuffix(".gz").endswith((".jsonl", ".json")):
-        source = json_lines(Path(name))
-    elif name.endswith(".csv"):
-        source = comma_separated(Path(name))
-    else:
-        source = ({"text": line} for line in read_text(Path(name)).splitlines() if line.strip())
+    source = hub_rows(name) if name.startswith("datasets:") else file_rows(name)
     result = []
     for number, row in enumerate(islice(source, limit), 1):
         values = {}

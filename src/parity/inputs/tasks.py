@@ -176,7 +176,7 @@ def last_word(settings: Settings, words: Any) -> Task:
     parts: list[tuple[str, str, str, bool | None]] = []
     if settings["data"]:
         for r in readers.rows(settings["data"], readers.COLUMNS["last_word"], settings["rows"]):
-            before, _, last = r["text"].strip().rpartition(" ")
+            before, last = ["", "", *r["text"].rsplit(maxsplit=1)][-2:]
             parts.append((before, last, "", None))
     else:
         for i in range(settings["rows"]):

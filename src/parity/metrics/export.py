@@ -25,6 +25,7 @@ from PIL import Image
 
 from parity.base.errors import ParityError
 from parity.base.files import publish, read_json, write_json
+from parity.base.text_files import split_lines
 from parity.decode.shard_io import read_rows, read_shard
 from parity.experiment.prompt_files import every
 from parity.experiment.schema import PromptSpec, validate
@@ -54,7 +55,7 @@ def name_geneval(number: int, row: Row, pictures: Pictures, before: int) -> dict
 def read_geneval(text: str) -> dict[str, float]:
     """Share of right pictures by task, and the mean over tasks, as summary_scores.py takes it."""
     tasks: dict[str, list[bool]] = defaultdict(list)
-    for row in map(json.loads, filter(str.strip, text.splitlines())):
+    for row in map(json.loads, filter(str.strip, split_lines(text))):
         tasks[figure_name("geneval", str(row["tag"]))].append(bool(row["correct"]))
     by_task = {name: fmean(own) for name, own in tasks.items()}
     return {"geneval": fmean(by_task.values()), **by_task}
