@@ -16,8 +16,7 @@ import torch
 from parity.base import files
 from parity.base.errors import ParityError
 from parity.base.weights import shapes, unpickle
-from parity.inputs import readers
-from parity.metrics import pictures
+from parity.inputs import picture_files, readers
 
 LITTLE = 20_000_000  # bytes of memory
 
@@ -27,11 +26,11 @@ def text(path):
 
 
 def statistics(path):
-    return pictures.statistics(path)
+    return picture_files.statistics(path)
 
 
 def every_picture(path):
-    return list(pictures.pictures(path)[1])
+    return list(picture_files.pictures(path)[1])
 
 
 def array(path, **members):
@@ -80,6 +79,7 @@ HOSTILE = {
     "pictures of no size": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (1, -4, 4, 3)))),
     "pictures of many terabytes": ("a.npz", every_picture, lambda p: array(p, arr_0=("|u1", (10**9, 256, 256, 3)))),
     "pictures of objects": ("a.npz", every_picture, lambda p: np.savez(p, arr_0=np.array([{}], dtype=object))),
+    "pictures by columns": ("a.npz", every_picture, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3), "u1", "F"))),
     "pictures of floats": ("a.npz", every_picture, lambda p: np.savez(p, arr_0=np.zeros((2, 4, 4, 3)))),
     "an archive that is cut": ("a.npz", every_picture, lambda p: p.write_bytes(b"PK" + bytes(100))),
     "a picture that is cut": ("a", every_picture, lambda p: (p.mkdir(), (p / "a.png").write_bytes(b"\x89PNG\r\n"))),

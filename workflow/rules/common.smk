@@ -37,7 +37,7 @@ from parity.base.files import canonical
 from parity.experiment import cells as parity_cells
 from parity.experiment import checks, options, paths, pins, prompt_files, stand_in, study, weights
 from parity.experiment import code_digest, config_overlay, job_resources, layers
-from parity.inputs import readers
+from parity.inputs import picture_files, readers
 
 
 def shipped(name):
@@ -87,6 +87,7 @@ try:
     for task in TASKS.values():
         embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
+    picture_files.check_references(EXPERIMENT)
 except ParityError as error:
     refuse(error)
 

@@ -27,6 +27,7 @@ rule reference:
         "logs/reference/{kind}/{set}/{model}-{revision}.log",
     wildcard_constraints:
         **PATTERNS,
+    priority: 1  # a picture that cannot be read ends the run early
     conda:
         "../../envs/parity.yaml"
     threads: 1
@@ -60,6 +61,7 @@ rule reference_features:
         "logs/reference/{kind}/{key}.log",
     wildcard_constraints:
         **PATTERNS,
+    priority: 1  # a picture that cannot be read ends the run early
     conda:
         "../../envs/parity.yaml"
     threads: 1

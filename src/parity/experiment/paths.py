@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from parity.base.files import digest
 from parity.experiment import weights
 from parity.experiment.cells import Cell, Variant, captions, kinds, prompt_digest, test_key
-from parity.experiment.schema import Config
+from parity.experiment.schema import Config, ModelSpec
 
 ASKED = ("last_word", "choice")  # text tasks that ask for the model's laws; the others are decoded
 REAL = 512  # real pictures that continuous models' are compared with
@@ -71,10 +71,14 @@ def published(config: Config, kind: str) -> bool:
     return kind != "anysubset" and any(m.source != "embedded" for m in weights.models(config, kind).values())
 
 
+def brings_network(model: ModelSpec) -> bool:
+    """Whether a model brings the network that judges its pictures."""
+    return model.source == "embedded" or "clip" in model.files
+
+
 def judged(config: Config, cell: Cell) -> bool:
-    """Whether a cell's pictures are judged by declared networks: its model is not embedded, and brings none."""
-    model = weights.models(config, cell.kind)[cell.spec["model"]]
-    return cell.kind != "anysubset" and model.source != "embedded" and "clip" not in model.files
+    """Whether a cell's pictures are judged by declared networks: its model brings none."""
+    return cell.kind != "anysubset" and not brings_network(weights.models(config, cell.kind)[cell.spec["model"]])
 
 
 def judges(config: Config, cell: Cell) -> list[str]:

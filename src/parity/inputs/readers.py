@@ -1,4 +1,4 @@
-"""Text data from files: plain text, CSV, TSV, JSON lines (also gzipped), or a data set of the user's `datasets` library.
+"""Text data from files: plain text, CSV, TSV, JSON lines (also gzipped), or a data set of the library `datasets`.
 
     rows("stories.csv", ("sentence1", ...)) -> dicts with these columns
 

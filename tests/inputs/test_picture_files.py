@@ -1,0 +1,177 @@
+"""Picture files of every pixel format: the right colours, or one line that names what the file leaves open."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from parity.base.errors import ConfigError, ParityError
+from parity.inputs.picture_files import check_reference, open_picture
+
+GRAY = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
+COLOURS = np.stack([GRAY, GRAY[::-1], GRAY[:, ::-1]], axis=2)
+ALPHA = np.full((4, 6, 1), 255, np.uint8)
+TEN_BITS = np.ceil(GRAY * (1023 / 255)).astype(int)
+DEEP = GRAY.astype(np.uint16) * 257
+
+
+def turned(tag):
+    """EXIF that names an orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    return exif
+
+
+def write_16_bit_colours(file):
+    """Write a PNG of 16 bits a channel, which Pillow cannot."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = struct.pack(">IIBBBBB", 6, 4, 16, 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in (COLOURS.astype(np.uint16) * 257).astype(">u2"))
+    file.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    )
+
+
+def save(array, name, mode=None, **given):
+    return name, lambda file: Image.fromarray(array, mode).save(file, **given)
+
+
+def save_twice(array, name):
+    """Write two frames."""
+    frames = [Image.fromarray(array), Image.fromarray(255 - array)]
+    return name, lambda file: frames[0].save(file, save_all=True, append_images=frames[1:])
+
+
+def paletted(file, **given):
+    picture = Image.new("P", (6, 4))
+    picture.putdata(list(range(24)))
+    picture.putpalette(COLOURS.reshape(-1).tolist())
+    picture.save(file, **given)
+
+
+GRAY_FILES = {
+    "8-bit gray": save(GRAY, "a.png"),
+    "16-bit gray PNG": save(DEEP, "a.png"),
+    "16-bit gray TIFF": save(DEEP, "a.tif"),
+    "16-bit gray TIFF, packed": save(DEEP, "a.tif", compression="tiff_lzw"),
+    "16-bit gray TIFF, big-endian": ("a.tif", lambda f: Image.frombytes("I;16B", (6, 4), DEEP.astype(">u2")).save(f)),
+    "16-bit gray PGM": save(DEEP, "a.ppm"),
+    "gray PGM of ten bits": ("a.ppm", lambda f: f.write_text(f"P2 6 4 1023 {' '.join(map(str, TEN_BITS.flat))}")),
+    "gray and opaque alpha": ("a.png", lambda f: Image.fromarray(np.concatenate([GRAY[..., None], ALPHA], 2)).save(f)),
+}  # fmt: skip
+COLOUR_FILES = {
+    "8-bit colours": save(COLOURS, "a.png"),
+    "16-bit colours": ("a.png", write_16_bit_colours),
+    "lossless WebP": save(COLOURS, "a.webp", lossless=True),
+    "opaque alpha": save(np.concatenate([COLOURS, ALPHA], 2), "a.png"),
+    "opaque alpha in TIFF": save(np.concatenate([COLOURS, ALPHA], 2), "a.tif"),
+    "BMP": save(COLOURS, "a.bmp"),
+    "palette": ("a.png", paletted),
+    "palette with an unused transparent colour": ("a.png", lambda f: paletted(f, transparency=200)),
+}
+HALF = np.where(COLOURS[..., :1] > 99, np.uint8(155), ALPHA)
+REFUSED = {
+    "transparency": (*save(np.concatenate([COLOURS, HALF], 2), "a.png"), "transparent pixels"),
+    "a palette with a transparent colour": ("a.png", lambda f: paletted(f, transparency=3), "transparent pixels"),
+    "a transparent shade of gray": (*save(GRAY, "a.png", transparency=10), "transparent pixels"),
+    "32-bit integers": (*save(GRAY.astype(np.int32), "a.tif"), "32-bit integers"),
+    "floating-point numbers": (*save(GRAY.astype(np.float32), "a.tif"), "floating-point numbers"),
+    "a portable float map": (*save(GRAY.astype(np.float32), "a.pfm"), "floating-point numbers"),
+    "CMYK": ("a.jpg", lambda f: Image.fromarray(COLOURS).convert("CMYK").save(f), "CMYK colours"),
+    "Lab": ("a.tif", lambda f: Image.frombytes("LAB", (6, 4), COLOURS.tobytes()).save(f), "Lab colours"),
+    "an animated PNG": (*save_twice(GRAY, "a.png"), "2 frames"),
+    "an animated WebP": (*save_twice(COLOURS, "a.webp"), "2 frames"),
+    "pages": (*save_twice(GRAY, "a.tif"), "2 frames"),
+}
+
+
+@pytest.mark.parametrize("case", GRAY_FILES)
+def test_gray_pictures_keep_their_values(tmp_path, case):
+    name, write = GRAY_FILES[case]
+    write(tmp_path / name)
+    assert np.array_equal(open_picture(tmp_path / name), np.repeat(GRAY[..., None], 3, 2))
+
+
+@pytest.mark.parametrize("case", COLOUR_FILES)
+def test_pictures_keep_their_colours(tmp_path, case):
+    name, write = COLOUR_FILES[case]
+    write(tmp_path / name)
+    assert np.array_equal(open_picture(tmp_path / name), COLOURS)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_colours_that_are_not_certain_are_refused(tmp_path, case):
+    name, write, problem = REFUSED[case]
+    write(tmp_path / name)
+    with pytest.raises(ParityError, match=f"{name}'?.*: holds {problem}; allowed: one opaque picture") as error:
+        open_picture(tmp_path / name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.webp"])
+@pytest.mark.parametrize(("tag", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_a_picture_stands_as_its_exif_says(tmp_path, name, tag, turns):
+    given = {"lossless": True} if name.endswith("webp") else {}
+    Image.fromarray(COLOURS).save(tmp_path / name, exif=turned(tag), **given)
+    assert np.array_equal(open_picture(tmp_path / name), np.rot90(COLOURS, turns))
+
+
+def test_16_bit_gray_pictures_are_turned_too(tmp_path):
+    Image.fromarray(DEEP).save(tmp_path / "a.png", exif=turned(6))
+    assert np.array_equal(open_picture(tmp_path / "a.png")[..., 0], np.rot90(GRAY, 3))
+
+
+def save_pictures(folder, count=4):
+    folder.mkdir()
+    for k in range(count):
+        Image.fromarray(COLOURS).save(folder / f"{k}.png")
+
+
+UINT8 = np.zeros((5, 4, 6, 3), np.uint8)
+LFS = "version https://git-lfs.github.com/spec/v1"
+
+
+def write_mixed(folder):
+    save_pictures(folder)
+    Image.new("CMYK", (4, 4)).save(folder / "0.jpg")
+
+
+def arrays(**named):
+    return "r.npz", lambda file: np.savez(file, **named)
+
+
+REFERENCES = {
+    "an empty folder": ("refs", lambda p: p.mkdir(), 0, "holds 0 pictures; allowed: at least 4"),
+    "folders alone": ("refs", lambda p: (p / "one").mkdir(parents=True), 0, "0 pictures beside folders"),
+    "too few": ("refs", lambda p: save_pictures(p, 9), 10, "holds 9 pictures; allowed: at least 10"),
+    "another pixel format": ("refs", write_mixed, 0, "0.jpg': holds CMYK"),
+    "an array of another name": (*arrays(images=UINT8), 0, "neither pictures nor statistics"),
+    "floats": (*arrays(arr_0=UINT8 / 255), 0, r"arr_0 is float64 \(5, 4, 6, 3\)"),
+    "channels first": (*arrays(arr_0=UINT8.transpose(0, 3, 1, 2)), 0, r"uint8 \(5, 3, 4, 6\)"),
+    "one picture": (*arrays(arr_0=UINT8[:1]), 0, r"uint8 \(1, 4, 6, 3\)"),
+    "a pointer of Git LFS": ("r.npz", lambda p: p.write_text(LFS), 0, "not a zip"),
+    "statistics of two sizes": (*arrays(mu=np.zeros(3), sigma=np.eye(4)), 0, r"mu \(3,\), sigma \(4, 4\)"),
+    "statistics for pictures": (*arrays(mu=np.zeros(3), sigma=np.eye(3)), 4, "statistics alone"),
+}
+
+
+@pytest.mark.parametrize("case", REFERENCES)
+def test_a_reference_that_cannot_be_used_is_refused(tmp_path, case):
+    name, write, count, problem = REFERENCES[case]
+    write(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"^image.reference = '.*{name}.*{problem}") as error:
+        check_reference("image.reference", tmp_path / name, count, drawn=count > 0)
+    assert "\n" not in str(error.value)
+
+
+def test_references_of_every_form_are_taken(tmp_path):
+    save_pictures(tmp_path / "refs")
+    np.savez(tmp_path / "a.npz", UINT8)
+    np.savez(tmp_path / "s.npz", mu=np.zeros(3), sigma=np.eye(3))
+    for name in ("refs", "a.npz", "s.npz"):
+        assert check_reference("image.reference", tmp_path / name, 4 * (name != "s.npz"), name != "s.npz") is None
