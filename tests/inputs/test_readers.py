@@ -81,3 +81,11 @@ def test_files_of_the_embedded_words_pass_and_published_models_may_read_any(tmp_
     for name, embedded in (("a.txt", True), ("b.txt", False)):
         assert readers.check("infilling", {"data": str(tmp_path / name), "rows": 4}, embedded) is None
     assert readers.check("infilling", {"data": "datasets:any", "rows": 4}, True) is None
+
+
+def test_rows_that_a_task_leaves_out_are_told(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("one two\n" * 9)
+    (line,) = readers.describe_unread("last_word", {"data": str(file), "rows": 4})
+    assert line.startswith("4 of the 9 rows of ") and "text.tasks.last_word" in line
+    assert readers.describe_unread("last_word", {"data": str(file), "rows": 9}) == []

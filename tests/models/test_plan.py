@@ -1,9 +1,11 @@
 """What an experiment will need is told before anything is loaded, and a batch that does not fit is refused."""
 
+import json
+
 import pytest
 
 from parity.base.errors import ParityError
-from parity.experiment import checks, weights
+from parity.experiment import checks, pins, weights
 from parity.experiment.schema import ModelSpec
 from parity.models import plan
 
@@ -21,6 +23,38 @@ def test_a_model_at_hand_needs_no_download_and_its_files_are_weighed():
     n, cells = needs(), len(RAW["image"]["methods"]) + 1  # plain decoding has a control
     assert n.download == 0 and n.held == sum(f.stat().st_size for f in files) > 10**6
     assert n.images == 8 * cells and n.hours is None
+
+
+def planned(folder, monkeypatch, count, **more):
+    """What the rules plan with a file of so many prompts."""
+    scene = "a large striped red circle left of a small blue square on a cloudy green background"
+    monkeypatch.chdir(folder)
+    (folder / "mine.txt").write_text(f"{scene}\n" * count)
+    raw = {"image": RAW["image"] | {"prompts": {"file": "mine.txt", **more.pop("prompts", {})}}, **more}
+    return checks.planned(raw, str, None, lambda name: pins.NONE, [])
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "images"),
+    [
+        (2, {}, 2),
+        (2, {"prompts": {"repeats": 3}}, 6),
+        (100, {}, 64),
+        (100, {"prompts": {"limit": 70}}, 70),
+        (40, {"scale": 0.1}, 4),
+    ],
+)
+def test_images_are_counted_of_the_prompts_that_are_there(tmp_path, monkeypatch, count, given, images):
+    config = planned(tmp_path, monkeypatch, count, **given).config
+    sent = checks.load(json.loads(config.model_dump_json(exclude_unset=True)))  # as the rule `plan` gives it
+    assert plan.needs(sent, {})[0].images == images * 3
+
+
+def test_a_default_limit_that_leaves_out_prompts_says_so(tmp_path, monkeypatch):
+    line = "64 of the 1,632 prompts of mine.txt are used; image.prompts.limit takes more"
+    assert planned(tmp_path, monkeypatch, 1632).notes == [line]
+    for count, given in ((64, {}), (1632, {"prompts": {"limit": 64}})):
+        assert planned(tmp_path, monkeypatch, count, **given).notes == []
 
 
 def test_memory_grows_with_guidance_dtype_and_window():

@@ -74,7 +74,7 @@ PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # 
 try:
     machine.check_place(ROOT)
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
-    EXPERIMENT, PROMPTS, CELLS = checks.planned(
+    EXPERIMENT, PROMPTS, CELLS, NOTES = checks.planned(
         config_overlay.overlaid(config, command_line),
         find=workflow_file,
         make=stand_in.make_stand_ins,
@@ -87,9 +87,13 @@ try:
     for task in TASKS.values():
         embedded = weights.models(EXPERIMENT, "anysubset")[task["model"]].source == "embedded"
         readers.check(task["kind"], task["settings"], embedded=embedded)
+        NOTES += readers.describe_unread(task["kind"], task["settings"])
     picture_files.check_references(EXPERIMENT)
 except ParityError as error:
     refuse(error)
+
+for note in dict.fromkeys(NOTES) if MAIN and workflow.is_main_process else ():
+    logger.info(note)
 
 CELL = {cell.key: cell for cell in CELLS}
 TESTED = {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.base.text_files import read_table
-from parity.experiment import pins, stand_in, study, tuned, weights
+from parity.experiment import pins, prompt_files, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
@@ -23,6 +23,7 @@ class Plan(NamedTuple):
     config: Config
     prompts: list[str]
     cells: list[Cell]
+    notes: list[str]  # for the user, a line each
 
 
 def planned(
@@ -32,15 +33,40 @@ def planned(
     that does not exist from here; `make` writes stand-ins; `pin` knows commits; `published` are the papers' tables."""
     refuse_old_form(raw)
     ready = pins.filled(stand_in.replaced(located(raw, find), make), pin)
-    config = scaled(load(located(ready, find)))
+    whole = load(located(ready, find))
+    notes = describe_unread(whole)
+    config = scaled(count_prompts(whole))
     check_sources(config, published)
     if config.image is None:
-        return Plan(config, [], cells(config, []))
+        return Plan(config, [], cells(config, []), notes)
     most = most_words(config)
     prompts = read_prompts(config.image.prompts, most=most)
     if most:
         check_embedded(prompts, config.image.prompts, drawn=not config.image.reference)
-    return Plan(config, prompts, cells(config, prompts))
+    return Plan(config, prompts, cells(config, prompts), notes)
+
+
+def count_prompts(config: Config) -> Config:
+    """The experiment with the number of its prompts in image.prompts.limit, where the configuration names no limit and
+    the file may hold fewer than the default."""
+    if config.image is None or "limit" in config.image.prompts.model_fields_set:
+        return config
+    prompts = config.image.prompts.model_copy(update={"limit": len(prompt_files.rows(config.image.prompts))})
+    return config.model_copy(update={"image": config.image.model_copy(update={"prompts": prompts})})
+
+
+def describe_unread(config: Config) -> list[str]:
+    """A line for each prompt set of which a default limit leaves out prompts."""
+    specs = {"image.prompts": config.image and config.image.prompts}
+    specs["continuous.captions"] = config.continuous and config.continuous.captions
+    lines = []
+    for key, spec in specs.items():
+        if spec is not None and "limit" not in spec.model_fields_set:
+            number = sum(1 for _ in prompt_files.every(spec, Path(), f"{key}.file = {spec.file!r}"))
+            if number > spec.limit:
+                used = f"{spec.limit:,} of the {number:,} prompts of {spec.file} are used"
+                lines.append(f"{used}; {key}.limit takes more")
+    return lines
 
 
 def load(raw: dict[str, Any]) -> Config:

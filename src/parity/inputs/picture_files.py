@@ -74,7 +74,7 @@ def open_picture(file: Path) -> np.ndarray:
             deep = upright.mode in (*GRAY_16, "I")
             if upright.has_transparency_data:
                 upright = upright.convert("RGBA")
-                problem = "transparent pixels" if deep or upright.getextrema()[3][0] < 255 else ""
+                problem = "transparent pixels" if deep or np.asarray(upright)[..., 3].min() < 255 else ""
         if problem:
             raise ParityError(f"reference = {str(file)!r}: holds {problem}; allowed: {ONE_PICTURE}")
         if deep:

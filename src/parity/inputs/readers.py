@@ -52,6 +52,16 @@ def check(task_kind: str, settings: dict[str, Any], embedded: bool = False) -> N
             raise ConfigError(f"{where}: {problem}; allowed: its words, or a model of your own in `models`")
 
 
+def describe_unread(task_kind: str, settings: dict[str, Any]) -> list[str]:
+    """A line for a data file of which a task leaves out rows. Infilling reads tokens, not rows."""
+    name, limit = settings["data"], settings["rows"]
+    if not name or name.startswith("datasets:") or task_kind == "infilling":
+        return []
+    number = sum(1 for _ in file_rows(name))
+    used = f"{limit:,} of the {number:,} rows of {name} are used; text.tasks.{task_kind}: rows takes more"
+    return [used] if number > limit else []
+
+
 def flaw(row: dict[str, Any]) -> str:
     """The problem with the values of a row, "" if there is none."""
     for column, value in row.items():
