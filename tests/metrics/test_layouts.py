@@ -15,6 +15,7 @@ from parity.experiment import prompt_files as prompts
 from parity.experiment.schema import PromptSpec
 from parity.metrics import export
 from parity.metrics.__main__ import main
+from parity.report import tables
 
 METADATA = [{"tag": "single_object", "include": [{"class": "bench", "count": 1}], "prompt": "a photo of a bench"}]
 METADATA += [{"tag": "counting", "include": [{"class": "cow", "count": 2}], "prompt": "a photo of two cows"}]
@@ -96,34 +97,71 @@ def test_t2i_compbench(tmp_path, command):
 
 
 DPG = (
-    "x/vrd1.png, 1.0, 0.5, 0.75\nModel: m\nL1 category scores:\n\tentity: 80.0\n\tattribute: 60.5\n"
+    "x/vrd1.png, 1.0, 0.5, 0.75\nx/vrd2.png, 0.5\nModel: m\nL1 category scores:\n\tentity: 80.0\n\tattribute: 60.5\n"
     "L2 category scores:\n\tentity - whole: 70.0\nImage path: x\nSave results to: y\nDPG-Bench score: 71.25\n"
 )
-GENEVAL = [("counting", 1), ("counting", 0), ("single_object", 1)]
+GENEVAL = [("counting", 1), ("counting", 0), ("single_object", 1), ("single_object", 1)]
+ROWS = [json.dumps({"tag": t, "correct": bool(c), "filename": f"{i}.png"}) for i, (t, c) in enumerate(GENEVAL)]
 RESULTS = {
-    "geneval": (
-        "\n".join(json.dumps({"tag": t, "correct": bool(c), "filename": "f"}) for t, c in GENEVAL),
-        {"geneval": 0.75, "geneval_counting": 0.5, "geneval_single_object": 1.0},
-    ),
+    "geneval": ("\n".join(ROWS), {"geneval": 0.75, "geneval_counting": 0.5, "geneval_single_object": 1.0}),
     "dpg": (DPG, {"dpg": 0.7125, "dpg_entity": 0.8, "dpg_attribute": 0.605}),
-    "t2i_compbench": (
-        json.dumps([{"question_id": 0, "answer": "0.2500"}, {"answer": "0.7500"}]),
-        {"t2i_compbench": 0.5},
-    ),
+    "t2i_compbench": (json.dumps([{"answer": "0.2500"}, {"answer": "0.7500"}] * 2), {"t2i_compbench": 0.5}),
+}
+PART = {  # of two prompts' four pictures
+    "geneval": ("\n".join(ROWS[2:3]), 1.0, "1 of 4 pictures"),
+    "dpg": (DPG.replace("x/vrd2.png, 0.5\n", ""), 0.7125, "1 of 2 prompts"),
+    "t2i_compbench": (json.dumps([{"answer": "0.2500"}] * 3), 0.25, "3 of 4 pictures"),
 }
 
 
-def test_results_are_read_back(tmp_path, command):
+@pytest.fixture
+def made(tmp_path):
+    """A cell of two prompts, two pictures each."""
+    return cell(tmp_path / "cell", ["one", "two"], 2)
+
+
+def test_results_are_read_back(tmp_path, command, made):
     wanted = {}
     for layout, (text, figures) in RESULTS.items():
         (tmp_path / "r").write_text(text)
-        command("--layout", layout, "--results", tmp_path / "r", "--cell", tmp_path / "cell")
+        command("--layout", layout, "--results", tmp_path / "r", "--cell", made)
         wanted |= figures
-    assert read_json(tmp_path / "cell/benchmarks.json") == pytest.approx(wanted)
-    (tmp_path / "r").write_text(RESULTS["geneval"][0].splitlines()[0])
-    command("--layout", "geneval", "--results", tmp_path / "r", "--cell", tmp_path / "cell")
-    held = read_json(tmp_path / "cell/benchmarks.json")
-    assert held["geneval"] == 1 and "geneval_single_object" not in held and held["dpg"] == 0.7125
+    assert read_json(made / "benchmarks.json") == pytest.approx(wanted)
+    (tmp_path / "r").write_text(PART["geneval"][0])
+    command("--layout", "geneval", "--results", tmp_path / "r", "--cell", made)
+    held = read_json(made / "benchmarks.json")
+    assert held["geneval"] == 1 and "geneval_counting" not in held and held["dpg"] == 0.7125
+
+
+@pytest.mark.parametrize("layout", export.LAYOUTS)
+def test_results_of_a_part_of_the_pictures_say_so(tmp_path, made, layout):
+    text, value, said = PART[layout]
+    (tmp_path / "r").write_text(text)
+    export.keep(layout, tmp_path / "r", made)
+    row = read_json(made / "benchmarks.json")
+    assert {row[name] for name in row if name.endswith("_why")} == {said}
+    entry = tables.measured(layout)(row)
+    assert (float(entry.text), entry.detail, entry.style) == (value, said, "few")
+    (tmp_path / "r").write_text(RESULTS[layout][0])
+    export.keep(layout, tmp_path / "r", made)
+    assert tables.measured(layout)(read_json(made / "benchmarks.json")).style != "few"
+
+
+@pytest.mark.parametrize(
+    ("layout", "text", "problem"),
+    [
+        ("geneval", "\n".join(ROWS[:1] * 2), "2 results of 1 pictures"),
+        ("geneval", "\n".join([*ROWS, ROWS[0].replace("0.png", "5.png")]), "of 5 pictures; allowed: .* has 4"),
+        ("dpg", DPG.partition("\n")[0] + "\n" + DPG, "3 results of 2 pictures"),
+        ("dpg", DPG[DPG.index("Model") :], "0 results of 0 pictures"),
+        ("t2i_compbench", json.dumps([{"answer": "0.5"}] * 5), "of 5 pictures; allowed: .* has 4"),
+    ],
+)
+def test_results_of_other_pictures_are_refused(tmp_path, made, layout, text, problem):
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(ParityError, match=problem):
+        export.keep(layout, tmp_path / "r", made)
+    assert not (made / "benchmarks.json").exists()
 
 
 @pytest.mark.parametrize("layout", export.LAYOUTS)

@@ -16,7 +16,16 @@ from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
 from parity.experiment.prompt_files import check_embedded, read_prompts
-from parity.experiment.schema import Config, ContinuousSection, ImageSection, ModelSpec, TextSection, brief, validate
+from parity.experiment.schema import (
+    Config,
+    ContinuousSection,
+    ImageSection,
+    ModelSpec,
+    PromptSpec,
+    TextSection,
+    brief,
+    validate,
+)
 
 
 class Plan(NamedTuple):
@@ -57,8 +66,10 @@ def count_prompts(config: Config) -> Config:
 
 def describe_unread(config: Config) -> list[str]:
     """A line for each prompt set of which a default limit leaves out prompts."""
-    specs = {"image.prompts": config.image and config.image.prompts}
-    specs["continuous.captions"] = config.continuous and config.continuous.captions
+    specs: dict[str, PromptSpec | None] = {
+        "image.prompts": config.image.prompts if config.image else None,
+        "continuous.captions": config.continuous.captions if config.continuous else None,
+    }
     lines = []
     for key, spec in specs.items():
         if spec is not None and "limit" not in spec.model_fields_set:

@@ -14,7 +14,7 @@ ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
 
 
 class Estimate(NamedTuple):
-    """A figure with its error or interval, and the reason why it is missing, if it is."""
+    """A figure with its error or interval, and the reason why it is missing, or of a part of the pictures alone."""
 
     value: Any = None
     error: float | None = None  # standard error

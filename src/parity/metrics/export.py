@@ -6,8 +6,8 @@ dpg            <item_id>.png, the pictures of a prompt as a square of four, or o
                the .txt it writes
 t2i_compbench  samples/<prompt>_<number>.png (Huang et al. 2023); results: vqa_result.json of BLIP-VQA
 
-LAYOUTS has for each a function that names the pictures of one prompt, and one that reads results as figures between 0
-and 1.
+LAYOUTS has for each a function that names the pictures of one prompt, and one that reads results: figures between 0 and
+1, and how many pictures they are of (of dpg: prompts). Figures of a part of the cell's pictures say so.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from parity.experiment.prompt_files import every
 from parity.experiment.schema import PromptSpec, validate
 
 Row = dict[str, Any]  # of the prompt file
+Results = tuple[dict[str, float], int]  # figures, and of how many pictures
 Pictures = Sequence[np.ndarray]  # of one prompt, uint8 [H, W, 3]
 FIGURES = {  # of summaries: label, unit, direction
     "geneval": ("GenEval", "", "higher"),
@@ -44,6 +45,13 @@ def figure_name(layout: str, part: str) -> str:
     return f"{layout}_{re.sub('[^a-z0-9]+', '_', part.strip().lower())}"
 
 
+def count_distinct(names: Sequence[str]) -> int:
+    """How many pictures these are. Raises ValueError if there is none, or one occurs twice."""
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{len(names)} results of {len(set(names))} pictures; allowed: one of each")
+    return len(names)
+
+
 def name_geneval(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
     if not isinstance(row.get("tag"), str):
         allowed = "lines of evaluation_metadata.jsonl"
@@ -52,13 +60,14 @@ def name_geneval(number: int, row: Row, pictures: Pictures, before: int) -> dict
     return {f"{number:05d}/metadata.jsonl": row, **files}
 
 
-def read_geneval(text: str) -> dict[str, float]:
+def read_geneval(text: str) -> Results:
     """Share of right pictures by task, and the mean over tasks, as summary_scores.py takes it."""
     tasks: dict[str, list[bool]] = defaultdict(list)
-    for row in map(json.loads, filter(str.strip, split_lines(text))):
+    rows = [json.loads(line) for line in split_lines(text) if line.strip()]
+    for row in rows:
         tasks[figure_name("geneval", str(row["tag"]))].append(bool(row["correct"]))
     by_task = {name: fmean(own) for name, own in tasks.items()}
-    return {"geneval": fmean(by_task.values()), **by_task}
+    return {"geneval": fmean(by_task.values()), **by_task}, count_distinct([str(row["filename"]) for row in rows])
 
 
 def name_dpg(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
@@ -72,12 +81,14 @@ def name_dpg(number: int, row: Row, pictures: Pictures, before: int) -> dict[str
     return {f"{name}.png": np.concatenate(pairs)}
 
 
-def read_dpg(text: str) -> dict[str, float]:
-    """The score at the end, and those of the first level of categories."""
+def read_dpg(text: str) -> Results:
+    """The score at the end, and those of the first level of categories, of the files named in the lines before."""
+    files = re.findall(r"^(.*\.png), [0-9.]", text, re.M)
     score = re.findall(r"^DPG-Bench score: ([0-9.]+)", text, re.M)[-1]
     categories = re.search(r"^L1 category scores:\n((?:\t.*\n)*)", text, re.M)
     each = re.findall(r"^\t([^:\n]+): ([0-9.]+)$", categories[1] if categories else "", re.M)
-    return {"dpg": float(score) / 100, **{figure_name("dpg", name): float(value) / 100 for name, value in each}}
+    figures = {"dpg": float(score) / 100, **{figure_name("dpg", name): float(value) / 100 for name, value in each}}
+    return figures, count_distinct(files)
 
 
 def name_t2i_compbench(number: int, row: Row, pictures: Pictures, before: int) -> dict[str, np.ndarray | Row]:
@@ -88,13 +99,14 @@ def name_t2i_compbench(number: int, row: Row, pictures: Pictures, before: int) -
     return {f"samples/{prompt}_{before + k:06d}.png": picture for k, picture in enumerate(pictures)}
 
 
-def read_t2i_compbench(text: str) -> dict[str, float]:
+def read_t2i_compbench(text: str) -> Results:
     """Mean of the answers: the BLIP-VQA score."""
-    return {"t2i_compbench": fmean(float(row["answer"]) for row in json.loads(text))}
+    answers = [float(row["answer"]) for row in json.loads(text)]
+    return {"t2i_compbench": fmean(answers)}, len(answers)
 
 
 Name = Callable[[int, Row, Pictures, int], dict[str, np.ndarray | Row]]
-LAYOUTS: dict[str, tuple[Name, Callable[[str], dict[str, float]]]] = {
+LAYOUTS: dict[str, tuple[Name, Callable[[str], Results]]] = {
     "geneval": (name_geneval, read_geneval),
     "dpg": (name_dpg, read_dpg),
     "t2i_compbench": (name_t2i_compbench, read_t2i_compbench),
@@ -130,33 +142,50 @@ def export(layout: str, rows: Sequence[Row], images: Iterable[tuple[str, str, np
     return prompts
 
 
-def scores(layout: str, file: Path) -> dict[str, float]:
+def scores(layout: str, file: Path) -> Results:
     """Figures of a benchmark's own file of results; ParityError for a file that is none."""
     try:
-        figures = LAYOUTS[layout][1](file.read_text(encoding="utf-8"))
+        figures, number = LAYOUTS[layout][1](file.read_text(encoding="utf-8"))
         if not all(0 <= value <= 1 for value in figures.values()):
             raise ValueError("figures outside 0 to 1")
-        return figures
+        return figures, number
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         cause = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
         raise ParityError(f"--results {file}: no results of {layout} ({cause})") from None
 
 
-def keep(layout: str, file: Path, cell: Path) -> dict[str, float]:
-    """Keep a benchmark's figures in a cell's folder, beside those of others; summaries show them."""
-    figures, path = scores(layout, file), cell / "benchmarks.json"
+def keep(layout: str, file: Path, cell: Path) -> dict[str, float | str]:
+    """Keep a benchmark's figures in a cell's folder, beside those of others; summaries show them. `<figure>_why` says
+    of how many of the cell's pictures a figure is, where it is not of all.
+
+    Raises ParityError if there are results of more pictures than the cell has.
+    """
+    figures, number = scores(layout, file)
+    ids = {name for shard in shard_files(cell) for name in read_shard(shard).ids.astype(str)}
+    what = "prompts" if layout == "dpg" else "pictures"
+    whole = len({name.rsplit("/", 1)[0] for name in ids} if layout == "dpg" else ids)
+    if number > whole:
+        raise ParityError(f"--results {file}: of {number} {what}; allowed: results of this cell, which has {whole}")
+    partial = {f"{name}_why": f"{number} of {whole} {what}" for name in figures if number < whole}
+    path = cell / "benchmarks.json"
     others = read_json(path) if path.is_file() else {}
-    write_json(path, {k: v for k, v in others.items() if not f"{k}_".startswith(f"{layout}_")} | figures)
-    return figures
+    whole_file = {k: v for k, v in others.items() if not f"{k}_".startswith(f"{layout}_")} | figures | partial
+    write_json(path, whole_file)
+    return {**figures, **partial}
+
+
+def shard_files(cell: Path) -> list[Path]:
+    """The shards of a cell in order; ParityError for a folder that has none."""
+    files = sorted(cell.glob("shards/*-of-*.npz"), key=lambda f: int(f.name.partition("-")[0]))
+    if not files:
+        raise ParityError(f"--cell {cell}: holds no pictures; allowed: results/cells/discrete/<model>/<method>-<key>")
+    return files
 
 
 def images(cell: Path) -> Iterator[tuple[str, str, np.ndarray]]:
     """Id, caption and pixels of a cell's pictures, in order; a file at a time."""
-    files = sorted(cell.glob("pictures/*-of-*.npz"), key=lambda f: int(f.name.partition("-")[0]))
-    if not files:
-        raise ParityError(f"--cell {cell}: holds no pictures; allowed: results/cells/discrete/<model>/<method>-<key>")
-    for file in files:
-        rows, shard = read_rows(file), read_shard(cell / "shards" / file.name)
+    for file in shard_files(cell):
+        rows, shard = read_rows(cell / "pictures" / file.name), read_shard(file)
         yield from zip(shard.ids.astype(str), shard.captions.astype(str), rows["pixels"], strict=True)
 
 

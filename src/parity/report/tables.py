@@ -81,7 +81,8 @@ def estimated(figure: Estimate) -> Entry:
 
 
 def grey(entry: Entry) -> Entry:
-    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is seen."""
+    """A figure of too few rows to tell an effect of interest from none (`report.collect.too_few`), and none is seen; or
+    one of a part of the pictures."""
     return entry._replace(style="few")
 
 
@@ -149,7 +150,7 @@ def show(rows: Iterable[Row], columns: Sequence[Column], caption: str = "", styl
     return Table(heads, lines, caption, [mark(row) for row in every], [words(r.get("method")) for r in every], style)
 
 
-FEW = "Grey: no difference seen, of too few images or texts to see one that would matter."
+FEW = "Grey: no difference seen, of too few images or texts to see one that would matter; or of a part of the images."
 
 
 def same_columns(lines: Sequence[Sequence[Entry]]) -> list[int]:
@@ -191,6 +192,8 @@ def measured(name: str, scale: float = 1.0) -> Maker:
         if figure.missing:
             return unmeasured(figure)
         entry = estimated(figure.times(scale))
+        if figure.why:  # it is of a part of the pictures
+            return grey(entry._replace(detail=figure.why))
         weak = name in words(row.get("too_few")).split() and name not in words(row.get("moved")).split()
         return grey(entry) if weak else entry
 
