@@ -107,11 +107,15 @@ class PromptSpec(Strict):
         description="auto: by the end of the name (.json is coco); parti: PartiPrompts.tsv; dpg: dpg_bench.csv;"
         " labels: a number a line",
     )
-    column: str = Field("", max_length=200, description="the prompt's, of a table; '': prompt, caption or text")
+    column: str = Field(
+        "", max_length=200, description="the prompt's, of a table or JSON lines; '': prompt, caption or text"
+    )
     caption: Literal["first", "longest", "sjd"] = Field(
         "first", description="coco: which of a picture's captions; sjd: as the SJD repository picks one"
     )
-    limit: int = Field(64, ge=1, le=100_000, description="prompts taken from the top of the file")
+    limit: int = Field(
+        64, ge=1, le=100_000, description="prompts taken from the top; the default takes fewer from a shorter file"
+    )
     sample: Seed | None = Field(None, description="seed of a random subset of `limit` prompts; null: the first ones")
     repeats: int = Field(1, ge=1, le=1000, description="images per prompt, each with noise of its own")
     shards: int = Field(1, ge=1, le=100_000, description="parts, each kept as soon as it is decoded; changes no result")
