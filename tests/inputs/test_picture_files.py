@@ -121,6 +121,20 @@ def test_a_picture_stands_as_its_exif_says(tmp_path, name, tag, turns):
     assert np.array_equal(open_picture(tmp_path / name), np.rot90(COLOURS, turns))
 
 
+@pytest.mark.parametrize(
+    ("tag", "value", "problem"), [(258, 12, "12-bit gray"), (262, 0, "16-bit gray from white to black")]
+)
+def test_tiffs_of_another_gray_are_refused(tmp_path, tag, value, problem):
+    file = tmp_path / "a.tif"
+    Image.fromarray(DEEP).save(file)
+    old = 16 if tag == 258 else 1
+    entry = struct.pack("<HHIHH", tag, 3, 1, old, 0)
+    assert entry in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(entry, struct.pack("<HHIHH", tag, 3, 1, value, 0)))
+    with pytest.raises(ParityError, match=f"holds {problem}"):
+        open_picture(file)
+
+
 def test_16_bit_gray_pictures_are_turned_too(tmp_path):
     Image.fromarray(DEEP).save(tmp_path / "a.png", exif=turned(6))
     assert np.array_equal(open_picture(tmp_path / "a.png")[..., 0], np.rot90(GRAY, 3))
@@ -175,3 +189,5 @@ def test_references_of_every_form_are_taken(tmp_path):
     np.savez(tmp_path / "s.npz", mu=np.zeros(3), sigma=np.eye(3))
     for name in ("refs", "a.npz", "s.npz"):
         assert check_reference("image.reference", tmp_path / name, 4 * (name != "s.npz"), name != "s.npz") is None
+    with pytest.raises(ConfigError, match=r"mu \(3,\); allowed: \(2048,\)"):
+        check_reference("image.reference", tmp_path / "s.npz", 0, drawn=False, size=2048)

@@ -31,6 +31,7 @@ ONE_PICTURE = "one opaque picture of gray or RGB, 8 or 16 bits"
 GRAY_16 = {"I;16", "I;16B", "I;16L", "I;16N"}
 EIGHT_BITS = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"}  # of a channel, or a palette of such
 NAMES = {"I": "32-bit integers", "F": "floating-point numbers", "CMYK": "CMYK colours", "LAB": "Lab colours"}
+FEATURES = 2048  # of Inception
 FEWEST = 4  # pictures of a reference; precision and KID need as many
 
 
@@ -112,7 +113,7 @@ def check_pictures(header: Header, count: int) -> None:
     shape, by_columns, dtype = header
     if by_columns or dtype != np.uint8 or len(shape) != 4 or shape[-1] != 3 or shape[0] < count or min(shape) < 1:
         order = " in Fortran's order" if by_columns else ""
-        raise ValueError(f"arr_0 is {dtype} {shape}{order}; pictures asked for: {count or 'all'}")
+        raise ValueError(f"arr_0 is {dtype} {shape}{order}; allowed: uint8 [n, H, W, 3], n at least {max(1, count)}")
 
 
 def check_statistics(mu: tuple[int, ...], sigma: tuple[int, ...]) -> None:
@@ -184,13 +185,15 @@ def check_references(config: Config) -> None:
             check_reference(f"{KINDS[kind]}.reference", Path(section.reference), section.reference_images, drawn=True)
         if not all(paths.brings_network(model) for model in models):
             path, count = paths.asked_reference(config, kind)
-            check_reference(f"{KINDS[kind]}.reference", Path(path), count, drawn=False)
+            size = FEATURES if "inception" in config.networks.named() else 0
+            check_reference(f"{KINDS[kind]}.reference", Path(path), count, drawn=False, size=size)
 
 
-def check_reference(key: str, path: Path, count: int, drawn: bool) -> None:
+def check_reference(key: str, path: Path, count: int, drawn: bool, size: int = 0) -> None:
     """Raise ConfigError unless a folder or an .npz holds `count` pictures, or FEWEST.
 
     drawn  pictures themselves are needed, statistics do not do
+    size   features that statistics are of, 0 for any
     """
     fewest = max(FEWEST, count)
     try:
@@ -207,6 +210,8 @@ def check_reference(key: str, path: Path, count: int, drawn: bool) -> None:
                 check_pictures(headers["arr_0"], fewest)
             if {"mu", "sigma"} <= set(headers):
                 check_statistics(headers["mu"].shape, headers["sigma"].shape)
+                if size and headers["mu"].shape != (size,):
+                    raise ValueError(f"mu {headers['mu'].shape}; allowed: ({size},), of Inception's features")
             elif "arr_0" not in headers:
                 raise ValueError(f"holds neither pictures nor statistics; allowed: {ALLOWED}")
             if drawn and "arr_0" not in headers:
