@@ -12,7 +12,7 @@ from parity_certify import certify_sampler, models  # noqa: E402
 from parity_certify.adapters import transformers as T  # noqa: E402
 from parity_certify.adapters.mending import located  # noqa: E402
 from parity_certify.errors import ParityError  # noqa: E402
-from parity_certify.texts import certify_texts, report  # noqa: E402
+from parity_certify.texts import certify_texts  # noqa: E402
 
 PROMPTS = [[0, 1], [3, 2]]
 QUIET = {"tell": lambda text: None, "draws": 299}
@@ -109,9 +109,9 @@ def test_texts_of_a_model_are_judged_by_its_conditionals(pair, tmp_path):
         lines = [json.dumps({"prompt": [2], "tokens": row[1:].tolist()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     right = certify_texts(tmp_path / "target", tmp_path / "right.jsonl")
-    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], report(right)
+    assert right.verdict.words == "consistent" and "conditionals" in right.beside["tests"], str(right)
     wrong = certify_texts(tmp_path / "target", tmp_path / "wrong.jsonl")
-    assert wrong.exit_code == 1 and "differs most at tokens" in report(wrong), report(wrong)
+    assert wrong.exit_code == 1 and "differs most at tokens" in str(wrong), str(wrong)
     for line, message in (
         ('{"prompt": [0], "tokens": [1, 7]}', "text 1: token 7; allowed: 0 to 3"),
         ('{"tokens": [1, 2]}', "text 1: no prompt"),
@@ -135,7 +135,7 @@ def test_texts_are_judged_as_far_as_the_time_goes(pair, tmp_path):
     part = certify_texts(tmp_path / "target", tmp_path / "texts.jsonl", budget=budget, tell=told.append)
     n = part.beside["n"][0]
     assert 40 <= n < 800 and part.beside["tokens"] == 20 * n and part.verdict.n == n
-    assert part.beside["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in report(part)
+    assert part.beside["seconds"] < 1.2 * budget and f"{n} texts of 800: the time was used up" in str(part)
 
 
 def test_a_greedy_law_is_one_of_certain_tokens(pair):

@@ -239,12 +239,12 @@ def law(a: Arguments) -> int:
 
 def texts(a: Arguments) -> int:
     """a large model's own texts against its conditionals; options of sampling follow after --"""
-    from parity_certify.texts import certify_texts, report
+    from parity_certify.texts import certify_texts
 
     settings = {name: getattr(a, name) for name in ("alpha", "minutes", "budget", "seed")}
     c = certify_texts(a.target, a.texts, options=dict(a.options), **settings)
     target = {"target": weights_digest(a.target)} if a.target else {}
-    return finish(c, a.out, target | {"texts": str(a.texts)}, report(c))
+    return finish(c, a.out, target | {"texts": str(a.texts)})
 
 
 def models(a: Arguments) -> int:

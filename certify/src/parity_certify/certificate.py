@@ -48,9 +48,7 @@ class Certificate:
 
     def __str__(self) -> str:
         if "tokens" in self.beside:  # of texts, whose rows are other ones
-            from parity_certify.texts import report
-
-            return report(self)
+            return report_texts(self)
         v, b = self.verdict, self.beside
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
         lines.append(f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation (95 %)")
@@ -99,6 +97,23 @@ class Certificate:
             return f"differs most at {self.verdict.where}" if "tokens" in self.beside and self.verdict.where else ""
         law, drawn = (" ".join(f"{p:.3f}" for p in place[which]) for which in ("law", "drawn"))
         return f"differs most behind {name_place(place)}: law {law}; drawn {drawn} ({place['n']} sequences)"
+
+
+def report_texts(c: Certificate) -> str:
+    """Write what a certificate of texts says: the verdict, a line a test, what was tested and what was not."""
+    v, b = c.verdict, c.beside
+    part = "" if b["n"][0] == b["of"] else f" of {b['of']}: the time was used up"
+    lines = [f"{b['n'][0]} texts{part}, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}"]
+    if v.where:
+        lines.append(f"  differs most at {v.where}")
+    lines.append("")
+    for r in (r for r in c.rows if r["decides"] and r["p_value"] is not None):
+        least = r["minimum_detectable_effect"]
+        limit = f"; least effect that is found {least:.3g}" if least else ""
+        p = f"p = {r['p_value']:.2g} (Holm {r['p_holm']:.2g})"
+        lines.append(f"  {r['test']:<16} {p}, effect {r['effect']:.3g}{limit}")
+    lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(v.untested)}"]
+    return "\n".join(lines)
 
 
 def name_place(place: dict[str, Any]) -> str:

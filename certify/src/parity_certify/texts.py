@@ -276,19 +276,3 @@ def certify_texts(
     beside: dict[str, Any] = {"n": [judged.texts], "of": len(lines), "tokens": judged.tokens, "tests": tests}
     beside |= {"alpha": alpha, "budget": None if limit == math.inf else limit, "seconds": time.monotonic() - begin}
     return Certificate(v, rows, beside=beside)
-
-
-def report(c: Certificate) -> str:
-    v, b = c.verdict, c.beside
-    part = "" if b["n"][0] == b["of"] else f" of {b['of']}: the time was used up"
-    lines = [f"{b['n'][0]} texts{part}, {b['tokens']} tokens: {v.words}", f"  {v.reason}", f"  {b['tests']}"]
-    if v.where:
-        lines.append(f"  differs most at {v.where}")
-    lines.append("")
-    for r in (r for r in c.rows if r["decides"] and r["p_value"] is not None):
-        least = r["minimum_detectable_effect"]
-        limit = f"; least effect that is found {least:.3g}" if least else ""
-        p = f"p = {r['p_value']:.2g} (Holm {r['p_holm']:.2g})"
-        lines.append(f"  {r['test']:<16} {p}, effect {r['effect']:.3g}{limit}")
-    lines += ["", f"  tested: {'; '.join(v.tested)}", f"  not tested: {'; '.join(v.untested)}"]
-    return "\n".join(lines)
