@@ -71,12 +71,11 @@ def settings_of(a: Arguments, *names: str) -> dict[str, Any]:
     return {name: getattr(a, name) for name in ("margin", "alpha", *names)}
 
 
-def finish(c: Any, out: Path | None, about: dict[str, Any], text: str = "") -> int:
+def finish(c: Any, out: Path | None, about: dict[str, Any]) -> int:
     """Write a certificate's files if a folder is given, print it, and return the exit code."""
     if out:
         page.write(c, out, about | {"command": "parity certify " + shlex.join(sys.argv[1:])})
-        text = f"{text or c}\n\nreport: {out / 'report.html'}"
-    print(text or c)
+    print(c, *([f"\nreport: {out / 'report.html'}"] if out else []), sep="\n")
     return c.exit_code
 
 
