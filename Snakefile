@@ -26,8 +26,12 @@ include: "workflow/rules/decode.smk"
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/equality.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/training.smk"
 include: "workflow/rules/field.smk"
+
+
+if (ROOT / "recipes").is_dir():
+
+    include: "workflow/rules/training.smk"
 
 
 for kind, method in OWN_RULES:

@@ -8,13 +8,11 @@ The classifier reads 100% of held-out pictures as drawn, and 96% of them through
 import math
 from pathlib import Path
 
-import torch
 from common import asked, cell, embedded, numbered
 
 from parity.decode import loop
 from parity.embedded.classes import CLASSES
 from parity.metrics.networks import classifier
-from parity.training.data import to_pictures
 
 PARTS = {
     "class": lambda k: CLASSES[k],
@@ -32,8 +30,7 @@ def main() -> None:
     spec = cell("continuous", "", a.seed, sampling=settings)
     loaded, net = loop.load("continuous", manifest, spec), classifier.load(Path(manifest["files"]["classifier"]))
     tokens = loop.decode("continuous", loaded, spec, numbered(a.images), a.images).tokens
-    with torch.inference_mode():
-        read = net(to_pictures(loaded.pictures(tokens))).argmax(1).tolist()
+    read = net.read(loaded.pictures(tokens))["logits"].argmax(1).tolist()
     wanted = loaded.labels(range(a.images)).tolist()
     for what, part in PARTS.items():
         share = sum(part(r) == part(w) for r, w in zip(read, wanted, strict=True)) / a.images

@@ -14,7 +14,7 @@ from parity.embedded.scenes import SIZE, ground_truth, reduced
 from parity.metrics.networks import clip
 from parity.metrics.networks.clip import cell_features
 from parity.models.discrete import load
-from parity.training.data import to_pictures
+from parity.models.discrete.vq import to_pictures
 
 
 @torch.inference_mode()

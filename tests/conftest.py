@@ -20,7 +20,7 @@ LONG = [
     f"tests/{name}.py"
     for name in (
         "workflow/test_interruptions", "workflow/test_stale", "workflow/test_five_steps", "workflow/test_families",
-        "workflow/test_workflow", "workflow/test_one_place", "workflow/test_elsewhere", "training/test_recipes",
+        "workflow/test_workflow", "workflow/test_one_place", "workflow/test_elsewhere", "recipes/test_recipes",
         "equality/test_statistics", "equality/test_long", "report/test_page", "models/test_stand_ins",
     )
 ] + ["certify/tests/test_transformers.py"]  # fmt: skip
@@ -40,13 +40,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def all_weights(tmp_path, monkeypatch):
-    """The package's weights as after `training install`, those of the draft model and of the 8x8 grid small and random:
+    """The package's weights as after `recipes install`, those of the draft model and of the 8x8 grid small and random:
     a folder, and its digests without these two and the drafter."""
     from parity.experiment import weights
     from parity.experiment.schema import ModelSpec
     from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
-    from parity.training.discrete import LLAMAGENS
-    from parity.training.loop import publish
+    from recipes.discrete import LLAMAGENS
+    from recipes.loop import publish
 
     folder, trained, sums, drafter = tmp_path / "weights", weights.EMBEDDED, [], []
     folder.mkdir()

@@ -217,7 +217,7 @@ def companion(file: Path, **said) -> None:
 @pytest.mark.parametrize(
     ("said", "parts"),
     [
-        (None, ["has no drafter", "training drafter", "train_embedded"]),
+        (None, ["has no drafter", "drafter.safetensors is missing", "train_embedded"]),
         (
             {"vocab": 64, "grid": 16, "target": "ab"},
             ["drafter.safetensors was trained for another target", "its vocab is 64", "allowed: 1024"],
@@ -272,13 +272,13 @@ def test_sizes_of_the_embedded_model(all_weights):
         checks.load(also(**change))
 
 
-def test_what_was_not_trained_is_one_line_that_names_its_recipe(all_weights):
+def test_what_was_not_trained_is_one_line_that_names_its_target(all_weights):
     folder, _ = all_weights
     small, spec = model(grid=8), also(spec=[{}])
     checks.load(small), checks.load(spec)
     for file, raw, parts in (
-        ("llamagen8", small, ["models.m.grid = 8", "training llamagen8"]),
-        ("draft", spec, ["methods.spec", "models.scenes", "training draft"]),
+        ("llamagen8", small, ["models.m.grid = 8", "snakemake train_embedded"]),
+        ("draft", spec, ["methods.spec", "models.scenes", "snakemake train_embedded"]),
     ):
         (folder / f"{file}.safetensors").unlink()
         refused([*parts, f"{file}.safetensors"], checks.load, raw)

@@ -20,7 +20,7 @@ def package(tmp_path, monkeypatch):
         "d": "y = 3\n",
     }.items():
         (folder / f"{name}.py").write_text(text)
-    monkeypatch.setattr(code_digest, "ROOT", tmp_path)
+    monkeypatch.setitem(code_digest.ROOTS, "parity", tmp_path)
     forget()
     yield folder
     forget()

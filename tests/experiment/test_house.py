@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 
 from parity.experiment import code_digest
-from parity.experiment.module_metadata import PACKAGE
 
 STAGES = (  # from the top: a module imports its own stage or those behind it
-    "new", "tune", "report", "training", "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs",
+    "recipes", "new", "tune", "report", "certify", "measure", "equality", "stand_ins", "metrics", "decode", "inputs",
     "decoders", "models", "experiment", "embedded", "base", "parity_certify",
 )  # fmt: skip
 MODULES = sorted(
     ".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-    for root, package in ((PACKAGE.parent, "parity"), (code_digest.STATISTICS, "parity_certify"))
+    for package, root in code_digest.ROOTS.items()
     for p in (root / package).rglob("*.py")
 )
 HEAVY = {"torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "safetensors"}
@@ -21,7 +20,7 @@ HEAVY = {"torch", "transformers", "numpy", "pandas", "scipy", "matplotlib", "saf
 
 def stage(module):
     first, *rest = module.split(".")
-    return first if first == "parity_certify" else rest[0] if rest else ""
+    return first if first != "parity" else rest[0] if rest else ""
 
 
 def test_imports_run_downwards():

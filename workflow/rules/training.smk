@@ -1,14 +1,15 @@
 """Training: make the embedded models anew. Nothing asks for this but its targets; the weights ship with the package.
 
-REQUIRED INPUTS  what a recipe reads of others, as src/parity/training/runs.py says
+REQUIRED INPUTS  what a recipe reads of others, as recipes/runs.py says
 OUTPUTS          results/training/<recipe>.safetensors and .json (the log)
                  src/parity/embedded/weights/<kind>: weights (fp16), SHA256SUMS and a model card each, one target a kind:
                  train_embedded (discrete), train_words (anysubset), train_continuous
 
-Takes about six hours on two cores. Seeded; every recipe goes on from its own checkpoint, so a killed run loses minutes.
+Takes about six hours on two cores, in the folder of a clone. Seeded; every recipe goes on from its own checkpoint, so a
+killed run loses minutes.
 """
 
-from parity.training.runs import INSTALLS, RUNS, of_kind
+from recipes.runs import INSTALLS, RUNS, of_kind
 
 
 rule train:
@@ -26,12 +27,11 @@ rule train:
     threads: lambda w: RUNS[w.recipe].threads
     params:
         run=lambda w: "--steps {0.steps} --batch {0.batch} --examples {0.examples}".format(RUNS[w.recipe]),
-        code=lambda w: code("parity.training.__main__", f"parity.training.{RUNS[w.recipe].kind}"),
+        code=lambda w: code("recipes.__main__", f"recipes.{RUNS[w.recipe].kind}"),
     message:
         "train {wildcards.recipe}"
     shell:
-        "python -m parity.training {wildcards.recipe} --work results/training {params.run} --threads {threads}"
-        " >{log:q} 2>&1"
+        "python -m recipes {wildcards.recipe} --work results/training {params.run} --threads {threads} >{log:q} 2>&1"
 
 
 for model_kind, target in INSTALLS.items():
@@ -51,4 +51,4 @@ for model_kind, target in INSTALLS.items():
         message:
             "install the weights of {params.kind} models"
         shell:
-            "python -m parity.training install {params.kind} --work results/training >{log:q} 2>&1"
+            "python -m recipes install {params.kind} --work results/training >{log:q} 2>&1"

@@ -16,12 +16,14 @@ from parity.experiment.module_metadata import PACKAGE
 
 ROOT = PACKAGE.parent
 STATISTICS = Path(parity_certify.__file__).parents[1]
+# The folders that packages are in; `recipes` is there in a clone alone.
+ROOTS = {"parity": ROOT, "parity_certify": STATISTICS, "recipes": ROOT.parent}
 
 
 @cache
 def file_of(module: str) -> Path | None:
-    """The file of a module of the two packages, None for anything else."""
-    root = {"parity": ROOT, "parity_certify": STATISTICS}.get(module.partition(".")[0])
+    """The file of a module of these packages, None for anything else."""
+    root = ROOTS.get(module.partition(".")[0])
     path = root and root / module.replace(".", "/")
     return path and next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
@@ -42,13 +44,13 @@ def facts(file: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def direct(module: str) -> frozenset[str]:
-    """Modules of the two packages that a module imports itself."""
+    """Modules of these packages that a module imports itself."""
     file = file_of(module)
     return frozenset(name for name in facts(file)[1] if file_of(name)) - {module} if file else frozenset()
 
 
 def closure(*modules: str) -> list[str]:
-    """The modules, all of the two packages that they import, directly or not, and the packages that these are in.
+    """The modules, all of these packages that they import, directly or not, and the packages that these are in.
     ValueError for one that is not there."""
     found: set[str] = set()
     waiting = list(modules)

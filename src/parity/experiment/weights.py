@@ -203,7 +203,7 @@ def check_trained(model: str, spec: ModelSpec) -> None:
     if spec.grid != 16 and not (EMBEDDED / file).exists():
         raise ConfigError(
             f"models.{model}.grid = {spec.grid}: {file} is missing; allowed: 16, or make it with"
-            f" `python -m parity.training {file.removesuffix('.safetensors')}`, or all with `snakemake train_embedded`"
+            " `snakemake train_embedded`"
         )
 
 
@@ -248,10 +248,7 @@ def check_needs(method: str, model: str, spec: ModelSpec) -> None:
     if spec.source == "embedded" and spec.grid != 16:
         raise ConfigError(f"{where}.grid = {spec.grid} has no {part}; allowed: 16, or source files")
     if spec.source == "embedded" and not file.exists():
-        raise ConfigError(
-            f"{where} has no {part} yet: {file.name} is missing; make it with"
-            f" `python -m parity.training {part}`, or all with `snakemake train_embedded`"
-        )
+        raise ConfigError(f"{where} has no {part} yet: {file.name} is missing; make it with `snakemake train_embedded`")
     if spec.source != "embedded" and part not in spec.files:
         raise ConfigError(f"{where}.files = {sorted(spec.files)}: needs a {part} trained for this model")
     if spec.source != "hub" and file.exists():  # else it is checked when it has been downloaded

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from parity.base.weights import load_weights
 from parity.embedded.classes import CLASSES
+from parity.models.discrete.vq import to_pictures
 
 CHANNELS = (24, 48, 96, 160)
 
@@ -38,7 +39,7 @@ class Classifier(nn.Module):
     @torch.inference_mode()
     def read(self, pixels: np.ndarray, batch: int = 128) -> dict[str, np.ndarray]:
         """Features [n, 160] and logits [n, 60] of pictures uint8 [n, 64, 64, 3]."""
-        pictures = (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1).to(self.out.weight.device)
+        pictures = to_pictures(pixels).to(self.out.weight.device)
         features = torch.cat([self.features(part) for part in pictures.split(batch)])
         return {"features": features.cpu().numpy(), "logits": self.out(features).cpu().numpy()}
 

@@ -242,6 +242,11 @@ def load(file: Path, config: VQConfig | None = None, device: str = "cpu") -> VQ:
     return loaded(partial(VQ, config or config_of(file)), file, ("quantize.codebook_used",), device)
 
 
+def to_pictures(pixels: np.ndarray) -> Tensor:
+    """Scale bytes [n, H, W, 3] to pictures [n, 3, H, W] in [-1, 1]."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
 def to_pixels(pictures: Tensor) -> np.ndarray:
     """[n, 3, H, W] in [-1, 1] to bytes [n, H, W, 3] the published way: clamp(127.5 x + 128, 0, 255)."""
     return (127.5 * pictures + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()

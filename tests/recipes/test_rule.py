@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from parity.training.runs import INSTALLS, RUNS
+from parity.experiment import code_digest
+from recipes.runs import INSTALLS, RUNS
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_code_of_a_recipe_is_all_that_it_imports():
+    code = code_digest.closure("recipes.__main__", "recipes.discrete")
+    assert {"recipes.loop", "recipes.data", "parity.models.discrete.vq"} <= set(code)
+    assert "recipes.continuous" not in code
 
 
 @pytest.mark.slow
@@ -20,7 +27,7 @@ def test_a_target_a_kind_trains_its_recipes_in_the_order_that_they_read_each_oth
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     plan = said.stdout + said.stderr
-    started = re.findall(r"python -m parity\.training (\S+) (\S+)", plan)
+    started = re.findall(r"python -m recipes (\S+) (\S+)", plan)
     jobs = [recipe for recipe, _ in started]
     assert sorted(jobs) == sorted([*RUNS, *["install"] * len(INSTALLS)])
     assert {kind for what, kind in started if what == "install"} == set(INSTALLS)

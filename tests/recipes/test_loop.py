@@ -8,7 +8,7 @@ from torch import nn
 
 from parity.base.errors import ParityError
 from parity.base.files import header, read_json
-from parity.training.loop import Job, Recipe, fit, train
+from recipes.loop import Job, Recipe, fit, train
 
 
 class Killed(Exception):

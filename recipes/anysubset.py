@@ -29,8 +29,8 @@ from parity.models.anysubset import causal
 from parity.models.anysubset.protocol import lattice, ranked
 from parity.models.anysubset.xlnet import permutation_mask
 from parity.models.anysubset.xlnet import xlnet as xlnet_network
-from parity.training.data import texts
-from parity.training.loop import Job, Recipe
+from recipes.data import texts
+from recipes.loop import Job, Recipe
 
 
 @dataclass(frozen=True)

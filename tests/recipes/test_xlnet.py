@@ -7,7 +7,7 @@ import torch
 from parity.base.errors import ParityError
 from parity.models.anysubset.protocol import lattice
 from parity.models.anysubset.xlnet import XLNet, xlnet
-from parity.training.anysubset import Scheme, draw_order, joint_nats, scheme_of
+from recipes.anysubset import Scheme, draw_order, joint_nats, scheme_of
 
 B, N, V = 5, 12, 17
 

@@ -13,16 +13,12 @@ from torch import Tensor
 from parity.embedded import classes, scenes, stories
 from parity.models.continuous import kl
 from parity.models.discrete import vq
-from parity.training.loop import Job
+from parity.models.discrete.vq import to_pictures
+from recipes.loop import Job
 
 FIRST, FIRST_TEST = 1_000_000, 3_000_000  # seeds of pictures; those below are free for others
 PICTURES_TESTED, TOKENS_TESTED, CLASSES_TESTED, TEXTS_TESTED = 1000, 256, 500, 128
 CROP = 32
-
-
-def to_pictures(pixels: np.ndarray) -> Tensor:
-    """uint8 [B, H, W, 3] to float [B, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 @cache

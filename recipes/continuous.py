@@ -21,15 +21,9 @@ from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
 from parity.models.continuous.mar import MARConfig, MARNet
 from parity.models.continuous.xar import XARConfig, XARNet
-from parity.training.data import (
-    autoencoder_batch,
-    class_latents,
-    class_pictures,
-    pictures,
-    reconstruction_error,
-    to_pictures,
-)
-from parity.training.loop import UNCONDITIONAL, Job, Recipe
+from parity.models.discrete.vq import to_pictures
+from recipes.data import autoencoder_batch, class_latents, class_pictures, pictures, reconstruction_error
+from recipes.loop import UNCONDITIONAL, Job, Recipe
 
 KL_CONFIG = KLConfig(
     dim=16, ch=16, ch_mult=(1, 2, 4, 4), res_blocks=1, norm_groups=8, decoder_attention=True, scale=1.0

@@ -9,9 +9,9 @@ import torch
 from parity.base.files import header
 from parity.base.weights import sha256
 from parity.embedded import WEIGHTS
-from parity.training import data
-from parity.training.loop import Job, train
-from parity.training.runs import RUNS
+from recipes import data
+from recipes.loop import Job, train
+from recipes.runs import RUNS
 
 SIZES = {"steps": 1, "batch": 2, "examples": 6}
 HELD_OUT = {"PICTURES_TESTED": 200, "TOKENS_TESTED": 8, "CLASSES_TESTED": 8, "TEXTS_TESTED": 8}  # finite is enough

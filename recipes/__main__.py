@@ -1,8 +1,8 @@
 """Train the embedded models; `snakemake --cores all train_embedded train_words train_continuous` trains all.
 
-    python -m parity.training vq --work results/training --threads 2
-    python -m parity.training xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
-    python -m parity.training install discrete --work results/training                        into the package
+    python -m recipes vq --work results/training --threads 2
+    python -m recipes xlnet --work results/training --scheme '{"permutations": 1}'    an ablation: all orders
+    python -m recipes install discrete --work results/training                        into the package
 
 Steps, batch and examples are those of the recipe unless an option changes them. Each run is seeded, and continues from
 its last checkpoint, which is written every three minutes. `install` copies weights into the package, with model cards
@@ -15,7 +15,7 @@ import json
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.errors import ParityError
 from parity.embedded import WEIGHTS
-from parity.training.runs import INSTALLS, RUNS, install
+from recipes.runs import INSTALLS, RUNS, install
 
 SIZES = ("steps", "batch", "examples")
 
@@ -30,7 +30,7 @@ def train(a: argparse.Namespace) -> None:
     if a.scheme and run.name != "xlnet":
         raise ParityError(f"--scheme {sorted(a.scheme)[0]}: unknown key; allowed: none, for {run.name} has no scheme")
     pin_threads(a.threads)
-    from parity.training import loop
+    from recipes import loop
 
     job = loop.Job(run.name, a.work, **sizes, seed=a.seed, threads=a.threads, scheme=a.scheme)
     loop.train(run.recipe(job), job)

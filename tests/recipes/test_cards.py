@@ -6,7 +6,7 @@ import pytest
 
 from parity.base.errors import ParityError
 from parity.base.files import sums, write_json
-from parity.training.runs import install, of_kind
+from recipes.runs import install, of_kind
 
 RECORD = {"log": [{"step": 50, "loss": 0.5}, {"held_out": 0.25}], "threads": 1, "steps": 1200, "batch": 32}
 

@@ -13,10 +13,10 @@ from parity.embedded.tokenizer import PREFIX, token_ids
 from parity.metrics.networks.clip import CONTEXT, MODEL_CONFIG, build
 from parity.models.discrete.llamagen import FeatureDrafter, LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import left_pad, t5_encoder
-from parity.models.discrete.vq import VQ, VQConfig
-from parity.training import data
-from parity.training.data import pictures, scene_tokens, to_pictures
-from parity.training.loop import UNCONDITIONAL, Job, Recipe
+from parity.models.discrete.vq import VQ, VQConfig, to_pictures
+from recipes import data
+from recipes.data import pictures, scene_tokens
+from recipes.loop import UNCONDITIONAL, Job, Recipe
 
 VQ_CONFIG = VQConfig(codebook=1024, code_dim=8, ch=16, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, norm_groups=8)
 

@@ -1,6 +1,6 @@
 """The recipes: what each learns from, how large its run is, and what the model card of its weights says. No torch here.
 
-The recipe itself is the function of that name in `RECIPES` of `parity.training.<kind>`. To add one, write the function
+The recipe itself is the function of that name in `RECIPES` of `recipes.<kind>`. To add one, write the function
 and its rows of SIZES and CARDS.
 """
 
@@ -98,7 +98,7 @@ class Run:
 
     def recipe(self, job: Any) -> Any:
         """The `loop.Recipe` of a `loop.Job`."""
-        return importlib.import_module(f"parity.training.{self.kind}").RECIPES[self.name](job)
+        return importlib.import_module(f"recipes.{self.kind}").RECIPES[self.name](job)
 
 
 RUNS = {name: Run(name, *SIZES[name], card) for name, card in CARDS.items()}
