@@ -178,7 +178,8 @@ def same_tokens(device: str) -> list[Row]:
         if needs("discrete", method) not in manifest["files"] and needs("discrete", method):
             continue  # the small grid has no companion
         given = options("discrete", method, {})
-        spec = {"method": method, "options": small("discrete", given) if cpu else given, "sampling": TOKENS, "seed": 0}
+        given = small("discrete", method, given) if cpu else given
+        spec = {"method": method, "options": given, "sampling": TOKENS, "seed": 0}
         spec["dtype"] = "float64"
         runs = []
         for where in ["cpu"] if cpu else ["cpu", device]:
@@ -265,7 +266,7 @@ def decoders(name: str, nets: Networks, passes: dict[str, float], left: Callable
             return
         decode, given = import_module(f"parity.decoders.discrete.{method}"), options("discrete", method, {})
         if not nets.device.startswith("cuda"):
-            given = small("discrete", given)
+            given = small("discrete", method, given)
         model, noise = nets.model(1, needs("discrete", method)), batch_noise(0, ["0"], nets.device)
         steps = getattr(decode, method)(model, torch.zeros_like(noise.keys), noise=noise, **given)
         ms, waits = some_passes(steps, nets.device, 20 if nets.device.startswith("cuda") else 2)

@@ -50,7 +50,7 @@ class Variant(NamedTuple):
 def variants(kind: str) -> Iterator[Variant]:
     """Every decoder of a kind, by listing: with its defaults, then with each option in turn at its other values."""
     for method in options.methods(kind):
-        base = options.small(kind, options.options(kind, method, {}))
+        base = options.small(kind, method, options.options(kind, method, {}))
         yield Variant(method, base, method)
         for name, field in options.option_schema(kind, method).model_fields.items():
             for value in (v for v in others(field) if v != base[name]):

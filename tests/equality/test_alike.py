@@ -17,7 +17,7 @@ from parity.equality.targets.discrete import long_targets
 from parity.experiment.options import options
 from tests.equality.test_layers import SHARED, TASK, Workplace
 
-CHAIN = next(t for t in long_targets({"window": 16}, 1000) if t.name.startswith("chain"))
+CHAIN = next(t for t in long_targets({"positions": 16, "lag": 0, "steps": 0}, 1000) if t.name.startswith("chain"))
 
 
 def of_chain(decoder, n, batch, seed, **options):

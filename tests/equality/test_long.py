@@ -28,7 +28,8 @@ from parity.models.discrete.tabular import HashedTable, HiddenMarkov, Law, chain
 
 
 def targets(kind, options, size, start=""):
-    return [t for t in leaf(f"parity.equality.targets.{kind}").long_targets(options, size) if t.name.startswith(start)]
+    reach = {"positions": max(options.values(), default=0), "lag": 0, "steps": 0}
+    return [t for t in leaf(f"parity.equality.targets.{kind}").long_targets(reach, size) if t.name.startswith(start)]
 
 
 def long(decoder, models, options, **values):

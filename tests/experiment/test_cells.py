@@ -75,6 +75,11 @@ def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
         assert len(keys(models={"m": {"family": family}}, continuous=two)) == cells_of
 
 
+COUNTED = """CLAIM = "lossy"
+def wrong(model, start, *, noise, n: Annotated[int, Field(ge=1), Counts("positions", small=3, most="length")] = 16): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "named"),
     [
@@ -83,6 +88,10 @@ def test_a_setting_that_a_model_does_not_read_makes_no_other_cell():
         ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: list = 3): ...', "n: list"),
         ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: Literal[open("x")] = 3): ...', "n: "),
         ('CLAIM = "lossy"\ndef wrong(model, start, *, noise, n: int): ...', "n has no type or no default"),
+        (COUNTED.replace("positions", "windows"), "n: Counts: 'windows'; allowed: positions, lag"),
+        (COUNTED.replace("length", "width"), "n: Counts: 'width'; allowed: length, row, vocab"),
+        (COUNTED.replace("small", "tiny"), "n: "),
+        (COUNTED.replace("Counts", "Sums"), "n: Sums("),
     ],
 )
 def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named, tmp_path, monkeypatch):
@@ -96,9 +105,21 @@ def test_a_decoder_that_declares_wrongly_is_one_line_that_names_it(source, named
     assert "decoders/discrete/wrong.py" in str(error.value) and named in str(error.value)
 
 
+def test_a_new_decoder_says_itself_what_its_options_count(tmp_path, monkeypatch):
+    """An option of any name: capped on small models, bounded by a model's size, and how far long models must reach."""
+    (tmp_path / "decoders/discrete").mkdir(parents=True)
+    (tmp_path / "decoders/discrete/newest.py").write_text(COUNTED.replace("wrong", "newest").replace("n:", "horizon:"))
+    monkeypatch.setattr(module_metadata, "PACKAGE", tmp_path)
+    chosen = options.options("discrete", "newest", {})
+    assert chosen == {"horizon": 16}
+    assert options.small("discrete", "newest", chosen) == {"horizon": 3}
+    assert options.largest("discrete", "newest", {"length": 64, "vocab": 8}) == {"horizon": 64}
+    assert options.reach("discrete", "newest", chosen) == {"positions": 16, "lag": 0, "steps": 0}
+
+
 def test_defaults_of_the_code_are_what_the_options_say():
-    cut = options.small("discrete", {"ahead": 8, "window": 16, "init": "random"})
-    assert cut == {"ahead": 1, "window": 3, "init": "random"}
+    assert options.small("discrete", "zipar", {"ahead": 8}) == {"ahead": 1}
+    assert options.small("discrete", "sjd", {"window": 16, "init": "random"}) == {"window": 3, "init": "random"}
     for method, given, said in (
         ("zipar", {}, "lossy"),
         ("sjd", {"window": 4, "tolerance": 0.0}, "lossless"),

@@ -263,8 +263,8 @@ def test_sizes_of_the_embedded_model(all_weights):
     loaded = checks.load(image(methods, models=specs))
     small, large = loaded.models["scenes8"], loaded.models["scenes"]
     assert weights.revision(large) == before == digest != weights.revision(small)
-    assert weights.largest(small) == {"window": 64, "ahead": 8, "group": 1024, "k": 1023, "top_k": 1024}
-    assert weights.largest(large)["window"] == 256
+    assert weights.option_sizes(small) == {"length": 64, "row": 8, "vocab": 1024, "vocab - 1": 1023}
+    assert weights.option_sizes(large)["length"] == 256
     assert {c.spec["revision"] for c in cells(loaded, ["a"])} == {weights.revision(m) for m in (small, large)}
     for change in ({"sjd": [{"window": 65}]}, {"zipar": [{"ahead": 9}]}):
         with pytest.raises(ConfigError, match=r"at most (64|8) with models.scenes8"):

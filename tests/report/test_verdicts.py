@@ -53,7 +53,7 @@ def long(p=0.5, tokens=64):
 
 def verdict_on(rows, own, cut, kind="discrete", tokens=64):
     (v,) = verdicts(rows, {"it": "lossless"}, 0.02)
-    return v | add_reach(v, rows, Scope(kind, own, cut, tokens), 0.05)
+    return v | add_reach(v, rows, Scope(kind, max(own.items(), default=("", 0)), own, cut, tokens), 0.05)
 
 
 W, CUT = {"window": 16}, {"window": 3}

@@ -22,6 +22,7 @@ from parity_certify.import_by_name import leaf
 
 from parity.base.command import arguments, one_line, pin_threads
 from parity.base.files import write_json
+from parity.experiment.options import options, reach
 
 KINDS = ("discrete", "anysubset", "continuous")
 FLAGS: dict[str, dict[str, Any]] = {
@@ -53,7 +54,8 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
 
 def long(a: argparse.Namespace) -> dict[str, Any]:
     module, kind = leaf(f"parity.decoders.{a.kind}.{a.method}"), leaf(f"parity.equality.targets.{a.kind}")
-    targets = kind.long_targets(a.options, a.n, which=getattr(module, "TARGETS", ""))
+    lengths = reach(a.kind, a.method, options(a.kind, a.method, a.options))
+    targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = leaf("parity.equality.exact").exact
     return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}

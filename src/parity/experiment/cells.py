@@ -183,7 +183,7 @@ def variant(config: Config, cell: Cell) -> Variant | None:
     if not on_enumerable(cell.kind, method, own):
         return None
     n = n if cell.claim == "lossless" else max(10_000, n // 5)
-    return Variant(cell.kind, method, small(cell.kind, own), cell.claim, n)
+    return Variant(cell.kind, method, small(cell.kind, method, own), cell.claim, n)
 
 
 def long_variant(config: Config, cell: Cell) -> Variant | None:

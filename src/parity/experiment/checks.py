@@ -14,7 +14,7 @@ from parity.base.text_files import read_table
 from parity.experiment import pins, prompt_files, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
-from parity.experiment.options import KINDS, declaration, methods, needs, options, plain, plain_method
+from parity.experiment.options import KINDS, declaration, largest, methods, needs, options, plain, plain_method
 from parity.experiment.prompt_files import check_embedded, read_prompts
 from parity.experiment.schema import (
     Config,
@@ -169,12 +169,12 @@ def complete_methods(kind: str, asked: dict[str, list[dict[str, Any]]]) -> None:
         )
 
 
-def check_at_most(kind: str, asked: dict[str, list[dict[str, Any]]], most: dict[str, int], what: str) -> None:
+def check_at_most(kind: str, asked: dict[str, list[dict[str, Any]]], sizes: dict[str, int], what: str) -> None:
     """No option that counts places or tokens is larger than a model has of them."""
     for method, variants in asked.items():
         for i, variant in enumerate(variants):
-            for key, limit in most.items():
-                if variant.get(key, 0) > limit:
+            for key, limit in largest(kind, method, sizes).items():
+                if variant[key] > limit:
                     where = f"{KINDS[kind]}.methods.{method}.{i}.{key} = {variant[key]}"
                     raise ConfigError(f"{where}: allowed: at most {limit} with {what}")
 
@@ -184,7 +184,7 @@ def check_image(section: ImageSection, models: dict[str, ModelSpec]) -> None:
         weights.check_trained(model, spec)
         for method in section.methods:
             weights.check_needs(method, model, spec)
-        check_at_most("discrete", section.methods, weights.largest(spec), f"models.{model}")
+        check_at_most("discrete", section.methods, weights.option_sizes(spec), f"models.{model}")
 
 
 def check_text(section: TextSection) -> None:
@@ -210,8 +210,8 @@ def check_continuous(section: ContinuousSection, models: dict[str, ModelSpec]) -
         family = weights.declared(spec.family)
         weights.check_captions(model, spec, section.captions)
         weights.check_pair(model, drafted, spec)
-        most = weights.largest(spec)
-        check_at_most("continuous", section.methods, most, f"the {most['gamma']} tokens of an image ({model})")
+        tokens = weights.option_sizes(spec)
+        check_at_most("continuous", section.methods, tokens, f"the {tokens['length']} tokens of an image ({model})")
         check_head(model, family, section)
         if family["causal"]:
             check_causal(model, section)

@@ -12,22 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from parity.base.counts import Counts
 from parity.base.errors import ConfigError
 from parity.experiment.module_metadata import modules, outline
 from parity.experiment.schema import Word, validate
 
 KINDS = {"discrete": "image", "anysubset": "text", "continuous": "continuous"}  # of model: the configuration's section
-# Caps of length options on models of a few positions, where a window of 16 would be the whole sequence.
-SMALL: dict[str, dict[str, Any]] = {
-    "discrete": {"window": 3, "interval": 2, "ahead": 1, "depth": 2, "total": 12},
-    "anysubset": {"k": 3, "steps": 4, "orders": 4},
-    "continuous": {"gamma": 3, "prefill": 0.0, "ahead": 3},
-}
-PLACES = {  # options that say how many positions a pass covers
-    "discrete": ("window", "interval", "ahead", "depth", "gamma"),
-    "anysubset": ("k",),
-    "continuous": ("window", "ahead", "gamma"),
-}
+LENGTHS = ("positions", "lag", "steps")  # units of `Counts` that say how far a pass looks
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 
 
@@ -59,12 +50,6 @@ def declaration(kind: str, method: str) -> Declaration:
     values = outline(f"decoders/{kind}", method).values
     literals = {name: value for name, value in values.items() if name in Declaration.model_fields}
     return validate(Declaration, literals, f"src/parity/decoders/{kind}/{method}.py")
-
-
-def longest_place(kind: str, options: Mapping[str, Any]) -> tuple[str, int]:
-    """The option that counts the most places; ("", 0) if none does."""
-    counts = ((name, options[name]) for name in PLACES[kind] if name in options)
-    return max(counts, key=lambda pair: pair[1], default=("", 0))
 
 
 def methods(kind: str) -> tuple[str, ...]:
@@ -115,21 +100,26 @@ def needs(kind: str, method: str) -> str:
     return declaration(kind, method).NEEDS
 
 
-def small(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A variant's options for an enumerable model: lengths are capped, so that a method still takes several passes."""
-    return {k: min(v, SMALL[kind][k]) if k in SMALL[kind] else v for k, v in options.items()}
+def _annotation(call: ast.expr) -> Any:
+    """The Field or Counts that a call spells, its arguments literals."""
+    match call:
+        case ast.Call(func=ast.Name(id="Field" | "Counts" as name), args=words, keywords=named):
+            given = {k.arg: ast.literal_eval(k.value) for k in named if k.arg}
+            note: Any = Field if name == "Field" else Counts
+            return note(*map(ast.literal_eval, words), **given)
+    raise ValueError(f"{ast.unparse(call)}; allowed: Field(...), Counts(...)")
 
 
 def _option_type(annotation: ast.expr) -> Any:
-    """The type that an annotation spells: a name of `TYPES`, Literal[...], or Annotated[type, Field(bounds)]."""
+    """The type that an annotation spells: a name of `TYPES`, Literal[...], Annotated[int, Field(...), Counts(...)]."""
     match annotation:
         case ast.Name(id=name) if name in TYPES:
             return TYPES[name]
         case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
             choices = ast.literal_eval(words)
             return Annotated[Literal[choices], Word] if "off" in choices else Literal[choices]
-        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, ast.Call(keywords=bounds)])):
-            return Annotated[_option_type(inner), Field(**{b.arg: ast.literal_eval(b.value) for b in bounds if b.arg})]
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inner, *notes])):
+            return Annotated[(_option_type(inner), *map(_annotation, notes))]
     raise ValueError(
         f"{ast.unparse(annotation)}; allowed: {', '.join(TYPES)}, Literal[...], Annotated[int, Field(...)]"
     )
@@ -150,10 +140,41 @@ def option_schema(kind: str, method: str) -> type[BaseModel]:
             raise ConfigError(f"{file}: {argument.arg} has no type or no default; allowed: name: type = default")
         try:
             fields[argument.arg] = (_option_type(argument.annotation), ast.literal_eval(default))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ConfigError(f"{file}: {argument.arg}: {error}") from None
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return create_model(f"{method}_options", __config__=config, **fields)
+
+
+@cache
+def counts(kind: str, method: str) -> dict[str, Counts]:
+    """What the options of a method count, of those that count something."""
+    fields = option_schema(kind, method).model_fields.items()
+    return {name: note for name, field in fields for note in field.metadata if isinstance(note, Counts)}
+
+
+def small(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A variant's options for an enumerable model: lengths are capped, so that a method still takes several passes."""
+    caps = {name: c.small for name, c in counts(kind, method).items() if c.small is not None}
+    return {name: min(value, caps[name]) if name in caps else value for name, value in options.items()}
+
+
+def lengths(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
+    """The options that say how far a pass looks, the farthest first."""
+    named = {name: options[name] for name, c in counts(kind, method).items() if c.what in LENGTHS and name in options}
+    return dict(sorted(named.items(), key=lambda pair: -pair[1]))
+
+
+def reach(kind: str, method: str, options: Mapping[str, Any]) -> dict[str, int]:
+    """How far a pass looks: the largest value of each unit of LENGTHS, 0 where no option has it."""
+    of = counts(kind, method)
+    values = lengths(kind, method, options).items()
+    return {unit: max((value for name, value in values if of[name].what == unit), default=0) for unit in LENGTHS}
+
+
+def largest(kind: str, method: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The largest value of each bounded option on a model of these sizes (`weights.option_sizes`)."""
+    return {name: sizes[c.most] for name, c in counts(kind, method).items() if c.most in sizes}
 
 
 def options(kind: str, method: str, given: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical, read_json
 from parity.experiment import code_digest, pins, weights
 from parity.experiment.module_metadata import constant, modules
-from parity.experiment.options import KINDS, options
+from parity.experiment.options import KINDS, largest, options
 from parity.experiment.schema import Config, ModelSpec, validate
 from parity.experiment.tuned import AUTO
 
@@ -127,23 +127,24 @@ def shrink_continuous(section: dict[str, Any], models: list[ModelSpec]) -> None:
 def cap_options(kind: str, section: dict[str, Any], models: list[ModelSpec]) -> None:
     """Options of methods, in a figure's conditions too, no larger than every model admits; variants that have become
     the same are one."""
-    limits = [weights.largest(spec) for spec in models]
-    if not limits:
+    if not models:
         return
-    most = {key: min(limit[key] for limit in limits) for key in limits[0]}
+    every = [weights.option_sizes(spec) for spec in models]
+    sizes = {name: min(one[name] for one in every) for name in every[0]}
+    asked = {method: variants for method, variants in (section.get("methods") or {}).items() if method != AUTO}
+    limits = {method: largest(kind, method, sizes) for method in asked}
+    most = {key: limit for of in limits.values() for key, limit in of.items()}
 
     def least(key: str, value: Any) -> Any:
         if isinstance(value, list):
             return list(dict.fromkeys(least(key, v) for v in value))
         return min(value, most[key]) if key in most and isinstance(value, int) else value
 
-    for method, variants in (section.get("methods") or {}).items():
-        if method == AUTO:  # has no options
-            continue
+    for method, variants in asked.items():
         small = []
         for variant in variants:
-            own = {**options(kind, method, variant), **variant}  # a default may be too large as well
-            small.append(variant | {key: most[key] for key in most if own.get(key, 0) > most[key]})
+            own = options(kind, method, variant)  # a default may be too large as well
+            small.append(variant | {key: limit for key, limit in limits[method].items() if own[key] > limit})
         section["methods"][method] = list({canonical(variant): variant for variant in small}.values())
     for figure in section.get("study") or []:
         figure["where"] = {key: least(key, value) for key, value in (figure.get("where") or {}).items()}

@@ -19,7 +19,7 @@ from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.experiment import weights
 from parity.experiment.cells import CONDITIONS, kinds
-from parity.experiment.options import KINDS, claim, declaration, methods, options
+from parity.experiment.options import KINDS, claim, declaration, largest, methods, options
 from parity.experiment.schema import Config, ModelSpec
 
 FILE = Path("tuned.yaml")
@@ -83,8 +83,8 @@ def lossless(kind: str, method: str, values: Any, spec: ModelSpec) -> dict[str, 
         weights.check_needs(method, "", spec)
     elif kind == "continuous":
         weights.check_pair("", bool(declared.NEEDS), spec)
-    for name, most in (weights.largest(spec) if kind != "anysubset" else {}).items():
-        if chosen.get(name, 0) > most:
+    for name, most in largest(kind, method, weights.option_sizes(spec)).items():
+        if chosen[name] > most:
             raise ConfigError(f"{method}.{name} = {chosen[name]}: allowed: at most {most}")
     return chosen
 

@@ -160,14 +160,17 @@ def check_files(model: str, spec: ModelSpec) -> None:
             raise ConfigError(f"{where}.{part} = {file!r}: no such file")
 
 
-def largest(spec: ModelSpec) -> dict[str, int]:
-    """The largest value a model admits of an option: no window longer than the sequence, no lead longer than a row, no
-    group larger than the codebook; no more iterations or drafts than tokens, or groups that are drawn at once."""
+def option_sizes(spec: ModelSpec) -> dict[str, int]:
+    """The sizes of a model that bound options (`parity.base.counts.SIZES`): positions, or groups that are drawn at
+    once; positions of a row; tokens. None of a text model."""
+    kind = kind_of(spec.family)
+    if kind == "anysubset":
+        return {}
     known = sizes(spec)
-    if kind_of(spec.family) == "continuous":
-        return dict.fromkeys(("iterations", "gamma"), (known["grid"] // known.get("cell", 1)) ** 2)
-    at, vocab = places_of(spec), int(known["vocab"])
-    return {"window": at.length, "ahead": at.width, "group": vocab, "k": vocab - 1, "top_k": vocab}
+    if kind == "continuous":
+        return {"length": (known["grid"] // known.get("cell", 1)) ** 2}
+    places, vocab = places_of(spec), int(known["vocab"])
+    return {"length": places.length, "row": places.width, "vocab": vocab, "vocab - 1": vocab - 1}
 
 
 def revision(spec: ModelSpec, captions: PromptSpec | None = None) -> str:

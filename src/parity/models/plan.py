@@ -20,7 +20,7 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json
 from parity.experiment import cells as C
 from parity.experiment import weights
-from parity.experiment.options import PLACES
+from parity.experiment.options import LENGTHS, counts
 from parity.experiment.schema import Config, ImageSection, ModelSpec
 
 GPU = Path("gpu.json")
@@ -75,8 +75,14 @@ def row_bytes(section: ImageSection, spec: ModelSpec, cached: int) -> int:
     """Bytes of an image of a batch, with the unconditional half where there is guidance."""
     sizes, guided = weights.sizes(spec), any(s.guidance != 1 for s in C.as_list(section.sampling))
     places = weights.places_of(spec).length + int(sizes.get("prefix", CAPTION))
-    variants = [{"window": 1}, *(variant for variants in section.methods.values() for variant in variants)]
-    widest = 1 + max(int(v[key]) for v in variants for key in (*PLACES["discrete"], "total") if key in v)
+    lengths = [
+        int(variant.get(name, 0))
+        for method, variants in section.methods.items()
+        for name, c in counts("discrete", method).items()
+        for variant in variants
+        if c.what in (*LENGTHS, "nodes")
+    ]
+    widest = 1 + max([1, *lengths])
     laws = COPIES * widest * int(sizes["vocab"]) * 4
     return (2 if guided else 1) * cached * places * WIDTH[section.dtype] + laws
 

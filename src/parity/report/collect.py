@@ -280,7 +280,7 @@ def gather(
     tests, null = self_tests(files)
     every, accuracy, table = published.read_published(papers), files.accuracy(), pd.DataFrame(summary)
     models = weights.models(settings, "discrete") if settings.image is not None else {}
-    vocab = {name: weights.largest(model)["group"] for name, model in models.items()}
+    vocab = {name: weights.option_sizes(model)["vocab"] for name, model in models.items()}
     beside = published.beside(every, table, vocab, published.answers(accuracy), networks(models))
     return Gathered(
         settings, files, list(files.only), table, pd.DataFrame(equality + tests), pd.DataFrame(verdicts),

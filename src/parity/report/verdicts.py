@@ -17,7 +17,7 @@ from parity_certify.verdict import Verdict, columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import longest_place, needs, on_enumerable, plain
+from parity.experiment.options import lengths, needs, on_enumerable, plain
 from parity.experiment.schema import Config
 from parity.report.blocks import missing, pairs
 from parity.report.settings import variant as name_of
@@ -67,17 +67,18 @@ def judge(
     shown, claims, counted = {}, {}, set()
     scopes: dict[str, Scope] = {}
     names: dict[str, list[str]] = {}  # under which a cell is judged, by its key
-    longest: dict[str, int] = {}  # tokens of the longest run, by name
+    run_tokens: dict[str, int] = {}  # of the longest run, by name
     for t in tested:
         key, label, counts = judged_by(settings, t, labels[t.cell.key])
         names.setdefault(t.cell.key, []).append(key)
-        longest[key] = max(longest.get(key, 0), tokens[t.cell.key])
+        run_tokens[key] = max(run_tokens.get(key, 0), tokens[t.cell.key])
         if not counts or (key, t.test) in counted:
             continue
         counted.add((key, t.test))
         shown[key], claims[key], own = label, t.cell.claim, t.cell.spec["options"]
         exact = t.ran.options if t.ran is not None and not t.long else None
-        scopes[key] = Scope(t.cell.kind, own, exact or (scopes[key].exact if key in scopes else None))
+        longest = next(iter(lengths(t.cell.kind, t.cell.spec["method"], own).items()), ("", 0))
+        scopes[key] = Scope(t.cell.kind, longest, own, exact or (scopes[key].exact if key in scopes else None))
         place = {"key": key, "method": t.cell.spec["method"], "options": canonical(t.ran.options if t.ran else own)}
         place |= {"repeat": 1, "seed": settings.seeds.again} if t.again else {}
         rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.results["rows"]]
@@ -86,7 +87,7 @@ def judge(
             R.family(r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
-        tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=longest[v["key"]])
+        tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
         v |= add_reach(v, tests, scope, settings.equality.alpha)
         if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
@@ -156,6 +157,7 @@ class Scope(NamedTuple):
     """What a decoder was tested with, beside its rows."""
 
     kind: str
+    longest: tuple[str, int]  # the option that says how far a pass looks, and its value; ("", 0) if none does
     own: Mapping[str, Any]  # the cell's options
     exact: Mapping[str, Any] | None  # those of the exact layer; None where it was not run
     tokens: int = 0  # that a run decodes
@@ -209,7 +211,7 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     A layer reaches as far as the shortest of its models: on it alone all of its tests were run.
     """
     exact, long = find_lengths(rows, "exact"), find_lengths(rows, "long")
-    (place, largest), p = longest_place(scope.kind, scope.own), judged["p_decoders"].get("long")
+    (place, largest), p = scope.longest, judged["p_decoders"].get("long")
     rejected = p is not None and p <= alpha
     names = [k for k in scope.own if scope.exact is not None and exact and scope.own[k] != scope.exact.get(k)]
     cut = list_options(scope.exact or {}, names)  # options that the exact layer cut, as it ran them

@@ -17,11 +17,11 @@ from parity.decode import loop
 from parity.decode.loop import Rows
 from parity.experiment import checks, tuned
 from parity.experiment.cells import text_tasks
-from parity.experiment.options import declaration, methods, needs, option_schema, plain_method, plain_options
+from parity.experiment.options import declaration, largest, methods, needs, option_schema, plain_method, plain_options
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config
 from parity.experiment.tuned import Case
-from parity.experiment.weights import largest
+from parity.experiment.weights import option_sizes
 from parity.inputs import tasks
 from parity.inputs.prompts import encode
 from parity.models.compiling import compiled
@@ -78,10 +78,11 @@ def candidates(case: Case) -> Iterator[Variant]:
     """Every lossless variant that a model can run, plain decoding first, then all methods size by size."""
     kind, shares = case.kind, SHARES[case.kind]
     yield Variant(plain_method(kind), plain_options(kind))
-    most = largest(case.spec) if kind != "anysubset" else {}
+    sizes = option_sizes(case.spec)
     known = {f"{plain_method(kind)} {canonical(plain_options(kind))}"}
     for size in SIZES:
         for method in methods(kind):
+            most = largest(kind, method, sizes)
             fields = option_schema(kind, method).model_fields
             sized = {n: max(2, size // shares[n]) for n, f in fields.items() if n in shares and f.default >= FEW}
             sized = {name: min(value, most.get(name, value)) for name, value in sized.items()}

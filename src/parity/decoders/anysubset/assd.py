@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
@@ -24,7 +25,7 @@ def assd(
     start: Infilling,
     *,
     noise: Noise,
-    k: Annotated[int, Field(ge=2, le=64)] = 5,
+    k: Annotated[int, Field(ge=2, le=64), Counts("positions", small=3)] = 5,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,
 ) -> Iterator[Fill]:
     """Each loop drafts k tokens independently given what is known, then verifies them left to right against their joint

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
@@ -52,7 +53,11 @@ def propose(model: AnySubsetModel, tokens: Tensor, here: Ranks, exponential: Ten
 
 @torch.inference_mode()
 def assd_ngram(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, k: Annotated[int, Field(ge=2, le=64)] = 5
+    model: AnySubsetModel,
+    start: Infilling,
+    *,
+    noise: Noise,
+    k: Annotated[int, Field(ge=2, le=64), Counts("positions", small=3)] = 5,
 ) -> Iterator[Fill]:
     """Each loop drafts k tokens by bigrams of the text so far, each after the one to its left, and verifies all of them
     in one pass.

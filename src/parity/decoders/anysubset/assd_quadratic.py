@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race, verify
@@ -35,7 +36,7 @@ def assd_quadratic(
     start: Infilling,
     *,
     noise: Noise,
-    k: Annotated[int, Field(ge=1, le=16)] = 3,
+    k: Annotated[int, Field(ge=1, le=16), Counts("positions", small=3)] = 3,
     temperature: Annotated[float, Field(gt=0, le=100)] = 0.6,
 ) -> Iterator[Fill]:
     """Each pass verifies k drafts left to right and draws the word behind the accepted ones. The next k drafts are

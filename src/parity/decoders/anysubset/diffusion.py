@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import race
@@ -17,7 +18,11 @@ SOURCE = "Sahoo et al. 2024 (MDLM), ancestral sampling, linear schedule; on this
 
 @torch.inference_mode()
 def diffusion(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, steps: Annotated[int, Field(ge=1, le=4096)] = 64
+    model: AnySubsetModel,
+    start: Infilling,
+    *,
+    noise: Noise,
+    steps: Annotated[int, Field(ge=1, le=4096), Counts("passes", small=4)] = 64,
 ) -> Iterator[Fill]:
     """In step i of T, each masked position is filled with probability 1 / (T - i), from its law given what is known.
 

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
 from parity.decoders.verification import probability, race, run
@@ -50,7 +51,11 @@ def accepted_runs(
 
 @torch.inference_mode()
 def sigma_gpt(
-    model: AnySubsetModel, start: Infilling, *, noise: Noise, orders: Annotated[int, Field(ge=1, le=64)] = 4
+    model: AnySubsetModel,
+    start: Infilling,
+    *,
+    noise: Noise,
+    orders: Annotated[int, Field(ge=1, le=64), Counts("passes", small=4)] = 4,
 ) -> Iterator[Fill]:
     """Each loop drafts all that is missing, verifies it under several random orders at once, and keeps what the best
     order accepts.

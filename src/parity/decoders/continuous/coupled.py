@@ -20,6 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import write
 from parity.decoders.continuous.spec_head import drafted, require_noise, step_of
@@ -110,7 +111,7 @@ def coupled(
     start: Start,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 8,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions")] = 8,
     sweeps: Annotated[int, Field(ge=1, le=1024)] = 2,
     reads: Literal["final", "drafts"] = "final",
     theta: Annotated[float, Field(ge=0)] = 0.3,

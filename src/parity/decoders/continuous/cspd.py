@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import mar, write
@@ -145,8 +146,8 @@ def cspd(
     start: Start,
     *,
     noise: Noise,
-    gamma: Annotated[int, Field(ge=1, le=256)] = 8,
-    prefill: Annotated[float, Field(ge=0, le=1)] = 0.05,
+    gamma: Annotated[int, Field(ge=1, le=256), Counts("positions", small=3, most="length")] = 8,
+    prefill: Annotated[float, Field(ge=0, le=1), Counts("share", small=0.0)] = 0.05,
     align: bool = True,
     verify: Literal["each", "blind"] = "each",
     sigma: Literal["paper", "inverted"] = "paper",

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.steps import Draw
@@ -45,7 +46,7 @@ def mar(
     start: Start,
     *,
     noise: Noise,
-    iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    iterations: Annotated[int, Field(ge=0, le=100_000), Counts("passes", most="length")] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
     """One token at a time, or several in each iteration.

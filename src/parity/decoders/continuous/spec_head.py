@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import known_after, write
@@ -89,9 +90,9 @@ def spec_head(
     start: Start,
     *,
     noise: Noise,
-    ahead: Annotated[int, Field(ge=1, le=1024)] = 8,
+    ahead: Annotated[int, Field(ge=1, le=1024), Counts("steps", small=3)] = 8,
     draft: Literal["sweep", "frozen"] = "sweep",
-    iterations: Annotated[int, Field(ge=0, le=100_000)] = 0,
+    iterations: Annotated[int, Field(ge=0, le=100_000), Counts("passes", most="length")] = 0,
     schedule: Literal["cosine", "constant"] = "cosine",
 ) -> Iterator[Draw]:
     """Steps of a token's walk are drafted, and verified in one call of the head.

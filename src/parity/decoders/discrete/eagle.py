@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.candidates import Raced, drafted
 from parity.decoders.sequence_buffer import SequenceBuffer, races
@@ -29,9 +30,9 @@ def eagle(
     start: Tensor,
     *,
     noise: Noise,
-    total: Annotated[int, Field(ge=1, le=1024)] = 59,
-    depth: Annotated[int, Field(ge=1, le=16)] = 4,
-    top_k: Annotated[int, Field(ge=1, le=64)] = 10,
+    total: Annotated[int, Field(ge=1, le=1024), Counts("nodes", small=12)] = 59,
+    depth: Annotated[int, Field(ge=1, le=16), Counts("positions", small=2)] = 4,
+    top_k: Annotated[int, Field(ge=1, le=64), Counts("tokens", most="vocab")] = 10,
     rank: Literal["probability", "race"] = "probability",
     sharp: Annotated[float, Field(gt=0, le=100)] = 0.5,
 ) -> Iterator[Step]:

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import Verified, finish, probability, race, run
@@ -98,8 +99,8 @@ def gsd(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 16,
-    group: Annotated[int, Field(ge=1, le=4096)] = 14,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
+    group: Annotated[int, Field(ge=1, le=4096), Counts("tokens", most="vocab")] = 14,
     delta: Annotated[float, Field(ge=0, le=1)] = 0.15,
     distance: Annotated[float, Field(ge=0, le=100)] = 0.5,
     space: Literal["codebook", "input"] = "codebook",

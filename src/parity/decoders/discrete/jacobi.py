@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import race, run
@@ -25,7 +26,7 @@ def jacobi(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     coupling: Literal["fresh", "shared"] = "fresh",
 ) -> Iterator[Step]:
     """Each pass redraws every token of the window from its law, and keeps the run that came out as it was fed, and one

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.candidates import drafted
 from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
@@ -27,10 +28,10 @@ def lantern(
     start: Tensor,
     *,
     noise: Noise,
-    total: Annotated[int, Field(ge=1, le=1024)] = 59,
-    depth: Annotated[int, Field(ge=1, le=16)] = 4,
-    top_k: Annotated[int, Field(ge=1, le=64)] = 10,
-    k: Annotated[int, Field(ge=1, le=65536)] = 100,
+    total: Annotated[int, Field(ge=1, le=1024), Counts("nodes", small=12)] = 59,
+    depth: Annotated[int, Field(ge=1, le=16), Counts("positions", small=2)] = 4,
+    top_k: Annotated[int, Field(ge=1, le=64), Counts("tokens", most="vocab")] = 10,
+    k: Annotated[int, Field(ge=1, le=65536), Counts("tokens", most="vocab - 1")] = 100,
     delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
     space: Literal["unit", "raw"] = "unit",
     reject: Literal["counted", "all"] = "counted",

@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.candidates import Drawn, drawn, harmonic, levels, read_on
 from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
@@ -63,8 +64,8 @@ def lantern_pp(
     *,
     noise: Noise,
     breadth: Annotated[int, Field(ge=1, le=16)] = 4,
-    depth: Annotated[int, Field(ge=1, le=16)] = 4,
-    k: Annotated[int, Field(ge=1, le=65536)] = 100,
+    depth: Annotated[int, Field(ge=1, le=16), Counts("positions", small=2)] = 4,
+    k: Annotated[int, Field(ge=1, le=65536), Counts("tokens", most="vocab - 1")] = 100,
     relax: Annotated[float, Field(ge=0, le=100)] = 2.0,
     space: Literal["unit", "raw"] = "unit",
 ) -> Iterator[Step]:

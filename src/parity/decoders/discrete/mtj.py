@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
@@ -150,9 +151,9 @@ def mtj(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 32,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
     branches: Annotated[int, Field(ge=0, le=4096)] = 32,
-    depth: Annotated[int, Field(ge=1, le=64)] = 8,
+    depth: Annotated[int, Field(ge=1, le=64), Counts("positions", small=2)] = 8,
     ranks: Annotated[int, Field(ge=1, le=64)] = 3,
     sure: Annotated[float, Field(gt=0, le=100)] = 0.3,
     unsure: Annotated[float, Field(gt=0, le=100)] = 1.0,

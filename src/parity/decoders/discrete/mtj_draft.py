@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.discrete.mtj import Branches, Likeliest, Win, trajectories
@@ -103,9 +104,9 @@ def mtj_draft(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 32,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
     branches: Annotated[int, Field(ge=0, le=4096)] = 32,
-    depth: Annotated[int, Field(ge=1, le=64)] = 6,
+    depth: Annotated[int, Field(ge=1, le=64), Counts("positions", small=2)] = 6,
     ranks: Annotated[int, Field(ge=1, le=64)] = 8,
     rounds: Annotated[int, Field(ge=1, le=64)] = 3,
     sure: Annotated[float, Field(gt=0, le=100)] = 0.25,

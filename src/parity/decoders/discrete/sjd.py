@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import verify
@@ -25,7 +26,7 @@ def sjd(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     refine: bool = True,
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0,

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import probability, race, run, transport
@@ -26,7 +27,7 @@ def sjd_coupled(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 32,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
     coupling: Literal["gumbel", "maximal"] = "gumbel",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "sample_above",
     warm: bool = False,

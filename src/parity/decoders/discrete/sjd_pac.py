@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
@@ -75,9 +76,9 @@ def sjd_pac(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 50,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 50,
     branches: Annotated[int, Field(ge=1, le=16)] = 3,
-    depth: Annotated[int, Field(ge=1, le=6)] = 2,
+    depth: Annotated[int, Field(ge=1, le=6), Counts("positions", small=2)] = 2,
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",
     warm: bool = False,
 ) -> Iterator[Step]:

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import probability, verify
@@ -38,7 +39,7 @@ def sjd_pp(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 32,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 32,
     tau: Annotated[float, Field(ge=0, le=100)] = 0.5,
     law: Literal["printed", "drawn"] = "printed",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import blockwise, finish, probability, race
@@ -56,7 +57,7 @@ def sjd_sv(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.8,
     verify: Literal["suffix", "block"] = "suffix",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import normal, race, slide, verify
@@ -24,7 +25,7 @@ def sjd_vp(
     start: Tensor,
     *,
     noise: Noise,
-    window: Annotated[int, Field(ge=1, le=4096)] = 16,
+    window: Annotated[int, Field(ge=1, le=4096), Counts("positions", small=3, most="length")] = 16,
     strength: Annotated[float, Field(ge=0, le=10)] = 1.0,
     law: Literal["target", "drawn"] = "drawn",
     init: Literal["random", "repeat_left", "repeat_above", "sample_left", "sample_above"] = "random",

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.sequence_buffer import SequenceBuffer
@@ -50,7 +51,7 @@ def spec(
     start: Tensor,
     *,
     noise: Noise,
-    gamma: Annotated[int, Field(ge=1, le=64)] = 4,
+    gamma: Annotated[int, Field(ge=1, le=64), Counts("positions")] = 4,
     verify: Literal["token", "block"] = "token",
 ) -> Iterator[Step]:
     """Each pass accepts the drafts that the target agrees with, and adds one token of its own: the correction of the

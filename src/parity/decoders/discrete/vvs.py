@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.candidates import drafted
 from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
@@ -122,11 +123,11 @@ def vvs(
     start: Tensor,
     *,
     noise: Noise,
-    total: Annotated[int, Field(ge=1, le=1024)] = 59,
-    depth: Annotated[int, Field(ge=1, le=16)] = 4,
-    top_k: Annotated[int, Field(ge=1, le=64)] = 10,
+    total: Annotated[int, Field(ge=1, le=1024), Counts("nodes", small=12)] = 59,
+    depth: Annotated[int, Field(ge=1, le=16), Counts("positions", small=2)] = 4,
+    top_k: Annotated[int, Field(ge=1, le=64), Counts("tokens", most="vocab")] = 10,
     schedule: Literal["uniform", "dynamic", "off"] = "uniform",
-    interval: Annotated[int, Field(ge=2, le=4096)] = 4,
+    interval: Annotated[int, Field(ge=2, le=4096), Counts("positions", small=2)] = 4,
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.7,
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9,
     stride: Annotated[int, Field(ge=1, le=64)] = 2,
@@ -136,7 +137,7 @@ def vvs(
     s2: Annotated[int, Field(ge=-1, le=64)] = 0,
     blend: bool = False,
     replace: Annotated[float, Field(ge=0, le=1)] = 0.0,
-    k: Annotated[int, Field(ge=1, le=65536)] = 100,
+    k: Annotated[int, Field(ge=1, le=65536), Counts("tokens", most="vocab - 1")] = 100,
     delta: Annotated[float, Field(ge=0, le=1)] = 0.2,
 ) -> Iterator[Step]:
     """`lantern` (with `delta: 0`, `eagle`) that skips verifications. A skipped step and the next, verified one share a

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.verification import race
@@ -22,7 +23,7 @@ def zipar(
     start: Tensor,
     *,
     noise: Noise,
-    ahead: Annotated[int, Field(ge=1, le=4096)] = 8,
+    ahead: Annotated[int, Field(ge=1, le=4096), Counts("lag", small=1, most="row")] = 8,
 ) -> Iterator[Step]:
     """A row of the image starts once `ahead` tokens of the row above are done. Each pass decodes one token in every
     open row.

@@ -6,7 +6,7 @@ arithmetic alone.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -22,7 +22,6 @@ from parity.decode.anysubset import Filled, record
 from parity.equality.martingale_tests import detectable_z, normal
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
-from parity.experiment.options import longest_place
 from parity.models.anysubset import hidden
 from parity.models.anysubset.hidden import LongSubset, Rule, Sharpened, Strided
 from parity.models.anysubset.protocol import Infilling, infilling, ranked
@@ -211,9 +210,9 @@ def long_rules(length: int, period: int, seed: int) -> dict[str, Rule]:
     }
 
 
-def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
-    """Each is a function of its name, the options' sizes and the seed; about `size` words are filled in on each.
-    Prompts are of the model's own law.
+def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
+    """Each is a function of its name, how far a pass looks (`parity.experiment.options.reach`) and the seed; about
+    `size` words are filled in on each. Prompts are of the model's own law.
 
     chain      V = 8, laws that differ little from word to word, and a third of the words rule another out
     copy       V = 4, each word is mostly the one a period before it, and the period is longer than k
@@ -222,7 +221,7 @@ def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str =
     sharpened  V = 4, a chain's laws to a power: another order of decoding is another law. Rows are of three lengths
     far        V = 4, a chain of 256 words, where the others are shorter: faults that begin late
     """
-    k = longest_place("anysubset", options)[1]
+    k = reach["positions"]
     length, result = min(LONGEST, max(64, 16 * -(-4 * k // 16))), []
 
     def add(name: str, rule: Rule, length: int = length, **more: Any) -> None:

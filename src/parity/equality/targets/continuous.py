@@ -10,6 +10,7 @@ In long sequences each u_j (the PIT of a number) is cut into eight parts, a toke
 all before it (Rosenblatt 1952), so all tests of tokens apply. log p has its mean and variance by quadrature.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -28,7 +29,6 @@ from parity.base.noise import counted_noise
 from parity.decode import continuous as decode
 from parity.equality.targets import Decoder, named
 from parity.equality.targets.long import LONGEST, Drawn, Long
-from parity.experiment.options import longest_place
 from parity.models.continuous.hidden import LongMixture, Regimes, Rule, Turning
 from parity.models.continuous.protocol import LOG_2PI, Pair, Start
 from parity.models.continuous.tabular import Mixture, MixtureLaw, TabularMixture, exact_sampler, random_mixture
@@ -230,18 +230,18 @@ def turning(turn: Tensor, stride: int) -> tuple[Rule, Rule]:
     return Turning(0.8, turn, stride), Turning(0.65, turn, stride)
 
 
-def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
-    """About `size` numbers are drawn on each. `which` "walks": a quarter of that, for each takes a walk, of more steps
-    than the head drafts at once.
+def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
+    """About `size` numbers are drawn on each. reach says how far a pass looks (`parity.experiment.options.reach`).
+    `which` "walks": a quarter of `size`, for each takes a walk, of more steps than the head drafts at once.
 
     regimes  three regimes that stay for a while, tokens of one number
     turning  tokens of two numbers, each the one before it turned and with noise
     copy     tokens of one number, each near the one a period before it, which is longer than the window
     far      regimes on 256 tokens, where the others are shorter: faults that begin late
     """
-    far = max((longest_place("continuous", {k: v})[1] for k, v in options.items() if k != "ahead"), default=0)
+    far = reach["positions"]
     length, result = min(LONGEST, max(64, 16 * -(-2 * far // 16))), []
-    steps = min(32, max(6, 4 + options.get("ahead", 0))) if which == "walks" else 1
+    steps = min(32, max(6, 4 + reach["steps"])) if which == "walks" else 1
 
     def add(name: str, rules: tuple[Rule, Rule], length: int = length, **more: Any) -> None:
         rule, draft = rules

@@ -1,7 +1,7 @@
 """Models of known law for discrete decoders: tables whose every sequence is listed, and long ones."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +19,6 @@ from parity.decode.discrete import Decoded, record
 from parity.equality.martingale_tests import log_scores, score_rows, support_row
 from parity.equality.targets import Decoder, Enumerated, generator_of
 from parity.equality.targets.long import LONGEST, Drawn, Long, softmax
-from parity.experiment.options import longest_place
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import (
@@ -270,16 +269,16 @@ MANY, PARTS = 16, 8  # tokens that tables have room for; parts of the law of mor
 MOST, TABLES = 1024, 256
 
 
-def sizes(options: dict[str, Any]) -> tuple[int, int]:
-    """Length and width: at least four rows, each twice as wide as the lag `ahead` between rows, and twice the largest
+def sizes(reach: Mapping[str, int]) -> tuple[int, int]:
+    """Length and width: at least four rows, each twice as wide as the lag between rows, and twice the largest
     window."""
-    width = max(16, 2 * options.get("ahead", 0))
-    length = max(4 * width, width * math.ceil(2 * longest_place("discrete", options)[1] / width))
+    width = max(16, 2 * reach["lag"])
+    length = max(4 * width, width * math.ceil(2 * max(reach.values()) / width))
     return min(length, LONGEST), min(width, LONGEST // 4)
 
 
-def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
-    """Each is a function of its name, the options' sizes and the seed.
+def long_targets(reach: Mapping[str, int], size: int, seed: int = 0, which: str = "") -> list[LongTarget]:
+    """Each is a function of its name, how far a pass looks (`parity.experiment.options.reach`) and the seed.
 
     chain    V = 8, laws that differ little from token to token: drafts are mostly right, windows run to their border
     order 2  V = 4, a third of the laws rule a token out
@@ -291,7 +290,7 @@ def long_targets(options: dict[str, Any], size: int, seed: int = 0, which: str =
              forced
     guided   V = 8, of two chains by guidance 2 and top-k 5: the law is known token by token, not that of pairs
     """
-    (length, width), result = sizes(options), []
+    (length, width), result = sizes(reach), []
 
     def add(name: str, make: Make, V: int, length: int = length, share: int = 1, **more: Any) -> None:
         forced = torch.full((length,), -1)
