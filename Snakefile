@@ -34,9 +34,9 @@ if (ROOT / "recipes").is_dir():
     include: "workflow/rules/training.smk"
 
 
-for kind, method in OWN_RULES:
+for file in sorted((ROOT / "workflow/methods").glob("*.smk")):
 
-    include: f"workflow/methods/{kind}_{method}.smk"
+    include: f"workflow/methods/{file.name}"
 
 
 report: "workflow/report/workflow.rst"

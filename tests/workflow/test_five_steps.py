@@ -29,14 +29,15 @@ def test_five_steps_and_one_file(tmp_path):
     before = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
     # 3. begin a decoder
     begun = subprocess.run(
-        [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset"],
+        [sys.executable, "-m", "parity.new", "decoder", "mine", "--kind", "anysubset", "--rule"],
         cwd=project, env=os.environ | {"PYTHONPATH": f"{project}/src:{project}/certify/src"},
         capture_output=True, text=True,
     )  # fmt: skip
     assert begun.returncode == 0, begun.stderr
     written = {p for p in project.rglob("*") if p.is_file() and "__pycache__" not in p.parts} - before
     own = project / "src/parity/decoders/anysubset/mine.py"
-    assert written == {own, project / "tests/decoders/test_mine.py"}
+    rule = project / "workflow/methods/mine.smk"
+    assert written == {own, project / "tests/decoders/test_mine.py", rule}
     # 4. edit it: here a decoder that draws from another law, and says that it does not
     text = own.read_text()
     own.write_text(text.replace("race(p,", "race(p.sqrt(),"))

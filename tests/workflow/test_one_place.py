@@ -1,5 +1,6 @@
 """One place each: a decoder, a model family, a metric, an equality layer and an experiment are added by one file."""
 
+from parity.new.__main__ import RULE
 from tests.workflow.conftest import EVERY, jobs
 
 DECODER = '''"""Plain decoding under another name."""
@@ -20,11 +21,6 @@ def toy(model, start: Tensor, *, noise: Noise, speed: int = 1) -> Iterator[Step]
     """speed  of nothing"""
     return ar(model, start, noise=noise)
 '''
-RULE = """use rule decode as discrete_toy with:
-    wildcard_constraints:
-        **PATTERNS | {"kind": "discrete", "method": "toy"},
-    threads: 2
-"""
 METRIC = '''"""How long a caption is."""
 
 KINDS = ("discrete",)
@@ -62,10 +58,10 @@ def test_a_decoder_is_its_file(project, snakemake):
     wrong = snakemake("-n", config="toy.yaml")
     assert wrong.returncode != 0 and "toy.0.quick = 2: unknown key; allowed: speed" in wrong.stderr
     # a rule of its own; the others, of its kind and of others, keep the common one
-    (project / "workflow/methods/discrete_toy.smk").write_text(RULE)
+    (project / "workflow/methods/mine.smk").write_text(RULE.format(name="toy", kind="discrete"))
     (project / "toy.yaml").write_text(EVERY.replace("mtj: [{}]", "toy: [{}]"))
     decoded = {(rule, file) for rule, file in jobs(snakemake("-n", config="toy.yaml")) if "/shards/" in file}
-    assert {rule for rule, file in decoded if "/toy-" in file} == {"discrete_toy"}
+    assert {rule for rule, file in decoded if "/toy-" in file} == {"decode_toy"}
     assert {rule for rule, file in decoded if "/toy-" not in file} == {"decode"} and len(decoded) > 4
 
 

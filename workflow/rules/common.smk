@@ -103,6 +103,4 @@ TESTED = {
     if any(pair)
 }
 MANIFESTS = paths.manifests(EXPERIMENT)
-METHODS = [(kind, method) for kind in KINDS for method in getattr(EXPERIMENT, options.KINDS[kind]).methods]
-OWN_RULES = [(k, m) for k, m in METHODS if (ROOT / f"workflow/methods/{k}_{m}.smk").exists()]  # of these methods alone
 RESULT = f"results/{EXPERIMENT.experiment}"

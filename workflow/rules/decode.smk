@@ -3,14 +3,12 @@
 REQUIRED INPUTS  a cell's inputs, the checkpoint manifest
 OUTPUTS          results/cells/<kind>/<model>/<method>-<key>/shards/<k>-of-<n>.npz  tokens, and one record per image or text
 
-One rule runs every method, a module of src/parity/decoders/<kind>, but those with a rule of their own
-(workflow/methods/<kind>_<method>.smk).
+One rule runs every method, a module of src/parity/decoders/<kind>; a file of workflow/methods may come before it for a
+method that wants other threads, resources or another environment.
 Finished shards are also kept in results/store under a digest of all they depend on: a job that finds its shards there
 decodes none of them, so neither a killed run nor an option changed and changed back decodes anything twice. Where there
 are more shards than jobs, each job decodes some, one after another, to one file.
 """
-
-others = "|".join(f"{kind}/[^/]+/{method}-" for kind, method in OWN_RULES)
 
 
 rule decode:
@@ -22,7 +20,7 @@ rule decode:
     log:
         "logs/decode/{kind}/{model}/{method}-{key}/{shard}-of-{shards}.log",
     wildcard_constraints:
-        **PATTERNS | {"kind": f"(?!{others})[a-z]+" if others else "[a-z]+"},
+        **PATTERNS,
     conda:
         "../../envs/parity.yaml"
     threads: 1

@@ -1,10 +1,11 @@
 """Begin a decoder or a metric: one file, and its test.
 
-    parity new decoder NAME [--kind discrete] [--like sjd]
+    parity new decoder NAME [--kind discrete] [--like sjd] [--rule]
     parity new metric NAME [--kind discrete]
 
-A decoder begins as plain decoding in a few lines, or as a copy of another of its kind; a metric counts the distinct
-tokens of an image or text. Both work as they stand.
+A decoder begins as plain decoding in a few lines, or as a copy of another of its kind; --rule gives it a Snakemake rule
+too, for threads, memory and an environment of its own. A metric counts the distinct tokens of an image or text. Both
+work as they stand.
 """
 
 import argparse
@@ -100,6 +101,20 @@ def test_the_test_can_fail():
 
     assert rejected(altered({name}.__name__, {wrong}=faulty))
 '''
+RULE = """use rule decode as decode_{name} with:
+    wildcard_constraints:
+        **PATTERNS | {{"kind": "{kind}", "method": "{name}"}},
+    conda:
+        "../../envs/parity.yaml"
+    threads: 2
+    resources:
+        gpu=gpu,
+        mem_mb=memory,
+        runtime=runtime,
+
+
+ruleorder: decode_{name} > decode
+"""
 METRIC = '''"""{name}: what it measures in a sentence, and the paper and section it is from."""
 
 from typing import Any
@@ -182,17 +197,21 @@ def write(files: dict[Path, str]) -> None:
         print(f"wrote {path.relative_to(ROOT)}")
 
 
-def new_decoder(name: str, kind: str, like: str) -> None:
+def new_decoder(name: str, kind: str, like: str, rule: bool) -> None:
     package = f"decoders/{kind}"
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")
     check_name(name, package)
-    file = PACKAGE / package / f"{name}.py"
+    file, rules = PACKAGE / package / f"{name}.py", ROOT / f"workflow/methods/{name}.smk"
+    if rule and rules.exists():
+        raise ParityError(f"--rule: {rules.relative_to(ROOT)} exists already; allowed: another NAME")
     if like:
         files = {file: copied_decoder(name, kind, like)}
     else:
         test = ROOT / f"tests/decoders/test_{name}.py"
         files = {file: (HEAD + DECODERS[kind]).format(name=name), test: write_decoder_test(name, kind)}
+    if rule:
+        files[rules] = RULE.format(name=name, kind=kind)
     write(files)
     print(
         f"beside other methods: snakemake --cores all --configfile workflow/experiments/ci.yaml --config"
@@ -216,9 +235,12 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--kind", choices=list(KINDS), default="discrete", help="of model")
     parser.add_argument("--like", default="", help="a decoder to copy; a few lines of plain decoding if none is named")
+    parser.add_argument("--rule", action="store_true", help="of a decoder: a Snakemake rule of its own, too")
     a = parser.parse_args()
+    if a.rule and a.what != "decoder":
+        raise ParityError(f"--rule: a {a.what} has no rule; allowed: with decoder")
     if a.what == "decoder":
-        new_decoder(a.name, a.kind, a.like)
+        new_decoder(a.name, a.kind, a.like, a.rule)
     else:
         new_metric(a.name, a.kind)
 
