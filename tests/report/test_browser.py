@@ -4,15 +4,19 @@ reader finds its way; what other people wrote stays text, whatever the script do
 import importlib.resources
 import importlib.util
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from parity.report import page
-from tests.report.browser import CHROMIUM, Browser
+from parity.report import page as report_page
 from tests.report.test_page import HOSTILE, with_captions
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+SHOWN = "() => !document.querySelector('.packed > .instead:not([hidden])')"  # packed data are unpacked
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 WIDTHS = (1400, 1100, 1000, 420)
 OUTSIDE = """(() => {
@@ -34,8 +38,37 @@ SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then((found) => fo
 
 @pytest.fixture(scope="module")
 def browser():
-    with Browser() as opened:
-        yield opened
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (dependency group dev)")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """open_page(file, width=1400, dark=False, scripts=True): a fresh page, as soon as all of it is shown. Its
+    `complaints` are failures of scripts and what the console says; its `requests` are addresses asked for beside the
+    file itself."""
+    contexts = []
+
+    def open_page(file, width=1400, dark=False, scripts=True):
+        settings = {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if dark else "light"}
+        contexts.append(browser.new_context(**settings, java_script_enabled=scripts))
+        page = contexts[-1].new_page()
+        page.complaints, page.requests = [], []
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(file.absolute().as_uri())
+        page.requests[:] = [url for url in page.requests[1:] if not url.startswith("data:")]
+        if scripts:
+            page.wait_for_function(SHOWN, timeout=20_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -47,81 +80,77 @@ def written(once, tmp_path_factory):
     g.summary.loc[g.summary["method"] == "gsd", ["label", "note"]] = evil
     read, g.files.features = g.files.features, with_captions(g.files.features, np.array([evil] * 12))
     try:
-        page.write(g, tmp_path_factory.mktemp("page") / "report.html")
+        report_page.write(g, tmp_path_factory.mktemp("page") / "report.html")
     finally:
         g.files.features = read
     return next(tmp_path_factory.getbasetemp().glob("page*/report.html"))
 
 
-def quiet(browser):
-    """What the browser complained of, and what it asked for beside the file itself."""
-    asked = [e["request"]["url"] for e in browser.said("Network.requestWillBeSent")]
-    complaints = [e["entry"]["text"] for e in browser.said("Log.entryAdded")]
-    return browser.said("Runtime.exceptionThrown"), complaints, [u for u in asked if not u.startswith("data:")][1:]
-
-
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_overflows_fails_or_is_fetched(browser, written, dark):
+def test_nothing_overflows_fails_or_is_fetched(open_page, written, dark):
     for name in ("report.html", "index.html"):
         for width in WIDTHS[::3] if dark else WIDTHS:
-            browser.open(written.with_name(name), width, dark)
-            browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-            assert browser.ask(OUTSIDE) == [] and browser.ask("document.documentElement.scrollWidth") <= width
-            assert quiet(browser) == ([], [], [])
-    browser.ask("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 9999px'}))")
-    assert browser.ask(OUTSIDE)  # the measure sees what does overflow
+            page = open_page(written.with_name(name), width, dark)
+            page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+            assert page.evaluate(OUTSIDE) == [] and page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.complaints == [] and page.requests == []
+    page.evaluate("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 9999px'}))")
+    assert page.evaluate(OUTSIDE)  # the measure sees what does overflow
+    with page.expect_console_message():  # and what is fetched
+        page.evaluate("document.body.append(Object.assign(new Image(), {src: 'https://localhost/picture.png'}))")
+    assert page.complaints
 
 
-def test_without_scripts_the_page_reads_whole_and_on_paper_nothing_overflows(browser, written):
-    browser.open(written, 420, scripts=False)
-    assert browser.ask("document.querySelectorAll('.instead:not([hidden])').length") == 2
-    assert browser.ask("document.querySelectorAll('table.grid img').length") > 8 and browser.ask(OUTSIDE) == []
-    browser.open(written, 1000)
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.ask(OUTSIDE) == []
+def test_without_scripts_the_page_reads_whole_and_on_paper_nothing_overflows(open_page, written):
+    page = open_page(written, 420, scripts=False)
+    assert page.evaluate("document.querySelectorAll('.instead:not([hidden])').length") == 2
+    assert page.evaluate("document.querySelectorAll('table.grid img').length") > 8 and page.evaluate(OUTSIDE) == []
+    page = open_page(written, 1000)
+    page.emulate_media(media="print")
+    assert page.evaluate(OUTSIDE) == []
 
 
-def test_the_script_sorts_filters_and_replays_and_leaves_text_as_text(browser, written):
+def test_the_script_sorts_filters_and_replays_and_leaves_text_as_text(open_page, written):
     def change(control, value):
         event = "change" if "select" in control else "input"
-        browser.ask(f"(() => {{ {control}.value = {value}; {control}.dispatchEvent(new Event('{event}')); }})()")
+        page.evaluate(f"(() => {{ {control}.value = {value}; {control}.dispatchEvent(new Event('{event}')); }})()")
 
-    browser.open(written)
+    page = open_page(written)
     text = "document.querySelector('.packed select').innerText + document.body.innerText"
-    assert "<script>alert(1)" in browser.ask(text)
-    assert browser.ask("document.querySelectorAll('script, img[onerror], style').length") == 2
+    assert "<script>alert(1)" in page.evaluate(text)
+    assert page.evaluate("document.querySelectorAll('script, img[onerror], style').length") == 2
     table = "document.querySelectorAll('.front')[0]"
-    browser.ask(f"{table}.tHead.querySelectorAll('button')[2].click()")
-    column = browser.ask(f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[2].innerText))")
+    page.evaluate(f"{table}.tHead.querySelectorAll('button')[2].click()")
+    column = page.evaluate(f"[...{table}.tBodies[0].rows].map((row) => parseFloat(row.cells[2].innerText))")
     assert column == sorted(column) and len(column) > 2
     rows = "document.querySelectorAll('[data-view=tests] tbody tr').length"
-    many = browser.ask(rows)
+    many = page.evaluate(rows)
     change("document.querySelectorAll('[data-view=tests] select')[3]", 1)
-    assert 0 < browser.ask(rows) <= many
+    assert 0 < page.evaluate(rows) <= many
     shown = "[...document.querySelectorAll('tr[data-method=sjd]')].filter((row) => !row.hidden).length"
-    assert browser.ask(shown)
-    browser.ask("document.querySelector('#choice input[value=sjd]').click()")
-    assert browser.ask(shown) == 0
+    assert page.evaluate(shown)
+    page.evaluate("document.querySelector('#choice input[value=sjd]').click()")
+    assert page.evaluate(shown) == 0
     status = "document.querySelectorAll('.replay p')[1].innerText"
-    begun = browser.ask(status)
+    begun = page.evaluate(status)
     change("document.querySelector('input[type=range]')", "1e9")
-    assert "256 of 256 tokens final" in browser.ask(status) and browser.ask(status) != begun
-    browser.ask("location.hash = '#equality'")
-    browser.ask("new Promise((done) => setTimeout(done, 50))")
-    assert browser.ask("document.querySelector('#equality > .expert').open") and quiet(browser)[:2] == ([], [])
+    assert "256 of 256 tokens final" in page.evaluate(status) and page.evaluate(status) != begun
+    page.evaluate("location.hash = '#equality'")
+    page.evaluate("new Promise((done) => setTimeout(done, 50))")
+    assert page.evaluate("document.querySelector('#equality > .expert').open") and page.complaints == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_screen_reader_finds_its_way(browser, written, dark):
+def test_a_screen_reader_finds_its_way(open_page, written, dark):
     if importlib.util.find_spec("axe_core_python") is None:
         pytest.skip("axe-core-python is not installed (dependency group dev)")
     axe = (importlib.resources.files("axe_core_python") / "axe.min.js").read_text()
-    browser.open(written, 1400, dark)
+    page = open_page(written, 1400, dark)
     more_of_the_same = "document.querySelectorAll('tbody tr:nth-child(n+5)')"
-    browser.ask(f"{more_of_the_same}.forEach((row) => row.remove())")
-    browser.call("Runtime.evaluate", expression=axe)
+    page.evaluate(f"{more_of_the_same}.forEach((row) => row.remove())")
+    page.evaluate(axe)
     only = "runOnly: ['color-contrast'], resultTypes" if dark else "resultTypes"  # the rest hangs on no colour
-    assert browser.ask(SERIOUS.replace("resultTypes", only)) == []
-    browser.ask(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
-    found = browser.ask(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
+    assert page.evaluate(SERIOUS.replace("resultTypes", only)) == []
+    page.evaluate(f"document.querySelector('.lead').style.color = '{'#555' if dark else '#aaa'}'")
+    found = page.evaluate(SERIOUS.replace("document,", "document.querySelector('.lead'),"))
     assert "color-contrast" in json.dumps(found)  # the measure sees what cannot be read
