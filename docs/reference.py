@@ -1,4 +1,5 @@
-"""Write the reference pages, docs/reference/*.md, from the code; with --check only say which are out of date.
+"""Write what is generated from the code: the reference pages, docs/reference/*.md, and the JSON schema of config.yaml,
+for editors. With --check only say which are out of date.
 
 python docs/reference.py [--check]
 """
@@ -12,15 +13,33 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.console import PACKAGE, commands
-from parity.experiment.json_schema import schema
 from parity.experiment.module_metadata import outline
-from parity.experiment.options import KINDS, declaration, methods
-from parity.experiment.schema import ModelSpec
+from parity.experiment.options import KINDS, declaration, methods, option_schema, plain_method
+from parity.experiment.schema import Config, ModelSpec
 from parity.experiment.study import metrics
+from parity.experiment.tuned import AUTO
 from parity.report.settings import explain
 
 FOLDER = Path(__file__).parent / "reference"
+SCHEMA = Path(__file__).parents[1] / "workflow/schemas/config.schema.json"
 TITLES = {"discrete": "Image tokens", "anysubset": "Text in any order", "continuous": "Vectors"}
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of config.yaml, each method's options included."""
+    top = Config.model_json_schema()
+    for kind, section in KINDS.items():
+        variants = {}
+        for method in methods(kind):
+            variant = option_schema(kind, method).model_json_schema()
+            variant["description"] = outline(f"decoders/{kind}", method).doc
+            variants[method] = {"type": "array", "items": variant, "minItems": 1}
+        variants[AUTO] = {"const": [{}], "description": "the fastest lossless method, as `parity tune` found it"}
+        top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"] = {
+            "type": "object", "properties": variants, "additionalProperties": False, "required": [plain_method(kind)],
+        }  # fmt: skip
+    top["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return top
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -155,8 +174,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     a = parser.parse_args()
-    for name, write in PAGES.items():
-        file, text = FOLDER / f"{name}.md", write()
+    texts = {FOLDER / f"{name}.md": write() for name, write in PAGES.items()}
+    texts[SCHEMA] = json.dumps(schema(), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    for file, text in texts.items():
         if not a.check:
             file.write_text(text, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != text:

@@ -1,5 +1,6 @@
 """Recipes of the continuous models: kl, classifier, and pairs of target and draft of mar, xar, harmon and gmm."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,7 @@ from parity.base.weights import sha256
 from parity.embedded.classes import CLASSES
 from parity.embedded.tokenizer import PREFIX, VOCAB, token_ids
 from parity.metrics.networks.classifier import Classifier
-from parity.models.continuous import diffusion, gmm, xar
+from parity.models.continuous import diffusion
 from parity.models.continuous.gmm import GMMConfig, GMMNet
 from parity.models.continuous.harmon import HarmonConfig, HarmonNet
 from parity.models.continuous.kl import KL, LATENTS, KLConfig, fold, load
@@ -135,6 +136,25 @@ def mask_counts(rng: np.random.Generator, n: int, length: int) -> np.ndarray:
     return np.ceil(share * length).astype(int).clip(max=length)
 
 
+def diffusion_loss(net: nn.Module, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+    """Training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error of the
+    noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
+    s = diffusion.schedule(diffusion.TRAINED)
+    known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
+    ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
+    x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise
+    eps, v = net(x_t, t, z).float().chunk(2, -1)
+    log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
+
+    def mean(start: Tensor) -> Tensor:
+        return beta * before.sqrt() / (1 - ab) * start + (1 - before) * (1 - beta).sqrt() / (1 - ab) * x_t
+
+    off = (mean(x) - mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
+    spread = (log_posterior - log_variance).exp() + off * (-log_variance).exp()
+    bound = 0.5 * (log_variance - log_posterior + spread - 1)
+    return F.mse_loss(eps, noise, reduction="none").mean(-1) + bound.mean(-1) / math.log(2)
+
+
 def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generator) -> Tensor:
     """The diffusion loss of tokens [n, L, D] of which a random part is masked, given labels or prompts: a scalar."""
     n, L = tokens.shape[:2]
@@ -143,7 +163,7 @@ def masked_loss(net: Any, tokens: Tensor, given: Tensor, rng: np.random.Generato
         z, x = net(tokens, ~masked, given)[masked].repeat(REPEATS, 1), tokens[masked].repeat(REPEATS, 1)
         t = torch.from_numpy(rng.integers(0, diffusion.TRAINED, len(x)))
         noise = torch.from_numpy(rng.standard_normal(x.shape, np.float32))
-        return diffusion.loss(net.diffloss.net, x, z, t, noise).mean()
+        return diffusion_loss(net.diffloss.net, x, z, t, noise).mean()
 
 
 def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
@@ -152,14 +172,17 @@ def velocity_loss(net: XARNet, tokens: Tensor, labels: Tensor, rng: np.random.Ge
     t = torch.from_numpy(1 / (1 + np.exp(-rng.standard_normal(cells.shape[:2], np.float32))))
     noise = torch.from_numpy(rng.standard_normal(cells.shape, np.float32))
     with short_bf16():
-        return xar.loss(net, cells, labels, t, noise).mean()
+        velocity, _ = net.read((1 - t)[..., None] * cells + t[..., None] * noise, t, labels)
+        return (velocity - (noise - cells)).square().mean()
 
 
 def mixture_loss(net: GMMNet, tokens: Tensor, labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Nats per number of noisy latents."""
     noise = torch.from_numpy(rng.standard_normal(tokens.shape, np.float32))
     with short_bf16():
-        return gmm.loss(net, tokens + MIXTURE_NOISE * noise, labels)
+        noisy = tokens + MIXTURE_NOISE * noise
+        z = net(noisy[:, :-1], labels)
+        return -net.law(z.flatten(0, 1)).log_density(noisy.flatten(0, 1)).mean() / noisy.shape[-1]
 
 
 def caption_latents(job: Job, test: bool) -> tuple[Tensor, Tensor]:

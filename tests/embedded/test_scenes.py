@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parity.base.errors import ParityError
-from parity.embedded import captions, classes, scenes
+from parity.embedded import classes, scenes
+from recipes import captions
 
 PROMPTS = Path(__file__).parents[2] / "prompts"
 

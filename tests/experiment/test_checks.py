@@ -10,10 +10,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from parity.base.errors import ConfigError, ParityError
-from parity.experiment import checks, json_schema, paths, weights
+from docs.reference import schema
+from parity.base.errors import ConfigError
+from parity.experiment import checks, paths, weights
 from parity.experiment.cells import cells, text_tasks
-from parity.experiment.json_schema import schema
 from parity.experiment.options import KINDS
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import PromptSpec
@@ -157,23 +157,11 @@ def test_no_section_is_required(kind):
 
 
 def test_the_schema_for_editors_takes_what_we_ship_and_no_unknown_option():
-    """`python -m parity.experiment.json_schema` writes it."""
+    """`python docs/reference.py` writes it."""
     known, raw = Draft202012Validator(schema()), yaml.safe_load((ROOT / "config.yaml").read_text())
     known.validate(raw)
     raw["image"]["methods"]["sjd"] = [{"windows": 16}]
     assert not known.is_valid(raw)
-
-
-def test_a_schema_file_that_is_out_of_date_says_the_command(tmp_path, monkeypatch, capsys):
-    """CI asks; no test does, for a new decoder works before the file is written."""
-    file = tmp_path / "config.schema.json"
-    monkeypatch.setattr("sys.argv", ["json_schema", str(file)])
-    json_schema.main()
-    monkeypatch.setattr("sys.argv", ["json_schema", "--check", str(file)])
-    json_schema.main()
-    file.write_text(file.read_text().replace("window", "windows"))
-    with pytest.raises(ParityError, match=r"run `python -m parity.experiment.json_schema .*config.schema.json`"):
-        json_schema.main()
 
 
 PUBLISHED = sorted((ROOT / "workflow/published").glob("*.csv"))

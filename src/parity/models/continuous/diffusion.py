@@ -15,7 +15,6 @@ from itertools import accumulate, repeat
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parity.models.continuous.protocol import LOG_2PI, Affine, Chain, PathNoise
@@ -171,25 +170,6 @@ class HeadNet(nn.Module):
         for block in self.res_blocks:
             h = block(h, y)
         return self.final_layer(h, y)
-
-
-def loss(net: HeadNet, x: Tensor, z: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N] of tokens x [N, D] given z [N, W] at t [N] in 0 .. 999, noise [N, D]: squared error of the
-    noise, and the variational bound for the variance alone (Nichol & Dhariwal 2021, eq. 16)."""
-    s = schedule(TRAINED)
-    known = (s.alpha_bar, s.alpha_bar_before, s.beta, s.log_posterior)
-    ab, before, beta, log_posterior = (v[t, None].to(x.dtype) for v in known)
-    x_t = ab.sqrt() * x + (1 - ab).sqrt() * noise
-    eps, v = net(x_t, t, z).float().chunk(2, -1)
-    log_variance = 0.5 * (v + 1) * beta.log() + 0.5 * (1 - v) * log_posterior
-
-    def mean(start: Tensor) -> Tensor:
-        return beta * before.sqrt() / (1 - ab) * start + (1 - before) * (1 - beta).sqrt() / (1 - ab) * x_t
-
-    off = (mean(x) - mean((x_t - (1 - ab).sqrt() * eps.detach()) / ab.sqrt())) ** 2
-    spread = (log_posterior - log_variance).exp() + off * (-log_variance).exp()
-    bound = 0.5 * (log_variance - log_posterior + spread - 1)
-    return F.mse_loss(eps, noise, reduction="none").mean(-1) + bound.mean(-1) / math.log(2)
 
 
 @dataclass(frozen=True)

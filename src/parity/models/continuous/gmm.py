@@ -78,12 +78,6 @@ class GMMNet(nn.Module):
         return MixtureLaw(weights.log_softmax(-1), means.unflatten(-1, shape), scales)
 
 
-def loss(net: GMMNet, tokens: Tensor, labels: Tensor) -> Tensor:
-    """Training loss: nats per number of tokens [N, L, D], a mean."""
-    z = net(tokens[:, :-1], labels)
-    return -net.law(z.flatten(0, 1)).log_density(tokens.flatten(0, 1)).mean() / tokens.shape[-1]
-
-
 @dataclass
 class GMM:
     """Satisfies `ContinuousModel`, in raster order. One causal pass gives all places' conditions."""

@@ -177,12 +177,6 @@ class XARNet(nn.Module):
         return self(cells, t, labels, places[None], number <= number[:, None])
 
 
-def loss(net: XARNet, cells: Tensor, labels: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-    """Training loss [N, n]: squared error of the velocity. Each cell has a time t [N, n]: its context is noisy."""
-    velocity, _ = net.read((1 - t)[..., None] * cells + t[..., None] * noise, t, labels)
-    return (velocity - (noise - cells)).square().mean(-1)
-
-
 class Context(NamedTuple):
     """What B*n places know: keys and values of the clean cells before the last place, of B rows; with guidance 2B."""
 

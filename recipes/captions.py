@@ -1,7 +1,7 @@
 """Prompt sets of one kind: held-out captions of plain scenes, or of detailed ones.
 
-    python -m parity.embedded.captions plain --count 100 --out prompts/plain.txt
-    python -m parity.embedded.captions detailed --count 100 --out prompts/detailed.txt
+    python -m recipes.captions plain --count 100 --out prompts/plain.txt
+    python -m recipes.captions detailed --count 100 --out prompts/detailed.txt
 
 The counterpart of SJD's two kinds of prompt (Teng et al. 2024, Fig. 9): simple patterns and pictures full of detail.
 Both sets follow the grammar of the training captions and are held out from training.
