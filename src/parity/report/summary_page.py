@@ -16,10 +16,11 @@ from parity.experiment import paths
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, options
 from parity.experiment.study import metrics
-from parity.metrics.estimates import Z, estimate_of
+from parity.metrics.estimates import Estimate, Z, estimate_of
 from parity.report import tables
 from parity.report.anysubset import TASKS, describe_task
 from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, pairs, records, words, written
+from parity.report.collect import QUALITY as EVERY_FIGURE
 from parity.report.collect import Gathered, critical, effect_of_interest, known_changes, rank
 from parity.report.figures import gains, plot
 from parity.report.pictures import thumbnail
@@ -44,6 +45,8 @@ from parity.report.verdicts import failures
 # classes no classifier of ours reads, FID.
 QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
 SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
+FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
+ALONE = "no error: of a single prompt, or of too few"  # why a change is not known whose figures are
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
 
@@ -251,14 +254,33 @@ def moves(g: Gathered, row: Row) -> list[str]:
 
 
 def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Which methods move which figures, and how small a change of the first would not show."""
+    """Which methods move which figures, which figures were compared, how small a change of the first would not show,
+    and which figures were not measured and why."""
     lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
-    name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
-    error = max((known_changes(r)[name][1] for r in rows if name in known_changes(r)), default=0.0)
-    base = reference(g, rows[0]).get(name)
-    of = f" (of {number(base, 2)})" if not missing(base) else ""
-    small = f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
-    return "; ".join([*lines, f"no {'other ' * bool(lines)}change seen{small}"])
+    changes = [known_changes(r) for r in rows]
+    compared = [name_of(kind, name) for name in FIGURES if any(name in known for known in changes)]
+    if compared:
+        name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
+        error = max((known[name][1] for known in changes if name in known), default=0.0)
+        base = reference(g, rows[0]).get(name)
+        of = f" (of {number(base, 2)})" if not missing(base) else ""
+        small = (
+            f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
+        )
+        lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
+    if reasons := find_unmeasured(kind, rows):
+        lines.append(f"not measured: {'; '.join(reasons)}")
+    return "; ".join(lines or [f"not measured: {ALONE}"])
+
+
+def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
+    names: dict[str, list[str]] = {}
+    for name in FIGURES:
+        figures = [estimate_of(row, name) for row in rows]
+        if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
+            names.setdefault(why, []).append(name_of(kind, name))
+    return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
 
 
 def change(g: Gathered, kind: str, row: Row) -> Entry:
@@ -266,7 +288,9 @@ def change(g: Gathered, kind: str, row: Row) -> Entry:
     holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
     if name not in known_changes(row):
-        return unmeasured(estimate_of(row, name))._replace(**{"text": ", ".join(moved)} if moved else {})
+        figure = estimate_of(row, name)
+        lacking = unmeasured(figure if figure.missing else Estimate(why=ALONE))
+        return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
     value, error = known_changes(row)[name]
     effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
     reach, digits = Z * error, decimals_for(error) if error > 0 else 3
