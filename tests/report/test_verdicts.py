@@ -25,7 +25,7 @@ FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
 def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
     place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
-    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV"}
+    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV", "alpha": 0.05}
     bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
     found = []
     for model, tokens in models.items():

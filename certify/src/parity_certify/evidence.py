@@ -79,7 +79,7 @@ def sample_rows(
             looks[n] = p
             share = 2.0 ** (list(looks).index(n) + 1)
         bound = min(1.0, tv_bound(drawn.counts, law.cells, R.ALPHA / share))
-        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)"}
+        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} ({R.describe_confidence(R.ALPHA)})"}
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:
         r["decides"] = False

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, options
 from parity.experiment.study import metrics
-from parity.metrics.estimates import Estimate, Z, estimate_of
+from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
 from parity.report import tables
 from parity.report.anysubset import TASKS, describe_task
 from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, pairs, records, words, written
@@ -111,8 +112,9 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
-        sure += f" confidence, on {small} a sequence and at the small options that the table names"
+        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text}"
+        sure += f" with {describe_confidence(g.settings.equality.alpha)} confidence, on {small} a sequence and at the"
+        sure += " small options that the table names"
         sure += f"; at the run's own no difference found on {long}" * bool(long)
         lines.append(("How sure", sure + ", nor on the decoded model, token by token" * teacher_forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
@@ -131,9 +133,24 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             if speed == "speedup_single":
                 answer += f"; the median of {best['singles']:.0f}" if best["singles"] > 1 else f"; timed on one {item}"
             lines.append((f"Fastest lossless, {question}", answer))
+    if level := describe_level(g.settings.equality.alpha, rows):
+        lines.append(("Level of the tests", level))
     lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
     return lines
+
+
+def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
+    """What another level of tests than the usual one means for their power; "" at the usual level."""
+    if alpha == ALPHA:
+        return ""
+    less = "fewer correct methods are rejected, and a fault must be larger to be found"
+    more = "more correct methods are rejected, and smaller faults are found"
+    found = most(rows, "minimum_detectable_effect")
+    size = (
+        f": a total variation of {bound(found['minimum_detectable_effect']).text} four times in five" if found else ""
+    )
+    return f"{alpha:g}, where {ALPHA:g} is usual: {less if alpha < ALPHA else more}{size}"
 
 
 def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
@@ -182,7 +199,11 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             "at batch 1 on this machine, the median of the first of each job; plain decoding's is 1",
         ),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
-        Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),
+        Column(
+            "Quality",
+            lambda r: change(g, kind, r),
+            CHANGE.format(percent=PERCENT, name=name_of(kind, main_figure(g, kind))),
+        ),
         *([on_gpu] if gpu else []),
     ]
 
@@ -284,7 +305,7 @@ def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def change(g: Gathered, kind: str, row: Row) -> Entry:
-    """What moved, and the change of the main figure with its 95% interval; in grey where nothing moved and the interval
+    """What moved, and the change of the main figure with its interval; in grey where nothing moved and the interval
     holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
     if name not in known_changes(row):
@@ -312,13 +333,13 @@ def predicted(file: Path) -> dict[str, str]:
 FOUND = "For each method: does it keep plain decoding's distribution, how many passes does it save, what does it cost?"
 NAMED_OPTIONS = "Options in the names:"
 BARS = (
-    "Bars: plain decoding's count divided by the method's, with its 95% interval. Beside them the total variation from"
-    " the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1 another altogether."
-    " It tells whether the law is kept; what a change of it costs is measured as quality."
+    f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
+    " variation from the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1"
+    " another altogether. It tells whether the law is kept; what a change of it costs is measured as quality."
 )
 CHANGE = (
     "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
-    " of {name} with its own 95% interval"
+    " of {name} with its own {percent} interval"
 )
 READING = (
     "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU that is not busy a pass"
