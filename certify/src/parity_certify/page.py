@@ -11,7 +11,7 @@ from parity_certify.files import publish, write_json
 from parity_certify.verdict import Kind
 
 COLOURS: dict[Kind, str] = {  # of every badge, page and figure; told apart with every common kind of colour blindness
-    "certified": "#0072b2", "consistent": "#557589", "lossy": "#b34700", "inconclusive": "#6b7280",
+    "certified": "#0072b2", "consistent": "#4c6a7d", "lossy": "#b34700", "inconclusive": "#6b7280",
 }  # fmt: skip
 COLUMNS = ("model", "seed", "repeat", "test", "n", "statistic", "p_value", "effect", "verdict", "note")
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
