@@ -12,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from parity_certify.page import COLOURS
+
 FIELD = Path(os.environ.get("PARITY_FIELD", Path(__file__).resolve().parent))
 RESULTS = Path("results/field")
 ORDER = ("lossy", "certified", "consistent", "inconclusive", "not run")
@@ -28,8 +30,10 @@ STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem a
 td:last-child{white-space:nowrap}
 table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;padding:.4rem .5rem;text-align:left;
 vertical-align:top}th{cursor:pointer}pre{background:#f5f5f5;padding:.75rem;overflow:auto;white-space:pre-wrap}
-.lossy{color:#b71c1c;font-weight:600}.certified{color:#1b5e20;font-weight:600}.note{color:#555}
-dl{display:grid;grid-template-columns:10rem auto;margin:.5rem 0}dd{margin:0}"""
+.lossy,.certified{font-weight:600}.note{color:#555}
+dl{display:grid;grid-template-columns:10rem auto;margin:.5rem 0}dd{margin:0}
+"""
+STYLE += "".join(f".{kind}{{color:{colour}}}" for kind, colour in COLOURS.items())
 SCRIPT = """document.querySelectorAll('th').forEach((th,i)=>{const sort=()=>{const body=document.querySelector('tbody');
 const up=th.dataset.up!=='1';th.dataset.up=up?'1':'0';const of=r=>r.cells[i].dataset.sort||r.cells[i].textContent;
 [...body.rows].sort((a,b)=>of(a).localeCompare(of(b),'en',{numeric:true})*(up?1:-1)).forEach(r=>body.append(r))};

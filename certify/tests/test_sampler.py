@@ -350,7 +350,9 @@ def test_words_pill_and_exit_code_are_made_from_the_value(verdict, words, pill, 
 
 
 def test_the_judge_returns_the_value_with_what_was_tested():
-    bound = row("exact", "TV certificate", 5000, effect=0.004, minimum_detectable_effect=0.01, decides=False)
+    bound = row(
+        "exact", "TV certificate", 5000, effect=0.004, minimum_detectable_effect=0.01, decides=False, alpha=0.05
+    )
     bound |= {"tv": 0.001, "tv_low": 0.0, "tv_high": 0.005, "method": "d"}
     test = row("exact", "all four", 5000, p_value=0.4, p_holm=0.4, method="d")
     (found,) = verdicts([test, bound], {"d": "lossy"}, 0.01)

@@ -3,8 +3,9 @@
 import pytest
 
 from parity.base.errors import ConfigError
-from parity.experiment import checks, module_metadata, options, paths
-from parity.experiment.cells import cells, reference_of, variant, variant_key
+from parity.experiment import checks, layers, module_metadata, options, paths
+from parity.experiment.cells import cells, long_variant, reference_of, variant, variant_key
+from parity.experiment.cells import test_key as cell_test_key
 
 METHODS = {"ar": [{}], "jacobi": [{}], "sjd": [{"window": 16}, {"window": 16, "init": "sample_above"}]}
 TEXT = {"methods": {"sequential": [{}], "assd": [{"k": 5}]}, "tasks": {"infilling": [{"rows": 8}], "stories": [{}]}}
@@ -137,6 +138,18 @@ def test_a_variant_on_enumerable_models_is_one_test_whatever_its_window():
     config = checks.load({"image": image({"ar": [{}], "sjd": [{"window": 8}, {"window": 16}]}), "text": TEXT})
     found = {variant_key(config, v) for c in cells(config, ["a"]) if (v := variant(config, c))}
     assert len(found) == 4  # ar, sjd, sequential, assd
+
+
+def test_the_level_of_tests_reaches_every_job_that_tests():
+    keys, settings = set(), []
+    for alpha in (0.05, 0.01):
+        config = checks.load({"image": image({"ar": [{}], "sjd": [{}]}), "equality": {"alpha": alpha}})
+        own = cells(config, ["a"])
+        pair = variant(config, own[-1]), long_variant(config, own[-1])
+        keys.add(cell_test_key(config, *pair))
+        declared = {"discrete": layers.declared("discrete")}
+        settings += [s["alpha"] for c in own for s in layers.layer_settings(config, declared, c).values()]
+    assert len(keys) == 2 and set(settings) == {0.05, 0.01}
 
 
 @pytest.mark.parametrize("equality", [{}, {"long_mutants": 0}, {"long": 0}])

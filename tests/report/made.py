@@ -103,7 +103,13 @@ def exact(p: float) -> list[dict[str, Any]]:
     found = []
     for model, worst in (("random 3x5", 0.012), ("disjoint 3x4", 0.015)):
         low, tv, high = (0.18, 0.2, 0.22) if p < 0.05 else (0.0, 0.0, worst)
-        bound = {"effect": high, "decides": False, "minimum_detectable_effect": 0.008, "verdict": f"TV <= {high:.4f}"}
+        bound = {
+            "effect": high,
+            "decides": False,
+            "minimum_detectable_effect": 0.008,
+            "verdict": f"TV <= {high:.4f}",
+            "alpha": 0.05,
+        }
         bound |= {"tv": tv, "tv_low": low, "tv_high": high}
         for repeat in range(2 if p < 0.05 else 1):
             place = {"model": model, "seed": 11 + repeat, "repeat": repeat, "tokens": int(model[-1])}

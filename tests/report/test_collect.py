@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from parity.base.files import read_json, write_json
 from parity.experiment import paths
 from parity.metrics.estimates import Estimate
+from parity.report import summary_page
 from parity.report import tables as form
 from parity.report.collect import changes, critical, gather, moved, order
 from parity.report.settings import labels
@@ -165,3 +166,19 @@ def test_the_strongest_test_of_a_layer_stands_for_it_and_one_rejection_is_enough
     own = [{"p_value": 0.2}, best, {"p_value": 0.5, "verdict": "rejected"}, {"p_value": 1e-9, "repeat": 1}]
     (found,) = strongest(pd.DataFrame([shared | row for row in own])).to_dict("records")
     assert (found["test"], found["verdict"], found["tests"]) == ("best", "rejected", 3)
+
+
+def test_a_lower_level_of_tests_changes_verdicts_and_the_page(tmp_path, undrawn):
+    """A p-value that rejects at .05, after all corrections, and not at .01."""
+    kinds, pages = {}, {}
+    for alpha in (0.05, 0.01):
+        root = tmp_path / str(alpha)
+        root.mkdir()
+        raw = {"experiment": "made", "image": made.SETTINGS["image"], "equality": {"alpha": alpha}}
+        g = gather(made.folder(root, raw, {"gsd": 8e-4}), [], root=root)
+        kinds[alpha] = g.summary.set_index("label").loc["gsd", "verdict_kind"]
+        pages[alpha] = dict(summary_page.answers(g, "discrete", summary_page.methods(g, "discrete"), {}))
+    assert kinds == {0.05: "lossy", 0.01: "consistent"}
+    assert "95 % confidence" in pages[0.05]["How sure"] and "99 % confidence" in pages[0.01]["How sure"]
+    assert "a fault must be larger to be found" in pages[0.01]["Level of the tests"]
+    assert "Level of the tests" not in pages[0.05]

@@ -15,7 +15,7 @@ from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
 from parity.metrics.export import FIGURES
 from parity.report import discrete, shared_sections, summary_page
-from parity.report.collect import EFFECTS, MARGINS, SHARES, effect_of_interest, too_few, too_few_of
+from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, effect_of_interest, too_few, too_few_of
 from parity.report.page import build
 from parity.report.tables import ABSENT, FEW, Column, measured, show
 from parity.report.verdicts import (
@@ -35,7 +35,7 @@ FIVE = {"random-0 3x5": 5, "flat 3x5": 5}  # and their tokens
 
 def exact(p=0.5, tv=0.0, models=FIVE, repeat=0):
     place = {"method": "it", "key": "k", "repeat": repeat, "seed": repeat}
-    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV"}
+    bound = {"effect": tv + 0.01, "minimum_detectable_effect": 0.01, "decides": False, "verdict": "TV", "alpha": 0.05}
     bound |= {"tv": tv, "tv_low": 0.9 * tv, "tv_high": tv + 0.01}
     found = []
     for model, tokens in models.items():
@@ -254,3 +254,36 @@ def test_the_rule_is_the_effect_of_interest_against_half_of_the_interval(name):
         assert too_few(figures_of(64, **given), name, USUAL) == wanted
         given = {name: 2.0, f"{name}_low": 2 - share * effect, f"{name}_high": 2 + share * effect}
         assert too_few(figures_of(64, **given), name, USUAL) == wanted
+
+
+def without_figures(g, names, why):
+    """The summary as if nothing had measured these figures of quality."""
+    ends = ("", "_se", "_low", "_high", "_change", "_change_se")
+    summary = g.summary.drop(columns=[n + end for n in names for end in ends if n + end in g.summary])
+    lacking = {f"{name}_why": why for name in names}
+    return replace(g, summary=summary.assign(moved="", too_few="", **lacking))
+
+
+def quality_said(g):
+    rows = summary_page.methods(g, "discrete")
+    return summary_page.quality(g, "discrete", rows), [summary_page.change(g, "discrete", row).text for row in rows]
+
+
+def test_quality_that_nothing_measured_is_not_unchanged(gathered):
+    said, entries = quality_said(without_figures(gathered, QUALITY, "no network: networks.clip"))
+    assert "no change" not in said and said.startswith("not measured") and "networks.clip" in said
+    assert set(entries) == {"no network"}
+
+
+def test_quality_names_the_figures_that_did_not_change(gathered):
+    lacking = [name for name in QUALITY if name not in ("perplexity", "logp_mean")]
+    said, _ = quality_said(without_figures(gathered, lacking, "no network: networks.clip"))
+    seen, _, left_out = said.partition("not measured")
+    assert "no change seen in perplexity" in seen and "FID" not in seen and "FID" in left_out
+
+
+def test_quality_of_one_prompt_is_not_unchanged(gathered):
+    """Its figures are known, and no change of them has an error."""
+    errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
+    said, entries = quality_said(replace(gathered, summary=gathered.summary.drop(columns=errors).assign(moved="")))
+    assert "no change" not in said and "not measured" in said and "no change seen" not in entries

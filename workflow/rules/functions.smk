@@ -188,9 +188,9 @@ def measured_files(kind, folder="results/cells/{kind}/{name}"):
 def test_spec(wildcards):
     """The settings of the exact tests and of the long ones, each where the method has such a test."""
     exact, long = TESTED[wildcards.kind, wildcards.key]
-    seeds = EXPERIMENT.equality.seeds[:2]
+    shared = {"seeds": EXPERIMENT.equality.seeds[:2], "alpha": EXPERIMENT.equality.alpha}
     pair = {name: v for name, v in (("exact", exact), ("long", long)) if v}
-    spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, "seeds": seeds} for name, v in pair.items()}
+    spec = {name: {"options": v.options, "claim": v.claim, "n": v.n, **shared} for name, v in pair.items()}
     if exact:  # a decoder coupled to plain decoding by shared noise must also return its very tokens
         coupled = options.coupled(exact.kind, exact.method, exact.options)
         spec["exact"] |= {"models": EXPERIMENT.equality.models, "pathwise": coupled}

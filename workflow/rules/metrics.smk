@@ -37,8 +37,8 @@ rule reference:
         runtime=runtime,
     params:
         prompts=lambda w, input: flag_files("prompts", input.prompts),
-        folder=lambda w: EXPERIMENT.image.reference if w.kind == "discrete" else "",
-        number=lambda w: EXPERIMENT.image.reference_images if w.kind == "discrete" else paths.REAL,
+        folder=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[0],
+        number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=False)[1],
         code=lambda w: code(
             "parity.metrics.__main__", "parity.metrics.pictures", f"parity.metrics.samples.{w.kind}", *family(w)
         ),
@@ -70,8 +70,8 @@ rule reference_features:
         mem_mb=lambda w, attempt: job_resources.BASE * attempt,
         runtime=runtime,
     params:
-        reference=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[0],
-        number=lambda w: paths.asked_reference(EXPERIMENT, w.kind)[1],
+        reference=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[0],
+        number=lambda w: paths.reference_pictures(EXPERIMENT, w.kind, published=True)[1],
         protocol=EXPERIMENT.protocol,
         code=code("parity.metrics.__main__", "parity.metrics.pictures"),
     message:

@@ -12,7 +12,7 @@ from parity_certify.calls import Drawn
 from parity_certify.independence import dependent
 from parity_certify.joint_tests import digits
 from parity_certify.laws import Law, level
-from parity_certify.result_rows import ALPHA, Row
+from parity_certify.result_rows import ALPHA, Row, describe_confidence
 from parity_certify.verdict import Verdict
 
 FEW_ROUNDS = 1.1  # a sequence: below, a second round is hardly tested
@@ -51,7 +51,9 @@ class Certificate:
             return report_texts(self)
         v, b = self.verdict, self.beside
         lines = [f"{self.name}: {v.words}", f"  {v.reason}", ""]
-        lines.append(f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation (95 %)")
+        lines.append(
+            f"  {'target':<14} {'sequences':>9} {'p-value':>8}  total variation ({describe_confidence(ALPHA)})"
+        )
         for model, seed in dict.fromkeys((r["model"], r["seed"]) for r in self.rows):
             own = {r["test"]: r for r in self.rows if (r["model"], r["seed"]) == (model, seed)}
             p = own["all looks"]["p_value"] if "all looks" in own else own["all four"]["p_holm"]
@@ -193,7 +195,7 @@ def conclude(
         certificate["tv_low"] = tv_low(samples[0].counts, counts, law, certificate["alpha"])
         certificate["tv"] = max(certificate["tv"], certificate["tv_low"])
         low, high = interval = certificate["tv_low"], certificate["tv_high"]
-        reason = f"on {law.name}, 95 % interval {low:.4f} to {high:.4f}"
+        reason = f"on {law.name}, {describe_confidence(ALPHA)} interval {low:.4f} to {high:.4f}"
         reason += f"; rejected on {len(samples)} seeds, p <= {alpha:g} each"
         v = replace(v, estimate=certificate["tv"], interval=interval, where=name_place(place), reason=reason)
     elif drafted == 0 or accepted == 0:

@@ -81,7 +81,8 @@ def sample_rows(
             looks[n] = p
             share = 2.0 ** (list(looks).index(n) + 1)
         bound = min(1.0, tv_bound(drawn.counts, law.cells, R.ALPHA / share))
-        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} (95 %)", "alpha": R.ALPHA / share}
+        confidence = R.describe_confidence(R.ALPHA)
+        certificate |= {"effect": bound, "verdict": f"TV <= {bound:.4f} ({confidence})", "alpha": R.ALPHA / share}
         certificate["tv_low"], certificate["tv_high"] = tv_interval(drawn.counts, law.cells, R.ALPHA / share)
     spent += [2.0 ** (j + 2) * p for j, p in enumerate((looks or {}).values())]
     for r in tests:

@@ -200,7 +200,8 @@ def joint_rows(
     draws: int = 9999,
     **values: Any,
 ) -> list[Row]:
-    """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate."""
+    """The rows of one sample, counts [K]: four tests, their combination (which decides), e-value, TV certificate. The
+    certificate's column `alpha` is the probability with which its bound may fail."""
     n = int(counts.sum())
     tv, limit, support = float(total_variation(counts, law)), R.detectable_tv(n), int((law > 0).sum())
     common = values | {"effect": tv, "minimum_detectable_effect": limit}
@@ -214,7 +215,7 @@ def joint_rows(
     else:
         t = tables(law, vocab, length, n)
         observed = statistics(counts[None], t)
-        p = p_values(observed, simulate_null(t, draws, rng))[0]
+        p = p_values(observed, simulate_null(t, R.null_draws(draws), rng))[0]
         rows = [
             R.row(layer, test, n, statistic=observed[0, k], p_value=p[k], **common | {"decides": False})
             for k, test in enumerate(TESTS)
@@ -226,10 +227,11 @@ def joint_rows(
     evidence = float(log_e(counts, law))
     p_e = 1.0 if evidence <= 0 else math.exp(-min(evidence, 690))
     rows.append(R.row(layer, "e-value", n, statistic=evidence, p_value=p_e, **common | {"decides": False}))
-    low, high = tv_interval(counts, law)
-    bound = tv_bound(counts, law)
+    alpha = R.get_alpha()
+    low, high = tv_interval(counts, law, alpha)
+    bound = tv_bound(counts, law, alpha)
     certificate = R.row(layer, "TV certificate", n, statistic=tv, **common | {"effect": bound, "decides": False})
-    certificate |= {"verdict": f"TV <= {bound:.4f} (95 %)", "cells": support}
+    certificate |= {"verdict": f"TV <= {bound:.4f} ({R.describe_confidence(alpha)})", "alpha": alpha, "cells": support}
     certificate |= {"tv": min(max(tv_estimate(counts, law), low), high), "tv_low": low, "tv_high": high}
     return [*rows, certificate]
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from parity_certify.certificate import Certificate
 from parity_certify.files import publish, write_json
+from parity_certify.verdict import Kind
 
-COLOURS = {0: "#2e7d32", 1: "#c62828", 2: "#757575"}
+COLOURS: dict[Kind, str] = {  # of every badge, page and figure; told apart with every common kind of colour blindness
+    "certified": "#0072b2", "consistent": "#4c6a7d", "lossy": "#b34700", "inconclusive": "#6b7280",
+}  # fmt: skip
 COLUMNS = ("model", "seed", "repeat", "test", "n", "statistic", "p_value", "effect", "verdict", "note")
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
 table{border-collapse:collapse;font-size:13px}td,th{border:1px solid #ddd;padding:.25rem .5rem;text-align:left}
@@ -22,7 +25,7 @@ def badge(c: Certificate) -> str:
     a, b = 52, 14 + round(6.6 * len(c.verdict.pill))
     text = '<text x="{}" y="14" fill="#fff" font-family="Verdana,sans-serif" font-size="11">{}</text>'
     boxes = f'<rect width="{a}" height="20" fill="#444"/>'
-    boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.exit_code]}"/>'
+    boxes += f'<rect x="{a}" width="{b}" height="20" fill="{COLOURS[c.verdict.kind]}"/>'
     words = text.format(7, "parity") + text.format(a + 7, escape(c.verdict.pill))
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20">{boxes}{words}</svg>\n'
 
@@ -46,7 +49,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> str:
 def page(c: Certificate, folder: Path, about: dict[str, Any]) -> str:
     """The page: verdict, what fits, where, how to see it again, every row, the badge. It is self-contained."""
     v, b = c.verdict, c.beside
-    parts = [f"<h1 style='border-color:{COLOURS[c.exit_code]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
+    parts = [f"<h1 style='border-color:{COLOURS[c.verdict.kind]}'>{escape(c.name)}: {escape(v.words)}</h1>"]
     parts.append(f"<p>{escape(v.reason)}.</p>")
     if b.get("drafted") is not None:
         parts.append(f"<p>{escape(c.drafts.capitalize())}.</p>")

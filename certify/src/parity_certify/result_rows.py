@@ -16,16 +16,45 @@ A test that could not be run has None for its numbers and a note "not run: needs
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 from scipy import special
 
 Row = dict[str, Any]
-ALPHA = 0.05
+ALPHA = 0.05  # the level of tests and bounds, unless `set_alpha` gives another
 POWER = 0.8
 SMALLEST = 1e-300  # a p-value from a formula is cut here, so that none is 0
+_alpha = ContextVar("alpha", default=ALPHA)
+
+
+@contextmanager
+def set_alpha(alpha: float) -> Iterator[None]:
+    """Rows that are made inside reject at this level, and their bounds and intervals hold with 1 - alpha."""
+    token = _alpha.set(alpha)
+    try:
+        yield
+    finally:
+        _alpha.reset(token)
+
+
+def get_alpha() -> float:
+    """The level at which rows are made."""
+    return _alpha.get()
+
+
+def describe_confidence(alpha: float) -> str:
+    """The confidence of a bound that fails with probability alpha: "95 %"."""
+    return f"{100 * (1 - alpha):g} %"
+
+
+def null_draws(usual: int) -> int:
+    """Draws of a Monte-Carlo null: at a level below ALPHA as many times more, or its smallest p-value might never
+    reject."""
+    return max(usual, math.ceil((usual + 1) * ALPHA / get_alpha()) - 1)
 
 
 def number(value: Any) -> float | None:
@@ -38,7 +67,7 @@ def row(layer: str, test: str, n: int, *, p_value: float | None = None, **values
     p = None if p_value is None else max(float(p_value), SMALLEST)
     columns: Row = {"model": "", "method": "", "key": "", "statistic": None, "p_holm": None, "effect": None}
     columns |= {"minimum_detectable_effect": None, "seed": None, "repeat": 0, "note": "", "decides": True}
-    columns["verdict"] = "not run" if p is None else "rejected" if p <= ALPHA else "not rejected"
+    columns["verdict"] = "not run" if p is None else "rejected" if p <= get_alpha() else "not rejected"
     columns |= {k: number(v) if isinstance(v, float | np.floating) else v for k, v in values.items()}
     return {"layer": layer, "test": test, "n": int(n), "p_value": p} | columns
 
@@ -57,8 +86,9 @@ def holm(p: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-def family(rows: Iterable[Row], alpha: float = ALPHA) -> None:
-    """Fill p_holm and verdict of the rows that were run, as one family."""
+def family(rows: Iterable[Row], alpha: float | None = None) -> None:
+    """Fill p_holm and verdict of the rows that were run, as one family, at alpha or else at `get_alpha`."""
+    alpha = get_alpha() if alpha is None else alpha
     run = [r for r in rows if r["p_value"] is not None]
     for r, p in zip(run, holm([r["p_value"] for r in run]), strict=True):
         r["p_holm"] = float(p)
@@ -71,11 +101,12 @@ def monte_carlo_p(observed: float, null: np.ndarray) -> float:
 
 
 def detectable_z(standard_error: float) -> float:
-    """The effect that a two-sided z-test at ALPHA rejects with probability POWER."""
-    return float((special.ndtri(POWER) - special.ndtri(ALPHA / 2)) * standard_error)
+    """The effect that a two-sided z-test rejects with probability POWER."""
+    return float((special.ndtri(POWER) - special.ndtri(get_alpha() / 2)) * standard_error)
 
 
 def detectable_tv(n: int) -> float:
-    """The smallest TV that any test could find (POWER, one-sided ALPHA) if it knew the event to look at, one of
-    probability near one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005."""
-    return float((special.ndtri(POWER) - special.ndtri(ALPHA)) / 2 / math.sqrt(n))
+    """The smallest TV that any one-sided test could find (with probability POWER) if it knew the event to look at, one
+    of probability near one half, where the binomial is noisiest: n = 618, 15,450, 61,800 for TV .05, .01, .005 at
+    ALPHA."""
+    return float((special.ndtri(POWER) - special.ndtri(get_alpha())) / 2 / math.sqrt(n))

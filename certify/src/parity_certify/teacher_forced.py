@@ -117,9 +117,9 @@ def z_row(test: str, d: float, var: float, largest: float, tokens: int, place: d
 
 
 @cache
-def detectable_w() -> float:
+def detectable_w(alpha: float = R.ALPHA) -> float:
     """Cohen's w times sqrt(n) that chi-square on BINS cells finds with probability POWER: root of its noncentrality."""
-    critical = stats.chi2.isf(R.ALPHA, BINS - 1)
+    critical = stats.chi2.isf(alpha, BINS - 1)
     return optimize.brentq(lambda c: stats.ncx2.sf(critical, BINS - 1, c) - R.POWER, 1e-3, 1e3) ** 0.5
 
 
@@ -129,7 +129,7 @@ def pit_row(test: str, bins: np.ndarray, place: dict) -> Row:
     if n < 5 * BINS:
         return R.not_run("teacher-forced", test, n, f"n >= {5 * BINS} tokens that are not certain", **place)
     statistic, p = stats.chisquare(bins)
-    values = {"effect": (statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w() / n**0.5}
+    values = {"effect": (statistic / n) ** 0.5, "minimum_detectable_effect": detectable_w(R.get_alpha()) / n**0.5}
     return R.row("teacher-forced", test, n, statistic=statistic, p_value=p, **values, **place)
 
 

@@ -38,8 +38,9 @@ class Verdict:
     """Sentences, pills, badges, JSON and exit codes are made from a verdict; nothing reads one out of a text.
 
     kind       see the head of this module
-    bound      upper bound on the TV at 95 %, over all targets, None where no joint law was counted
-    estimate   of the TV on the target that differs most, corrected; interval: its 95 % interval
+    bound      upper bound on the TV, over all targets, None where no joint law was counted
+    estimate   of the TV on the target that differs most, corrected; interval: its interval. Both hold with the
+               confidence of the exact layer's certificates (column `alpha`)
     n          sequences of the smallest sample that the bound stands on
     dependent  rows depend on each other, although each alone may have the right law
     within     the claim was equality within a tolerance, on the baseline's own path
@@ -99,14 +100,14 @@ class Verdict:
         return self.kind == {"lossless": "lossy", WITHIN: "lossy", "lossy": "certified"}.get(claim)
 
 
-def layer_p(rows: list[Row]) -> float | None:
+def layer_p(rows: list[Row], alpha: float) -> float | None:
     """A decoder's p-value in a layer: the smallest p_holm of its deciding rows; None if none was run.
 
     Rows that come without p_holm (the paired ones, made one score at a time) are given it here, as one family.
     """
     deciding = [r for r in rows if r["decides"] and r["p_value"] is not None]
     if any(r["p_holm"] is None for r in deciding):
-        R.family(deciding)
+        R.family(deciding, alpha)
     return min((r["p_holm"] for r in deciding), default=None)
 
 
@@ -123,7 +124,7 @@ def verdicts(
         for d in decoders:
             own = [r for r in rows if (r["method"], r["key"]) == d and r["layer"] == layer]
             runs[d][layer] = [r for r in own if r["repeat"] == 0], [r for r in own if r["repeat"] > 0]
-        ps = {d: p for d in decoders if (p := layer_p(runs[d][layer][0])) is not None}
+        ps = {d: p for d in decoders if (p := layer_p(runs[d][layer][0], alpha)) is not None}
         for d, p in zip(ps, R.holm(list(ps.values())), strict=True):
             adjusted[d][layer] = float(p)
     result = []
@@ -154,7 +155,7 @@ def judge(
 ) -> Verdict:
     """The verdict on one decoder: its p-values by layer, its rows by layer, the exact layer's certificates."""
     rejected = [layer for layer, p in p_of.items() if p <= alpha]
-    repeated = {layer: 0.0 if layer == CERTAIN else layer_p(runs[layer][1]) for layer in rejected}
+    repeated = {layer: 0.0 if layer == CERTAIN else layer_p(runs[layer][1], alpha) for layer in rejected}
     once = [layer for layer, p in repeated.items() if p is None]
     confirmed = [layer for layer, p in repeated.items() if p is not None and p <= alpha]
     bound = max((r["effect"] for r in certificates), default=None)
@@ -162,6 +163,7 @@ def judge(
     about: dict[str, Any] = {"bound": bound, "n": n, "alpha": alpha, "margin": margin, "tested": tuple(p_of)}
     # the surest fault, not the noisiest target
     worst = max(certificates, key=lambda r: (r["tv_low"], r["tv"]), default=None)
+    confidence = "" if worst is None else R.describe_confidence(worst["alpha"])
     interval = None if worst is None else (worst["tv_low"], worst["tv_high"])
     measured = {"estimate": worst and worst["tv"], "interval": interval}
 
@@ -173,7 +175,7 @@ def judge(
         return verdict("lossy" if confirmed else "certified", path["note"], within=True)
     if "exact" in confirmed and worst is not None:
         where, limits = worst["model"], f"{worst['tv_low']:.4f} to {worst['tv_high']:.4f}"
-        return verdict("lossy", f"on {where}, 95 % interval {limits}", where=where)
+        return verdict("lossy", f"on {where}, {confidence} interval {limits}", where=where)
     if confirmed:
         layer = min(confirmed, key=lambda layer: p_of[layer])
         deciding = [r for r in runs[layer][0] if r["decides"] and r["p_value"] is not None]
@@ -191,7 +193,7 @@ def judge(
     if not p_of:
         return verdict("inconclusive", "no test could be run: more samples are needed")
     if bound is not None and bound <= margin and "exact" in p_of:
-        return verdict("certified", f"TV <= {bound:.4f} (95 %){' on each target' * (len(certificates) > 1)}")
+        return verdict("certified", f"TV <= {bound:.4f} ({confidence}){' on each target' * (len(certificates) > 1)}")
     if bound is not None:
         reach = max(r["minimum_detectable_effect"] for r in certificates)
         limits = f"TV bound {bound:.4f} is above the margin {margin:g}; TV below {reach:.4f} could not be found"

@@ -29,7 +29,7 @@ from parity_certify.certificate import Certificate
 from parity_certify.errors import ParityError
 from parity_certify.import_by_name import name_of
 from parity_certify.laws import CELLS, Law, check_law, first_of
-from parity_certify.result_rows import ALPHA
+from parity_certify.result_rows import ALPHA, describe_confidence
 from parity_certify.sampler import certify_sampler, check_settings
 
 KINDS = ("soft", "sparse", "point", "equal")
@@ -299,7 +299,7 @@ def combine(certificates: Sequence[Certificate], names: Sequence[str], alpha: fl
                 reason="tested with p = q alone, where most faulty verifiers pass: add other problems",
             )
         else:
-            v = replace(v, reason=f"TV <= {bound:.4f} (95 %) on each of: {', '.join(tested)}")
+            v = replace(v, reason=f"TV <= {bound:.4f} ({describe_confidence(ALPHA)}) on each of: {', '.join(tested)}")
     elif v.kind != "lossy":
         v = replace(v, reason=f"on {worst.rows[0]['model']}: {v.reason}")
     else:

@@ -18,6 +18,7 @@ import json
 import time
 from typing import Any
 
+from parity_certify import result_rows as R
 from parity_certify.import_by_name import leaf
 
 from parity.base.command import arguments, one_line, pin_threads
@@ -34,6 +35,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "n": {"type": int, "help": "draws of a sample (%(default)s)"},
     "seeds": {"type": json.loads, "default": [0, 1], "help": "JSON list; the second repeats a rejection"},
     "draws": {"type": int, "help": "of the Monte-Carlo null"},
+    "alpha": {"type": float, "default": R.ALPHA, "help": "level of tests and bounds (%(default)s)"},
     "pathwise": {"action": "store_true", "help": "for decoders coupled to plain decoding: token for token too"},
     "spec": {"type": json.loads, "required": True, "help": "JSON: the settings of exact and long, by name"},
     "replicates": {"type": int, "default": 1000},
@@ -45,7 +47,8 @@ def exact(a: argparse.Namespace) -> dict[str, Any]:
     decoder, targets = getattr(module, a.method), kind.targets(getattr(module, "TARGETS", a.models))
     common = {"method": a.method, "threads": a.threads}
     settings = {"claim": a.claim, "draws": a.draws or kind.DRAWS, "family": kind.FAMILY, "n": a.n, "seeds": a.seeds}
-    rows = leaf("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
+    with R.set_alpha(a.alpha):
+        rows = leaf("parity.equality.exact").exact(decoder, targets, a.options, **settings, **common)
     if a.pathwise:
         pathwise = leaf("parity.equality.pathwise").pathwise
         rows += pathwise(decoder, targets, a.options, n=min(a.n, 10_000), seeds=a.seeds[:1], **common)
@@ -58,7 +61,8 @@ def long(a: argparse.Namespace) -> dict[str, Any]:
     targets = kind.long_targets(lengths, a.n, which=getattr(module, "TARGETS", ""))
     settings = {"claim": a.claim, "draws": 0, "family": "all", "layer": "long", "n": a.n, "seeds": a.seeds}
     run = leaf("parity.equality.exact").exact
-    return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
+    with R.set_alpha(a.alpha):
+        return {"rows": run(getattr(module, a.method), targets, a.options, method=a.method, **settings)}
 
 
 def tests(a: argparse.Namespace) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(run=run, **defaults)
         return c
 
-    decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws")
+    decoder = ("kind", "method", "options", "claim", "n", "seeds", "draws", "alpha")
     command(exact, "the exact layer for a decoder of parity.decoders", *decoder, "models", "pathwise", n=1_000_000)
     command(long, "the long layer for a decoder of parity.decoders", *decoder, n=65_536)
     command(tests, "both for a decoder of parity.decoders", "kind", "method", "spec")

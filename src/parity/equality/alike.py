@@ -103,7 +103,7 @@ class Alike:
         terms = np.concatenate([logs[:, own].ravel() for logs in self.won.values()])
         log_e = float(special.logsumexp(terms) - math.log(len(terms)))
         bet, key = max(best, key=lambda at: best[at].max())
-        enough = SHARES[(self.shared[:, own] >= math.log(len(terms) / R.ALPHA)).any(1)]
+        enough = SHARES[(self.shared[:, own] >= math.log(len(terms) / R.get_alpha())).any(1)]
         d = own[best["agreement", "place"].argmax()]
         values = {"statistic": log_e, "effect": min(1.0, self.beyond[d] / max(self.could[d], 1e-9))}
         values["minimum_detectable_effect"] = enough.min() if len(enough) else None

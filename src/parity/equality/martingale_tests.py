@@ -100,10 +100,9 @@ def fold(each: Sequence[np.ndarray], table: np.ndarray) -> Tables:
 
 
 @cache
-def noncentrality(df: float, tables: int) -> float:
-    """The noncentrality of a chi-square of `df` that is rejected with probability POWER at the level corrected for
-    so many tables."""
-    limit = stats.chi2.isf(R.ALPHA / tables, df)
+def noncentrality(df: float, level: float) -> float:
+    """The noncentrality of a chi-square of `df` that is rejected with probability POWER at a level."""
+    limit = stats.chi2.isf(level, df)
 
     def lacking(noncentral: float) -> float:
         return float(stats.ncx2.sf(limit, df, noncentral)) - R.POWER
@@ -115,7 +114,8 @@ def detectable(t: Tables) -> float:
     """The smallest total variation per token that the largest table finds with probability POWER at its corrected
     level, if that share of each law moves from one likely token to another."""
     best = int(t.weight.argmax())
-    return math.sqrt(noncentrality(float(t.df[best]), max(1, int((t.df > 0).sum()))) / t.weight[best])
+    level = R.get_alpha() / max(1, int((t.df > 0).sum()))
+    return math.sqrt(noncentrality(float(t.df[best]), level) / t.weight[best])
 
 
 def smallest(layer: str, test: str, n: int, t: Tables, names: Callable[[int], str], **place: Any) -> Row:
@@ -140,7 +140,7 @@ def normal(layer: str, test: str, n: int, z: np.ndarray, names: Callable[[int], 
 
 def detectable_z(error: float, tests: int = 1) -> float:
     """As `result_rows.detectable_z`, of the smallest of several tests."""
-    return float((special.ndtri(R.POWER) - special.ndtri(R.ALPHA / 2 / tests)) * error)
+    return float((special.ndtri(R.POWER) - special.ndtri(R.get_alpha() / 2 / tests)) * error)
 
 
 def by_slot(
@@ -278,7 +278,7 @@ def by_agreement(layer: str, tokens: np.ndarray, p: np.ndarray, known: np.ndarra
     each = np.concatenate(logs)
     p_value = min(1.0, math.exp(-float(special.logsumexp(each) - math.log(len(each)))))
     note, usual = f"{len(each)} pairs of sequences, in batches of {size}", usual / len(each)
-    of_one_pair = (math.log(len(each) / R.ALPHA) + usual) / math.log(2) - usual
+    of_one_pair = (math.log(len(each) / R.get_alpha()) + usual) / math.log(2) - usual
     values = {"effect": most, "minimum_detectable_effect": of_one_pair * len(each) / max(compared, 1), **place}
     return R.row(layer, "agreement", compared, p_value=p_value, note=note, **values)
 

@@ -196,11 +196,12 @@ def long_variant(config: Config, cell: Cell) -> Variant | None:
 
 def variant_key(config: Config, v: Variant) -> str:
     e = config.equality
-    return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2]])
+    return digest([v.kind, v.method, v.options, v.n, e.models, e.seeds[:2], e.alpha])
 
 
 def long_key(config: Config, v: Variant) -> str:
-    return digest(["long", v.kind, v.method, v.options, v.n, config.equality.seeds[:2]])
+    e = config.equality
+    return digest(["long", v.kind, v.method, v.options, v.n, e.seeds[:2], e.alpha])
 
 
 def test_key(config: Config, exact: Variant | None, long: Variant | None) -> str:

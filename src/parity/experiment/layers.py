@@ -45,12 +45,13 @@ def of(config: Config, layers: Layers, cell: Cell) -> list[str]:
 
 
 def layer_settings(config: Config, layers: Layers, cell: Cell) -> dict[str, dict[str, Any]]:
-    """By name of the layers that look at a cell, the settings that each reads: an edit of any other repeats nothing."""
+    """By name of the layers that look at a cell, the settings that each reads, and `alpha`: an edit of any other
+    repeats nothing."""
     known = config.equality.model_dump()
     if config.continuous is not None:
         known |= {"forced": config.continuous.forced, "conditions": config.continuous.conditions}
     return {
-        name: {setting: known[setting] for setting in layers[cell.kind][name]["SETTINGS"] if setting in known}
+        name: {s: known[s] for s in ("alpha", *layers[cell.kind][name]["SETTINGS"]) if s in known}
         for name in of(config, layers, cell)
     }
 

@@ -87,21 +87,26 @@ def judges(config: Config, cell: Cell) -> list[str]:
     return [path for name, path in every.items() if name.startswith("networks/")]
 
 
-def asked_reference(config: Config, kind: str) -> tuple[str, int]:
-    """What pictures of published models are compared with, "" for nothing, and how many of them: 0 for all."""
+def reference_pictures(config: Config, kind: str, published: bool) -> tuple[str, int]:
+    """Where the pictures come from that a model's are compared with, a folder or a file, and how many of them: 0 for
+    all. "": those that are drawn for an embedded model; none for a published one."""
     if kind == "discrete" and config.image is not None:
-        named = "reference_images" in config.image.model_fields_set
-        return config.image.reference, config.image.reference_images if named else 0
-    return (config.continuous.reference, 0) if config.continuous is not None else ("", 0)
+        image = config.image
+        every = published and "reference_images" not in image.model_fields_set
+        return image.reference, 0 if every else image.reference_images
+    if published and config.continuous is not None:
+        return config.continuous.reference, 0
+    return "", REAL
 
 
 def reference(config: Config, prompts: list[str], cell: Cell) -> str:
     """Pictures that quality metrics compare a cell's with, and their features."""
     if judged(config, cell):
         how = weights.protocols()[config.protocol], judges(config, cell)
-        return f"results/reference/{cell.kind}/{digest([*asked_reference(config, cell.kind), *how])}.npz"
-    image = config.image if cell.kind == "discrete" else None
-    pictures = f"{prompt_set(config, prompts)}-{image.reference_images}" if image is not None else f"classes-{REAL}"
+        return f"results/reference/{cell.kind}/{digest([*reference_pictures(config, cell.kind, True), *how])}.npz"
+    folder, count = reference_pictures(config, cell.kind, False)
+    subjects = prompt_set(config, prompts) if cell.kind == "discrete" else "classes"
+    pictures = f"{subjects}-{count}" + (f"-{digest(folder)}" if folder else "")
     return f"results/reference/{cell.kind}/{pictures}/{cell.spec['model']}-{cell.spec['revision']}.npz"
 
 

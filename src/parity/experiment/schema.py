@@ -219,7 +219,14 @@ class EqualitySpec(Strict):
     long_mutants: int = Field(65_536, ge=0, le=10**9, description="tokens per planted fault and long model; 0: none")
     pathwise: int = Field(2, ge=1, le=10**6, description="images per coupled decoder, compared token for token")
     calibration: int = Field(400, ge=100, le=10**6, description="null replicates for sizes and the QQ plot")
-    alpha: float = Field(0.05, gt=0, lt=0.5)
+    alpha: float = Field(
+        0.05,
+        ge=0.001,
+        lt=0.5,
+        description="level of every test, bound and verdict; below .05 a fault must be larger to be found, and tests"
+        " against a Monte-Carlo null take as many times longer. Self-tests, and intervals of quality and speed, stay at"
+        " .05",
+    )
     margin_tv: float = Field(0.02, gt=0, lt=1, description="certified lossless if the bound on TV is below")
     margin_clip: float = Field(0.02, gt=0, description="TOST margin on the mean CLIP cosine")
     margin_logp: float = Field(0.05, gt=0, description="TOST margin on the mean log-probability per token, nats")

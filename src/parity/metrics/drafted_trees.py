@@ -15,6 +15,7 @@ from parity.decode.shard_io import read_shards, rows_of
 from parity.decoders.candidates import dynamic
 from parity.decoders.discrete.vvs import similarity
 from parity.experiment.options import options
+from parity.metrics.estimates import PERCENT, Z
 from parity.models.discrete.load import load
 
 
@@ -42,7 +43,7 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
     """The two figures, from similarity [n, trees] and cosine [n, distances]; width: tokens in a row of the picture."""
     threshold = options("discrete", "vvs", {})["threshold"]
     share = float((alike >= threshold).mean())
-    mean, error = cosines.mean(0), 1.96 * cosines.std(0, ddof=1) / len(cosines) ** 0.5
+    mean, error = cosines.mean(0), Z * cosines.std(0, ddof=1) / len(cosines) ** 0.5
     return [
         {
             "name": f"path-similarity-{model}",
@@ -60,9 +61,9 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
             "name": f"feature-staleness-{model}",
             "title": f"How alike the target's features are by their distance ({model})",
             "caption": "Cosine of the hidden states before the output matrix of two tokens so many places apart (VVS,"
-            " fig. 3), mean over images with 95% intervals. A drafter that must do with features of n tokens ago has"
-            f" what stands at n. A row is {width} tokens: what is so far apart lies one above the other. Neighbours:"
-            f" {mean[0]:.2f} here, 0.68 in the paper.",
+            f" fig. 3), mean over images with {PERCENT} intervals. A drafter that must do with features of n tokens ago"
+            f" has what stands at n. A row is {width} tokens: what is so far apart lies one above the other."
+            f" Neighbours: {mean[0]:.2f} here, 0.68 in the paper.",
             "kind": "line",
             "x": "tokens apart",
             "y": "cosine",

@@ -5,11 +5,14 @@ Images of one prompt are not independent: where prompts repeat, a function takes
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 
-Z = 1.96  # standard errors to either end of a 95% interval
+CONFIDENCE = 0.95  # of every interval of quality and speed; that of tests, bounds and verdicts is `equality.alpha`
+PERCENT = f"{100 * CONFIDENCE:g}%"
+Z = round(NormalDist().inv_cdf((1 + CONFIDENCE) / 2), 2)  # standard errors to either end of an interval
 ENDS = ("", "_se", "_low", "_high")  # of the columns of an estimate
 
 
@@ -18,7 +21,7 @@ class Estimate(NamedTuple):
 
     value: Any = None
     error: float | None = None  # standard error
-    low: float | None = None  # ends of a 95% interval
+    low: float | None = None  # ends of an interval, as CONFIDENCE says
     high: float | None = None
     why: str = ""
 
@@ -34,7 +37,7 @@ class Estimate(NamedTuple):
         return Estimate(value, error, low, high, self.why)
 
     def reach(self) -> tuple[float, float] | None:
-        """Distances from the value down and up to the ends of its 95% interval; None where no error was taken."""
+        """Distances from the value down and up to the ends of its interval; None where no error was taken."""
         if self.low is not None and self.high is not None:
             return self.value - self.low, self.high - self.value
         return None if self.error is None else (Z * self.error, Z * self.error)
@@ -111,7 +114,7 @@ def ratio_and_error(above: np.ndarray, below: np.ndarray) -> tuple[float, float]
 
 
 def bootstrap_interval(
-    values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = 0.95, seed: int = 0
+    values: np.ndarray, groups: np.ndarray, count: int = 2000, level: float = CONFIDENCE, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile interval of the mean of values [n], groups resampled with replacement."""
     sums, sizes = np.bincount(groups, np.asarray(values, dtype=np.float64)), np.bincount(groups)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.estimates import Estimate, half_jackknife
-from parity.metrics.judges import absent
+from parity.metrics.judges import absent, explain_few
 
 KINDS = ("discrete", "continuous")
 MEASURES = {
@@ -82,14 +82,14 @@ def arrays(sample: Any) -> dict[str, np.ndarray]:
     return {"features": sample.outputs["features"]} if "features" in sample.outputs else {}
 
 
-def reference_of(outputs: dict[str, np.ndarray], d: int) -> Reference | None:
+def reference_of(outputs: dict[str, np.ndarray], d: int) -> Reference:
     """What features [n, d] are compared with: the statistics of the reference file if it holds them, else its
     features."""
     if "mu" in outputs:
         if outputs["mu"].shape != (d,):
             raise ParityError(f"reference: mu {outputs['mu'].shape}; allowed: ({d},), of the network's features")
         return of_statistics(outputs["mu"], outputs["sigma"])
-    return reference_half(outputs["features"]) if "features" in outputs else None
+    return reference_half(outputs["features"])
 
 
 def mean_kernel(x: np.ndarray, y: np.ndarray, rows: int = 2048) -> float:
@@ -119,16 +119,18 @@ def measure(sample: Any) -> dict[str, Any]:
 
 
 def measure_fid(sample: Any) -> dict[str, Any]:
-    """Against the features of the reference file, whose number is `reference_n`, or its statistics; None of fewer
-    images than `sample.fewest`."""
+    """Against the features of the reference file, whose number is `reference_n`, or its statistics; of
+    fewer images than `sample.fewest` the reason."""
     features, real = sample.outputs.get("features"), sample.reference_outputs
-    half = None if features is None else reference_of(real, features.shape[1])
-    if half is None:
+    if features is None or not {"mu", "features"} & set(real):
         return absent(sample, "features", ["fid"])
-    fid = Estimate(np.nan, np.nan)
-    if len(features) >= sample.fewest:
-        fid = Estimate(*fid_and_error(features, half, sample.groups, 200 if features.shape[1] < WIDE else 20))
-    return {"fid": fid} | ({"reference_n": len(real["features"])} if "features" in real else {})
+    counted = {"reference_n": len(real["features"])} if "features" in real else {}
+    compared = sample.fewest if "mu" in real else len(real["features"])  # statistics do not say of how many they are
+    if why := explain_few(len(features), compared, sample.fewest):
+        return {"fid": Estimate(why=why)} | counted
+    count = 200 if features.shape[1] < WIDE else 20
+    fid = fid_and_error(features, reference_of(real, features.shape[1]), sample.groups, count)
+    return {"fid": Estimate(*fid)} | counted
 
 
 def measure_cmmd(sample: Any) -> dict[str, Any]:

@@ -80,6 +80,14 @@ def measure_pictures(
     return columns
 
 
+def explain_few(images: int, reference: int, needed: int) -> str:
+    """Why a figure cannot be taken of so many images and reference pictures; "" if it can."""
+    for count, what in ((images, "images"), (reference, "reference pictures")):
+        if count < needed:
+            return f"too few {what}: {needed} or more are needed"
+    return ""
+
+
 def absent(sample: Any, column: str, figures: Iterable[str]) -> dict[str, Estimate]:
     """Figures of a published model that cannot be taken, each with the reason: a network that is not declared, or
     nothing to compare with. Embedded models have networks of their own and need no reason."""

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from parity.base.errors import ParityError
 from parity.metrics.estimates import Estimate, half_jackknife
-from parity.metrics.judges import absent
+from parity.metrics.judges import absent, explain_few
 from parity.metrics.protocols import recipe
 
 KINDS = ("discrete",)
 MOST = 10_000  # pictures of a side
+FEWEST = 4  # of which half are two, and each has three neighbours
 MEASURES = {
     "kid": ("KID", "", "lower"),
     "precision": ("precision", "", "higher"),
@@ -94,6 +95,8 @@ def measure_kid(sample: Any) -> dict[str, Any]:
     features, real = sample.outputs.get("features"), sample.reference_outputs.get("features")
     if features is None or real is None:
         return absent(sample, "features", ["kid"])
+    if why := explain_few(len(features), len(real), FEWEST):
+        return {"kid": Estimate(why=why)}
     return {"kid": Estimate(*kid_and_error(features, real))}
 
 
@@ -104,6 +107,8 @@ def measure_manifold(sample: Any) -> dict[str, Any]:
     features, real = sample.outputs.get(column), sample.reference_outputs.get(column)
     if features is None or real is None:
         return absent(sample, column, ["precision", "recall"])
+    if why := explain_few(len(features), len(real), FEWEST):
+        return {"precision": Estimate(why=why), "recall": Estimate(why=why)}
     cut = {"manifold_n": MOST} if max(len(features), len(real)) > MOST else {}
     precision, recall = precision_recall(features[:MOST], real[:MOST], sample.groups[:MOST])
     return {"precision": precision, "recall": recall, **cut}

@@ -59,7 +59,7 @@ def measure(sample: Any) -> dict[str, Any]:
 
 def measure_passes(sample: Any) -> dict[str, Any]:
     """Means over images with errors by prompt. Step compression is free tokens per pass (Teng et al. 2024, sec. 5),
-    with a 95% interval."""
+    with an interval."""
     shard, free = sample.shard, free_tokens(sample.shard.step, sample.forced)
     columns = {"nfe": shard.nfe, "nodes_per_pass": shard.nodes / shard.nfe, "nodes_per_token": shard.nodes / free}
     figures = {name: Estimate(*mean_and_error(values, sample.groups)) for name, values in columns.items()}

@@ -335,7 +335,7 @@ def effect_of_interest(name: str, value: float, margins: EqualitySpec) -> float 
 
 
 def too_few(row: Mapping[str, Any], name: str, margins: EqualitySpec) -> bool:
-    """Whether a row's figure says nothing: an effect of interest to either side lies in its 95% interval. One image or
+    """Whether a row's figure says nothing: an effect of interest to either side lies in its interval. One image or
     text has no error and says nothing."""
     figure = estimate_of(row, name)
     if figure.missing or isinstance(figure.value, str) or not math.isfinite(figure.value):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from parity.experiment import weights
-from parity.metrics.estimates import Estimate
+from parity.metrics.estimates import PERCENT, Estimate
 from parity.report import maps, pictures, tables
 from parity.report import shared_sections as shared
 from parity.report.blocks import Details, Entry, Section, Sides, Words, missing, pairs
@@ -66,7 +66,7 @@ COST = [
     Column("NFE", "nfe", "target passes per image, ± standard error"),
     *tables.COST[1:],
     *tables.CLOCK,
-    Column("Step compression", "step_compression", "tokens per pass, 95% bootstrap interval"),
+    Column("Step compression", "step_compression", f"tokens per pass, {PERCENT} bootstrap interval"),
     Column("Nodes per pass", "nodes_per_pass", "tokens that the target evaluates in a pass"),
     Column("Nodes per token", "nodes_per_token", "tokens evaluated per token kept; 1 means that nothing is wasted"),
     Column("ms per forward", forward, "time of a batch divided by its passes: median and quartiles over batches"),
@@ -163,9 +163,9 @@ SPEEDS = (
     " batch size, and compares with plain decoding in the same job."
 )
 CLOUD = (
-    "95% intervals, in the colour of the verdict. The grey band is where another seed of plain decoding falls: a method"
-    " inside it shows no loss of quality that this many images can detect. The equality tests, which pair images by"
-    " prompt, see smaller losses."
+    f"{PERCENT} intervals, in the colour of the verdict. The grey band is where another seed of plain decoding falls: a"
+    " method inside it shows no loss of quality that this many images can detect. The equality tests, which pair images"
+    " by prompt, see smaller losses."
 )
 MAPS = (
     "How many tokens became final in the same pass as the one at each place. A decoder is fast in bright regions, where"
@@ -178,7 +178,7 @@ OVER_IMAGES = (
     " as slow as its slowest image, at the left end."
 )
 BY_PASS = (
-    "Mean tokens made final per pass, with 95% intervals over images, as long as half of the images take part. A rise"
+    "Mean tokens made final per pass, with intervals over images, as long as half of the images take part. A rise"
     " means that later parts of the picture are easier given the earlier ones; a drop at the end comes from the window,"
     " which shrinks there."
 )

@@ -17,13 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
+from parity_certify.page import COLOURS
 from scipy import stats
 
 from parity.base.errors import ParityError
 from parity.base.files import read_json
 from parity.experiment.options import KINDS
 from parity.experiment.options import methods as decoders
-from parity.metrics.estimates import ENDS, Z, estimate_of
+from parity.metrics.estimates import CONFIDENCE, ENDS, Z, estimate_of
 from parity.report.blocks import Plot, Words, missing, records, words
 
 matplotlib.use("Agg")
@@ -158,7 +159,7 @@ def name_points(figure: Figure, points: Mapping[Axes, Sequence[Named]], legend: 
 # --- what is gained
 
 
-VERDICTS = {"certified": "#0072b2", "consistent": "#6ba9d1", "lossy": "#d55e00"}  # colour; grey where there is none
+VERDICTS = {str(kind): colour for kind, colour in COLOURS.items() if kind != "inconclusive"}  # the others are grey
 
 
 def gains(rows: pd.DataFrame, count: str) -> Drawing:
@@ -195,27 +196,25 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
 
 
 def interval_of(row: Any, name: str) -> tuple[float, float]:
-    """Distances from a figure down and up to the ends of its 95% interval; 0 where no error was measured."""
+    """Distances from a figure down and up to the ends of its interval; 0 where no error was measured."""
     down, up = estimate_of(row, name).reach() or (0.0, 0.0)
     return max(0.0, down), max(0.0, up)
 
 
 def noise_band(plain: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Where another seed of plain decoding falls, 95%: its rows' mean, plus and minus 1.96 sqrt(2) standard errors of
-    one.
-
+    """Where another seed of plain decoding falls: its rows' mean, plus and minus sqrt(2) times the reach of one:
     sqrt(2) because a point is compared with another noisy point, not with the truth.
     """
     rows = plain.reindex(columns=[metric, f"{metric}_se"]).astype(float).dropna()
     if rows.empty:
         return None
-    mean, reach = float(rows[metric].mean()), 1.96 * math.sqrt(2 * float((rows[f"{metric}_se"] ** 2).mean()))
+    mean, reach = float(rows[metric].mean()), Z * math.sqrt(2 * float((rows[f"{metric}_se"] ** 2).mean()))
     return mean - reach, mean + reach
 
 
 def quality(rows: pd.DataFrame) -> Drawing | None:
-    """Figures of quality with 95% intervals, a line for each row; the band is what another seed of plain decoding would
-    give."""
+    """Figures of quality with their intervals, a line for each row; the band is what another seed of plain decoding
+    would give."""
     names = [m for m in QUALITY if m in rows and rows[m].notna().any()]
     if not names:
         return None
@@ -243,7 +242,7 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
     """P-values of true null hypotheses (columns test, p_value) against uniform quantiles, up to `points` of each test.
 
     Of more than `most` tests, those furthest from the diagonal (Kolmogorov-Smirnov) are named, and the others are one
-    grey group. The band is the pointwise 95% one of the smallest test.
+    grey group. The band is the pointwise interval of the smallest test.
     """
     tests = {str(k): np.sort(v.to_numpy(float)) for k, v in null.dropna().groupby("test", sort=True)["p_value"]}
     if not tests:
@@ -261,7 +260,7 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
     i = np.arange(1, n + 1)
     figure = Figure(figsize=(6, 4.2), layout="constrained")
     ax = figure.subplots()
-    low, high = stats.beta.ppf([[0.025], [0.975]], i, n + 1 - i)
+    low, high = stats.beta.ppf([[(1 - CONFIDENCE) / 2], [(1 + CONFIDENCE) / 2]], i, n + 1 - i)
     ax.fill_between((i - 0.5) / n, low, high, color=GREYS[1], alpha=0.18, lw=0)
     ax.axline((0, 0), slope=1, color=GREYS[1], lw=0.8)
     for group, colour in zip([rest, *shown], ["#b9c0c7", *sns.color_palette("colorblind").as_hex()], strict=False):
@@ -278,7 +277,7 @@ def p_value_qq(null: pd.DataFrame, most: int = 6, points: int = 200) -> Drawing 
 
 @dataclass(frozen=True)
 class Extra:
-    """A figure with its data: of a line x, y, and optionally low and high (95%); of a histogram value; label
+    """A figure with its data: of a line x, y, and optionally low and high; of a histogram value; label
     distinguishes lines or histograms."""
 
     name: str  # of the CSV file: lower-case letters, digits and dashes

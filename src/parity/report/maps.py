@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from parity.metrics.estimates import Z
 from parity.report.figures import Drawing, Look, wrapped
 
 Steps = Mapping[str, np.ndarray]  # by label: [n, L] int, the pass in which a token became final, from 1; 0 where forced
@@ -142,13 +143,13 @@ def made_by_pass(step: np.ndarray, most: int = 24) -> pd.DataFrame:
 
 
 def accepted_by_pass(steps: Steps, look: Look) -> Drawing:
-    """Tokens that became final per pass as decoding goes on, with the 95% interval over images."""
+    """Tokens that became final per pass as decoding goes on, with its interval over images."""
     parts = {name: made_by_pass(step) for name, step in steps.items()}
     data = pd.concat(parts, names=["label"]).reset_index("label").reset_index(drop=True)
     figure = Figure(figsize=(6.4, 4.6), layout="constrained")
     ax = figure.subplots()
     for name, d in data.groupby("label", sort=False):
-        middle, reach, (colour, marker) = (d["first_pass"] + d["last_pass"]) / 2, 1.96 * d["se"], look[str(name)]
+        middle, reach, (colour, marker) = (d["first_pass"] + d["last_pass"]) / 2, Z * d["se"], look[str(name)]
         ax.plot(middle, d["mean"], color=colour, lw=1.3, marker=marker, ms=4, markevery=max(1, len(d) // 5), label=name)
         ax.fill_between(middle, d["mean"] - reach, d["mean"] + reach, color=colour, alpha=0.12, lw=0)
     ax.set(xlabel="pass", ylabel="tokens made final per pass", xscale="log")

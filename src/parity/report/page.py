@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 from markupsafe import Markup
+from parity_certify.page import COLOURS
 
 from parity.base.files import publish
 from parity.experiment.stand_in import BANNER
@@ -37,7 +38,7 @@ def environment() -> jinja2.Environment:
         macros = templates.get_template("blocks.html.j2").module
         return getattr(macros, type(block).__name__.lower())(block)
 
-    templates.globals["draw"] = draw
+    templates.globals |= {"draw": draw, "colours": COLOURS}
     return templates
 
 

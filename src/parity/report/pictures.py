@@ -102,7 +102,8 @@ def columns_of(g: Gathered) -> tuple[list[Column], list[str]]:
 
 
 def blocks(g: Gathered) -> list[Any]:
-    """The prompts on which a decoder falls furthest behind plain decoding, the worst first; then all of them."""
+    """The prompts on which a decoder falls furthest behind plain decoding, the worst first; then all of them. Pictures
+    that no network judged stand in the order of their prompts."""
     columns, captions = columns_of(g)
     if not columns:
         return [Words("this experiment has no pictures.", "empty")]
@@ -117,7 +118,8 @@ def blocks(g: Gathered) -> list[Any]:
     shards = {label: g.files.shard(cell) for label, cell in g.cells(KIND).items()}
     every = len(shards[columns[0].label].step)
     among = len(captions) if len(captions) == every else f"the first {len(captions)} of {every:,}"
-    return [WORST.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards)]
+    text = UNJUDGED if np.isnan(worst).all() else WORST
+    return [text.format(shown=len(rows), all=among), grid, *views(g, columns, captions, shards)]
 
 
 def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[str, Shard]) -> Iterator[Packed]:
@@ -131,8 +133,9 @@ def views(g: Gathered, columns: list[Column], captions: list[str], shards: dict[
         base = next((c for c in own if c.baseline), own[0])
         tokens = max(shards[c.label].step.shape[1] for c in own)
         content = [column(g, c, shards[c.label], order, base, number) for c, number in zip(own, drawn.of, strict=True)]
-        about = ABOUT.format(shown=shown, all=f"{every:,}") + LEFT * (shown < every)
-        yield packed("pictures", f"{about} Without scripts the worst are above.", {
+        judged = not np.isnan(worst).all()
+        about = f"{shown} of {every:,} prompts{JUDGED * judged}. Pictures are compressed." + LEFT * (shown < every)
+        yield packed("pictures", f"{about} Without scripts {'the worst' if judged else 'the first'} are above.", {
             "side": drawn.side, "across": ACROSS, "tokens": tokens, "sheets": drawn.uris, "columns": content,
             "captions": [captions[i] for i in order], "worst": rounded(worst[:shown]), "about": about, "replay": REPLAY,
         })  # fmt: skip
@@ -182,13 +185,14 @@ def alike(g: Gathered) -> list[str]:
 
 
 SAME = "Identical figures are no mistake: {} run under the same noise, and drew the same tokens for every prompt."
-ABOUT = "{shown} of {all} prompts; under each picture its CLIP cosine with the prompt. Pictures are compressed."
+JUDGED = "; under each picture its CLIP cosine with the prompt"
 LEFT = " There is no room for the others: figures/pictures.csv and the cells' folders have them."
 REPLAY = (
     "The finished picture, uncovered token by token in the pass in which each became final. The last token of a pass is"
     " usually the target's own draw: a correction, or one beyond the drafts. Rejected drafts are shown for windows; of"
     " trees only their number is known."
 )
+UNJUDGED = "The first {shown} of {all} prompts: no network compared these pictures with their prompts."
 WORST = (
     "The {shown} of {all} prompts on which a decoder is furthest behind plain decoding in CLIP-score, the worst first."
     " Look for a fault that recurs down a column: wrong counts, smeared texture, repeated parts. The first column looks"

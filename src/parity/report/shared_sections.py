@@ -9,7 +9,7 @@ import yaml
 from parity.experiment.checks import slug
 from parity.experiment.schema import FigureSpec
 from parity.experiment.study import label, metrics, source
-from parity.metrics.estimates import Estimate
+from parity.metrics.estimates import PERCENT, Estimate
 from parity.metrics.export import FIGURES
 from parity.report import study_figures, tables
 from parity.report.blocks import (
@@ -45,7 +45,11 @@ def verdict_table(g: Gathered, kind: str, caption: str) -> Table | Words:
     """Every name that a kind's equality rows are judged by."""
     cells = {r["key"]: {name: r[name] for name in ("key", "role", "seed")} for r in records(g.summary)}
     rows = [v | cells.get(v["key"], {"key": ""}) for v in records(g.verdicts) if v["kind"] == kind]
-    return show(rows, tables.VERDICT, caption) if rows else Words("no equality test.", "empty")
+    return (
+        show(rows, tables.verdict_columns(g.settings.equality.alpha), caption)
+        if rows
+        else Words("no equality test.", "empty")
+    )
 
 
 def relabelled(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -91,7 +95,7 @@ def study_plot(g: Gathered, kind: str, figure: FigureSpec, rows: pd.DataFrame, p
     if printed:
         caption += f" {BOTH.format(paper=figure.paper)}" + f" The paper prints no numbers for {silent}." * bool(silent)
     elif figure.paper:
-        caption += f" Marks are measured here, with 95% intervals; the paper prints no numbers ({figure.paper})."
+        caption += f" Marks are measured here, with {PERCENT} intervals; the paper prints no numbers ({figure.paper})."
     return plot(f"{prefix}-{slug(figure.title)}", figure.title, drawn, caption.strip(), figure.title)
 
 
@@ -103,8 +107,8 @@ def sweep_plots(g: Gathered, kind: str, swept: Mapping[str, tuple[list[str], str
 
 STUDY = "The figures that this experiment was made for: what was measured here, beside what the papers print."
 BOTH = (
-    "Filled marks and whole lines were measured here, with 95% intervals. Hollow marks and broken lines are the numbers"
-    " of {paper}, on another model and other prompts: compare the shapes of the lines, not their heights."
+    f"Filled marks and whole lines were measured here, with {PERCENT} intervals. Hollow marks and broken lines are the"
+    " numbers of {paper}, on another model and other prompts: compare the shapes of the lines, not their heights."
 )
 
 
@@ -241,14 +245,16 @@ PLANTED = [
 SIZES = [
     Column("Test", text("test")),
     Column("Replicates", "n"),
-    Column("Rejected", lambda r: estimated(Estimate(r["effect"], None, r.get("low"), r.get("high"))), "95% interval"),
+    Column(
+        "Rejected", lambda r: estimated(Estimate(r["effect"], None, r.get("low"), r.get("high"))), f"{PERCENT} interval"
+    ),
     Column("Verdict", lambda r: chip(r["verdict"])),
 ]
 QQ = (
     "P-values of tests whose null hypothesis is true, so every rejection is false. On the diagonal, tests reject as"
     " often as they claim. Below it they reject too often, and small p-values elsewhere on this page are less"
-    " surprising than they look; above it they are cautious. The band holds 95% of correct points at each place. Of"
-    " many tests, those furthest from the diagonal are named."
+    f" surprising than they look; above it they are cautious. The band holds {PERCENT} of correct points at each place."
+    " Of many tests, those furthest from the diagonal are named."
 )
 FAULTS = (
     "Decoders with a planted fault, which the tests must find in every sample; then correct decoders, which they must"

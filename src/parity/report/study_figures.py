@@ -69,7 +69,7 @@ def label_of(spec: dict[str, Any], by: list[str]) -> str:
 
 
 def points(figure: FigureSpec, whose: str, rows: Iterable[SpecAndRow], known: Labels) -> pd.DataFrame:
-    """A row per mark: a measure with its 95% interval, the interval along x where that is a measure, and as `note` the
+    """A row per mark: a measure with its interval, the interval along x where that is a measure, and as `note` the
     options in which marks of one label differ. Settings stay what they are: no 4.0 for 4, no NaN for none."""
     every: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = []
     for spec, row in rows:

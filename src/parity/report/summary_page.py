@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from parity_certify.result_rows import ALPHA, describe_confidence
 
 from parity.experiment import paths
 from parity.experiment.module_metadata import outline
 from parity.experiment.options import KINDS, declaration, options
 from parity.experiment.study import metrics
-from parity.metrics.estimates import Z, estimate_of
+from parity.metrics.estimates import PERCENT, Estimate, Z, estimate_of
 from parity.report import tables
 from parity.report.anysubset import TASKS, describe_task
 from parity.report.blocks import Entry, Gallery, Section, Terms, Words, excerpt, missing, pairs, records, words, written
+from parity.report.collect import QUALITY as EVERY_FIGURE
 from parity.report.collect import Gathered, critical, effect_of_interest, known_changes, rank
 from parity.report.figures import gains, plot
 from parity.report.pictures import thumbnail
@@ -44,6 +46,8 @@ from parity.report.verdicts import failures
 # classes no classifier of ours reads, FID.
 QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
 SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
+FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
+ALONE = "no error: of a single prompt, or of too few"  # why a change is not known whose figures are
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
 
@@ -108,8 +112,9 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     if bounded := most(exact, "tv_bound"):
         models = words(exact[0].get("tested_models"), "small models")
         small, _, long = models.partition("; ")
-        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text} with 95%"
-        sure += f" confidence, on {small} a sequence and at the small options that the table names"
+        sure = f"total variation (0: the same law, 1: another) at most {bound(bounded['tv_bound']).text}"
+        sure += f" with {describe_confidence(g.settings.equality.alpha)} confidence, on {small} a sequence and at the"
+        sure += " small options that the table names"
         sure += f"; at the run's own no difference found on {long}" * bool(long)
         lines.append(("How sure", sure + ", nor on the decoded model, token by token" * teacher_forced(g, exact)))
         longest = re.findall(r"(\d+) tokens", models)
@@ -128,9 +133,24 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             if speed == "speedup_single":
                 answer += f"; the median of {best['singles']:.0f}" if best["singles"] > 1 else f"; timed on one {item}"
             lines.append((f"Fastest lossless, {question}", answer))
+    if level := describe_level(g.settings.equality.alpha, rows):
+        lines.append(("Level of the tests", level))
     lines.append(("Quality", quality(g, kind, rows)))
     lines.append(("On a GPU", "predicted below" if gpu else "not measured: speeds are of this machine"))
     return lines
+
+
+def describe_level(alpha: float, rows: list[dict[str, Any]]) -> str:
+    """What another level of tests than the usual one means for their power; "" at the usual level."""
+    if alpha == ALPHA:
+        return ""
+    less = "fewer correct methods are rejected, and a fault must be larger to be found"
+    more = "more correct methods are rejected, and smaller faults are found"
+    found = most(rows, "minimum_detectable_effect")
+    size = (
+        f": a total variation of {bound(found['minimum_detectable_effect']).text} four times in five" if found else ""
+    )
+    return f"{alpha:g}, where {ALPHA:g} is usual: {less if alpha < ALPHA else more}{size}"
 
 
 def teacher_forced(g: Gathered, rows: list[dict[str, Any]]) -> bool:
@@ -179,7 +199,11 @@ def columns(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
             "at batch 1 on this machine, the median of the first of each job; plain decoding's is 1",
         ),
         Column(batch, tables.speed, "on this machine; plain decoding's is 1"),
-        Column("Quality", lambda r: change(g, kind, r), CHANGE.format(name=name_of(kind, main_figure(g, kind)))),
+        Column(
+            "Quality",
+            lambda r: change(g, kind, r),
+            CHANGE.format(percent=PERCENT, name=name_of(kind, main_figure(g, kind))),
+        ),
         *([on_gpu] if gpu else []),
     ]
 
@@ -251,22 +275,43 @@ def moves(g: Gathered, row: Row) -> list[str]:
 
 
 def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
-    """Which methods move which figures, and how small a change of the first would not show."""
+    """Which methods move which figures, which figures were compared, how small a change of the first would not show,
+    and which figures were not measured and why."""
     lines = [f"{r['label']}: {', '.join(moved)}" for r in rows if (moved := moves(g, r))]
-    name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
-    error = max((known_changes(r)[name][1] for r in rows if name in known_changes(r)), default=0.0)
-    base = reference(g, rows[0]).get(name)
-    of = f" (of {number(base, 2)})" if not missing(base) else ""
-    small = f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
-    return "; ".join([*lines, f"no {'other ' * bool(lines)}change seen{small}"])
+    changes = [known_changes(r) for r in rows]
+    compared = [name_of(kind, name) for name in FIGURES if any(name in known for known in changes)]
+    if compared:
+        name, reach = main_figure(g, kind), critical(rows, g.settings.equality.alpha)
+        error = max((known[name][1] for known in changes if name in known), default=0.0)
+        base = reference(g, rows[0]).get(name)
+        of = f" (of {number(base, 2)})" if not missing(base) else ""
+        small = (
+            f"; a change of {name_of(kind, name)} below {number(reach * error, 1)}{of} might not show" if error else ""
+        )
+        lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
+    if reasons := find_unmeasured(kind, rows):
+        lines.append(f"not measured: {'; '.join(reasons)}")
+    return "; ".join(lines or [f"not measured: {ALONE}"])
+
+
+def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Figures of quality that no row has, by the reason that metrics recorded: "FID, recall (no network: ...)"."""
+    names: dict[str, list[str]] = {}
+    for name in FIGURES:
+        figures = [estimate_of(row, name) for row in rows]
+        if all(figure.missing for figure in figures) and (why := next((f.why for f in figures if f.why), "")):
+            names.setdefault(why, []).append(name_of(kind, name))
+    return [f"{', '.join(figures)} ({why})" for why, figures in names.items()]
 
 
 def change(g: Gathered, kind: str, row: Row) -> Entry:
-    """What moved, and the change of the main figure with its 95% interval; in grey where nothing moved and the interval
+    """What moved, and the change of the main figure with its interval; in grey where nothing moved and the interval
     holds an effect of interest to either side."""
     name, moved = main_figure(g, kind), moves(g, row)
     if name not in known_changes(row):
-        return unmeasured(estimate_of(row, name))._replace(**{"text": ", ".join(moved)} if moved else {})
+        figure = estimate_of(row, name)
+        lacking = unmeasured(figure if figure.missing else Estimate(why=ALONE))
+        return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
     value, error = known_changes(row)[name]
     effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
     reach, digits = Z * error, decimals_for(error) if error > 0 else 3
@@ -288,13 +333,13 @@ def predicted(file: Path) -> dict[str, str]:
 FOUND = "For each method: does it keep plain decoding's distribution, how many passes does it save, what does it cost?"
 NAMED_OPTIONS = "Options in the names:"
 BARS = (
-    "Bars: plain decoding's count divided by the method's, with its 95% interval. Beside them the total variation from"
-    " the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1 another altogether."
-    " It tells whether the law is kept; what a change of it costs is measured as quality."
+    f"Bars: plain decoding's count divided by the method's, with its {PERCENT} interval. Beside them the total"
+    " variation from the model's law on the worst small model, at most (TV ≤) or as measured: 0 is the same law, 1"
+    " another altogether. It tells whether the law is kept; what a change of it costs is measured as quality."
 )
 CHANGE = (
     "figures that differ from plain decoding's beyond chance, all comparisons of this table counted; below, the change"
-    " of {name} with its own 95% interval"
+    " of {name} with its own {percent} interval"
 )
 READING = (
     "Lossless methods first, then by passes saved. Speeds are those of this machine. On a GPU that is not busy a pass"

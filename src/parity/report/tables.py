@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from parity_certify.result_rows import describe_confidence
 from parity_certify.verdict import WITHIN
 
 from parity.metrics.estimates import Estimate, estimate_of
@@ -20,7 +21,7 @@ SMALLEST_P = 1e-300  # where p-values from formulas are cut: smaller ones are sh
 SPACE = "\N{NO-BREAK SPACE}"
 NOUGHT = 1e-9  # a smaller error is rounding, as where all figures are the same
 WIDE = 10  # columns of a table that leaves out those with the same entry in every row
-KINDS = {"certified": "good", "consistent": "plain", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
+KINDS = {"certified": "good", "consistent": "consistent", "lossy": "bad", "inconclusive": "unsure"}  # of verdicts
 OUTCOMES = {  # of tests
     NOT_RUN: "none", "identical": "good", WITHIN: "good", "rejected": "bad", "differs by rounding": "bad",
     "differs by more than eps": "bad", "size off": "bad", "size unclear": "unsure", "interval excludes 0": "unsure",
@@ -249,13 +250,20 @@ def alone(row: Row) -> Entry:
 
 
 METHOD = Column("Method", label_entry, "the method, the options in which its variants differ, and the key of its cell")
-VERDICT = [
-    METHOD,
-    Column("Verdict", lambda row: pill(row, "reach"), "does it draw from plain decoding's distribution?"),
-    Column("Claim", claimed, "what the method's paper says"),
-    Column("TV ≤", lambda row: bound(row.get("tv_bound")), "95% bound of total variation, on the worst small model"),
-    Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"),
-]
+
+
+def verdict_columns(alpha: float) -> list[Column]:
+    """alpha: the level of tests and bounds."""
+    bounded = f"bound of total variation with {describe_confidence(alpha)} confidence, on the worst small model"
+    return [
+        METHOD,
+        Column("Verdict", lambda row: pill(row, "reach"), "does it draw from plain decoding's distribution?"),
+        Column("Claim", claimed, "what the method's paper says"),
+        Column("TV ≤", lambda row: bound(row.get("tv_bound")), bounded),
+        Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"),
+    ]
+
+
 COST = [
     Column("n", "n", "number of images or texts"),
     Column("Fewer passes", fewer, "passes of plain decoding divided by the method's, counted"),

@@ -84,7 +84,8 @@ def judge(
         rows += [r | {"model": r["model"] or t.cell.spec["model"]} | place for r in t.results["rows"]]
     if any(t.cell.kind == "anysubset" for t in tested):
         for key, repeat in ((key, repeat) for key in claims for repeat in (0, 1)):
-            R.family(r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
+            own_rows = (r for r in rows if (r["key"], r["repeat"]) == (key, repeat) and r["layer"] != "exact")
+            R.family(own_rows, settings.equality.alpha)
     judged = verdicts(rows, claims, settings.equality.margin_tv, settings.equality.alpha)
     for v in judged:
         tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
@@ -269,7 +270,6 @@ def write_pill(value: Verdict) -> str:
 # --- tests of the tests
 
 
-ALPHA = 0.05  # as in parity_certify.result_rows
 CORRECT = "none"  # the fault of a decoder that has none
 RIGHT, WRONG = "as it must", "not as it must"
 
@@ -310,7 +310,7 @@ def planted(tests: pd.DataFrame) -> list[dict[str, Any]]:
         p = own["p_holm"].astype(float).fillna(own["p_value"].astype(float))
         samples = p.groupby([own["model"].where(own["layer"] != "long", ""), own["seed"]])
         runs, lowest = samples.min(), samples.idxmin()
-        weakest, hit = own.loc[int(lowest.iloc[int(runs.argmax())])], runs <= ALPHA
+        weakest, hit = own.loc[int(lowest.iloc[int(runs.argmax())])], runs <= R.ALPHA
         enough = "as_required" not in own or not all(missing(value) for value in own["as_required"])
         always = bool(hit.groupby(level=0).all().any())
         words, verdict = outcome(str(fault), int(hit.sum()), len(hit), always, enough)

@@ -9,7 +9,8 @@ A module declares literals, which the rules read without importing it (`parity.e
     READS     some of "shards", "inputs", "checkpoint", "features" (of the cell), "baseline" (shards and features of the
               reference cell), "reference" (pictures that quality is compared with)
     WRITES    ("laws",) if it also writes what the target gave the cell's tokens (--laws FILE), else ()
-    SETTINGS  keys of the section `equality` (and `forced`, `conditions` of `continuous`) that it reads
+    SETTINGS  keys of the section `equality` (and `forced`, `conditions` of `continuous`) that it reads beside `alpha`,
+              which every layer's rows have
 
 and has `rows(cell) -> list of rows`. The module's name with "-" for "_" is the layer's name in paths.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from parity_certify import result_rows as R
 from parity_certify.import_by_name import leaf
 
 from parity.base.files import read_arrays, read_json, write_arrays
@@ -89,5 +91,6 @@ class CellFiles:
 
 
 def run_layer(name: str, cell: CellFiles) -> dict[str, Any]:
-    """The rows of a layer, and what it has beside them."""
-    return {"rows": leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}
+    """The rows of a layer at the level `equality.alpha`, and what it has beside them."""
+    with R.set_alpha(cell.settings.get("alpha", R.ALPHA)):
+        return {"rows": leaf(f"parity.equality.layers.{cell.kind}.{name}").rows(cell), **cell.beside}

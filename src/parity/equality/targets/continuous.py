@@ -85,7 +85,7 @@ def energy_p(x: np.ndarray, y: np.ndarray, rng: np.random.Generator, permutation
     matrix."""
     m = len(x)
     distance = spatial.distance.squareform(spatial.distance.pdist(np.concatenate([x, y])))
-    s = np.tile(np.repeat([1.0, -1.0], m), (1 + permutations, 1))
+    s = np.tile(np.repeat([1.0, -1.0], m), (1 + R.null_draws(permutations), 1))
     s[1:] = rng.permuted(s[1:], axis=1)
     energies = -((s @ distance) * s).sum(1) / m**2
     return float(energies[0]), R.monte_carlo_p(energies[0], energies[1:])
@@ -100,7 +100,7 @@ def ks_row(layer: str, test: str, u: np.ndarray, **place: Any) -> Row:
     ks = [stats.kstest(column, "uniform", method="asymp") for column in u.T]  # the exact law is slow and the same
     largest = ks[int(np.argmin([each.pvalue for each in ks]))].statistic
     values = {"statistic": largest, "effect": largest}
-    values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.ALPHA / k) / n**0.5)
+    values["minimum_detectable_effect"] = float(stats.kstwobign.isf(R.get_alpha() / k) / n**0.5)
     return R.row(layer, test, n, p_value=float(R.holm([each.pvalue for each in ks]).min()), **values, **place)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from parity_certify import result_rows as R
 from parity_certify.result_rows import Row
-from scipy import spatial, stats
+from scipy import spatial, special, stats
 
 from parity.base.errors import ParityError
 from parity.equality.layers import CellFiles
@@ -110,11 +110,14 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
     values = common | {"effect": float(d.mean()), "minimum_detectable_effect": R.detectable_z(error)}
     t = stats.ttest_rel(x, y)
     settings = {"paired": True, "vectorized": True, "method": "BCa", "batch": 200, "n_resamples": resamples}
+    settings["confidence_level"] = 1 - R.get_alpha()
     boot = stats.bootstrap((x, y), mean_difference, rng=np.random.default_rng(seed), **settings).confidence_interval
     p = tost_p(x, y, margin)
-    reach = 2.93 * float(d.std(ddof=1)) / n**0.5  # margin that TOST reaches with power .8 at no difference: z.95 + z.90
+    alpha = R.get_alpha()
+    # the margin that TOST reaches at no difference with probability POWER
+    reach = float(special.ndtri((1 + R.POWER) / 2) - special.ndtri(alpha)) * error
     boot_verdict = "interval holds 0" if boot.low <= 0 <= boot.high else "interval excludes 0"
-    tost_verdict = f"{'equivalent' if p <= R.ALPHA else 'not shown equivalent'} within {margin:g}"
+    tost_verdict = f"{'equivalent' if p <= alpha else 'not shown equivalent'} within {margin:g}"
     diagnostic = values | {"decides": False}
     tost = diagnostic | {"minimum_detectable_effect": reach, "verdict": tost_verdict}
     result = [
@@ -122,7 +125,7 @@ def scalar_rows(both: Matched, *, margin: float, seed: int = 0, resamples: int =
         R.row("paired", tests[1], n, **diagnostic | {"verdict": boot_verdict}),
         R.row("paired", tests[2], n, p_value=p, **tost),
     ]
-    for row, (low, high) in zip(result, (t.confidence_interval(1 - R.ALPHA), boot, (-margin, margin)), strict=True):
+    for row, (low, high) in zip(result, (t.confidence_interval(1 - alpha), boot, (-margin, margin)), strict=True):
         row |= {"low": float(low), "high": float(high)}
     return result
 
@@ -149,15 +152,15 @@ def mmd_statistics(x: np.ndarray, y: np.ndarray, signs: np.ndarray) -> np.ndarra
 def mmd_row(both: Matched, *, seed: int = 0, swaps: int = 999, **place: Any) -> Row:
     """MMD with within-prompt swaps; kernels are aggregated inside the swaps: the statistic is the largest over
     kernels of MMD^2 in standard deviations of that kernel's swap distribution, for the sample and for every swap
-    alike. Effect: the plain MMD at the median; the smallest detectable one is the null's .95 quantile."""
+    alike. Effect: the plain MMD at the median; the smallest detectable one is the largest that is not rejected."""
     n, test, common = len(both.ids), f"{both.name}: MMD", {**place, "seed": seed}
     if n < LEAST:
         return R.not_run("paired", test, n, f"n >= {LEAST} images", **common)
-    squares = mmd_statistics(both.x, both.y, swap_signs(n, swaps, np.random.default_rng(seed)))
+    squares = mmd_statistics(both.x, both.y, swap_signs(n, R.null_draws(swaps), np.random.default_rng(seed)))
     sd = squares.std(1, keepdims=True)
     scaled = ((squares - squares.mean(1, keepdims=True)) / np.where(sd > 0, sd, 1)).max(0)
     middle = squares[BANDWIDTHS.index(1.0)]
-    smallest = float(max(np.quantile(middle, 1 - R.ALPHA) - middle.mean(), 0) ** 0.5)
+    smallest = float(max(np.quantile(middle, 1 - R.get_alpha()) - middle.mean(), 0) ** 0.5)
     effect = float(max(middle[0] - middle[1:].mean(), 0) ** 0.5)
     values = common | {"statistic": scaled[0], "effect": effect, "minimum_detectable_effect": smallest}
     return R.row("paired", test, n, p_value=R.monte_carlo_p(scaled[0], scaled[1:]), **values)
@@ -167,14 +170,14 @@ def fid_row(real: np.ndarray, both: Matched, *, seed: int = 0, swaps: int = 99, 
     """FID(x) - FID(y) against the same real features [m, d], with within-prompt swaps, two-sided. One swap costs two
     Frechet distances.
 
-    Minimum detectable effect: (z.975 + z.80) standard deviations of the swap distribution.
+    Minimum detectable effect: that of a z-test with the standard deviation of the swap distribution.
     """
     x, y, test, common = both.x, both.y, "FID difference", {**place, "seed": seed}
     n, d = x.shape
     if n <= d:  # a singular covariance: the distance is mostly bias
         return R.not_run("paired", test, n, f"n >= {d + 1} images", **common)
     half, differences = fid.reference_half(real), []
-    for sign in swap_signs(n, swaps, np.random.default_rng(seed)):
+    for sign in swap_signs(n, R.null_draws(swaps), np.random.default_rng(seed)):
         stay = (sign > 0)[:, None]
         differences.append(fid.frechet(np.where(stay, x, y), half) - fid.frechet(np.where(stay, y, x), half))
     difference, null = differences[0], np.array(differences[1:])
