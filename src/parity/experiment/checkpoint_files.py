@@ -53,10 +53,10 @@ def read_part(spec: ModelSpec, part: str, path: Path) -> dict[str, Shape]:
     """Shapes of a part's tensors, {} where headers do not say them; ParityError for one that is not whole or does not
     fit its place."""
     shapes: dict[str, Shape] = {}
+    check_type(spec, part, path)
     for file in parts(path):
         check_whole(file)
         shapes |= tensor_shapes(file)
-    check_type(spec, part, path)
     if part == "text" and path.is_dir():
         weights.check_tokenizer(path, "text")
     if shapes:

@@ -83,9 +83,9 @@ def check_models(value: Config) -> None:
         if kind == "discrete":
             weights.check_network(name, spec)
         weights.check_files(name, spec)
+        checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
             weights.check_text_folders(name, spec.files)
-        checkpoint_files.check_model(name, spec)
 
 
 def check_judges(value: Config) -> None:
