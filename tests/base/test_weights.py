@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from parity.base import digests
+from parity.base import digests, headers
 from parity.base.errors import ParityError
 from parity.base.files import sums
 from parity.base.weights import (
@@ -85,21 +85,23 @@ def summed(folder, *names):
 
 
 def test_a_digest_is_of_a_file_or_of_all_weights_of_a_folder(tmp_path):
-    for name in "ab":
-        save(tmp_path / f"{name}.safetensors", {name: torch.ones(2)})
-    assert sha256(tmp_path) == summed(tmp_path, "a.safetensors", "b.safetensors")
-    total = sha256(tmp_path / "a.safetensors")
-    check(tmp_path / "a.safetensors", total, "models.m")
+    shards = [f"a-{i}-of-2.safetensors" for i in (1, 2)]
+    for name in shards:
+        save(tmp_path / name, {name: torch.ones(2)})
+    assert sha256(tmp_path) == summed(tmp_path, *shards)
+    total = sha256(tmp_path / shards[0])
+    check(tmp_path / shards[0], total, "models.m")
     (tmp_path / "only.bin").write_bytes(b"x")
     with pytest.raises(ParityError, match=r"models\.m = .*SHA-256 is .* expected 0000"):
-        check(tmp_path / "a.safetensors", "0" * 64, "models.m")
+        check(tmp_path / shards[0], "0" * 64, "models.m")
     with pytest.raises(ParityError, match="no such file"):
         check(tmp_path / "c.safetensors", total, "models.m")
 
 
-@pytest.mark.parametrize(("kind", "index"), zip(("safetensors", "bin"), digests.INDICES, strict=True))
-def test_half_a_folder_is_one_line(tmp_path, kind, index):
-    names = [f"{'model' if kind == 'safetensors' else 'pytorch_model'}-{i}-of-2.{kind}" for i in (1, 2)]
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+def test_half_a_folder_is_one_line(tmp_path, index):
+    stem, kind = index.split(".")[:2]
+    names = [f"{stem}-{i}-of-2.{kind}" for i in (1, 2)]
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ParityError, match=r"holds no \*\.safetensors"):
         sha256(tmp_path)
@@ -114,6 +116,78 @@ def test_half_a_folder_is_one_line(tmp_path, kind, index):
     (tmp_path / index).write_text("<html>")
     with pytest.raises(ParityError, match="not an index of shards"):
         sha256(tmp_path)
+
+
+TENSORS = {name: torch.randn(3) for name in "abcd"}
+
+
+def lay(folder: Path, layout: str) -> Path:
+    """A folder with TENSORS: one file, two shards with their index, or two that count themselves."""
+    folder.mkdir(parents=True)
+    if layout == "one":
+        save(folder / "model.safetensors", TENSORS)
+        return folder
+    held = {f"model-{i}-of-2.safetensors": dict(list(TENSORS.items())[2 * i - 2 : 2 * i]) for i in (1, 2)}
+    for name, state in held.items():
+        save(folder / name, state)
+    if layout == "indexed":
+        of_each = {tensor: name for name, state in held.items() for tensor in state}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": of_each}))
+    return folder
+
+
+@pytest.mark.parametrize("key", ["", "model", "ema"])
+@pytest.mark.parametrize("layout", ["one", "indexed", "counted"])
+@pytest.mark.parametrize("stray", ["old_model.safetensors", "zzz.safetensors", "pytorch_model.bin", "last.pth"])
+def test_a_stray_file_of_the_same_tensors_is_refused_by_name(tmp_path, layout, stray, key):
+    folder, zeros = lay(tmp_path / "m", layout), {f"module.{k}": torch.zeros(3) for k in TENSORS}
+    assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
+    if stray.endswith(".safetensors"):
+        save(folder / stray, zeros)
+    else:
+        torch.save({key: zeros} if key else zeros, folder / stray, _use_new_zipfile_serialization=key != "model")
+    for read in (sha256, shapes, lambda path: dict(tensors(path))):
+        with pytest.raises(ParityError, match=rf"{stray} holds tensors that model.* move the other out of the folder"):
+            read(folder)
+
+
+@pytest.mark.parametrize("layout", ["one", "indexed", "counted"])
+def test_other_tensors_beside_the_weights_are_not_read(tmp_path, layout):
+    folder = lay(tmp_path / "m", layout)
+    save(folder / "vq.safetensors", {"z": torch.ones(1)})
+    torch.save({"state": {0: torch.ones(1)}, "model": Evil}, folder / "optimizer.pt")
+    (folder / "training_args.bin").write_bytes(b"x")
+    assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
+
+
+def test_a_repository_in_two_formats_is_read_from_the_cache_of_the_hub(tmp_path):
+    """A user's whole snapshot; what is read of it is what is read of the repository."""
+    folder = lay(tmp_path / "models--o--n/snapshots" / ("c" * 40), "one")
+    torch.save({k: torch.zeros(3) for k in TENSORS}, folder / "pytorch_model.bin")
+    assert {k: v.tolist() for k, v in tensors(folder)} == {k: v.tolist() for k, v in TENSORS.items()}
+
+
+OPEN = {  # names of files that leave open which are the weights
+    "two files": (["a.safetensors", "b.safetensors"], "both a.safetensors and b.safetensors"),
+    "shards of two": (["a-1-of-1.safetensors", "b-1-of-1.safetensors"], "shards of two networks"),
+    "half": (["a-1-of-2.safetensors"], "half a checkpoint: 1 of 2 shards"),
+    "two indices": (["a.safetensors.index.json", "b.safetensors.index.json"], "two indices"),
+    "file and index": (["model.safetensors", "a.safetensors", "a.safetensors.index.json"], "both model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_names_that_leave_open_which_are_the_weights_are_refused(case):
+    names, message = OPEN[case]
+    with pytest.raises(ParityError, match=message):
+        digests.weights_among(names, lambda index: {"a.safetensors"})
+
+
+def test_shards_that_hold_one_tensor_twice_are_refused(tmp_path):
+    folder = lay(tmp_path / "m", "indexed")
+    save(folder / "model-2-of-2.safetensors", {k: TENSORS[k] for k in "bcd"})
+    with pytest.raises(ParityError, match=r"model-2-of-2.safetensors holds tensors that model-1.* such as b"):
+        sha256(folder)
 
 
 def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
@@ -178,6 +252,11 @@ PAGES = {
     "page.safetensors": (b"<!DOCTYPE html><html>sign in</html>", "web page"),
     "pointer.bin": (b"version https://git-lfs.github.com/spec/v1", "a pointer"),
     "number.pt": ({"model": 3}, "holds no tensors by name"),
+    "ema.pt": ({"ema": {"x": torch.ones(2)}, "step": 3}, "it holds ema, step; allowed: .* under model_ema, model,"),
+    "empty.pt": (b"", "an empty file"),
+    "empty.safetensors": (b"", "an empty file"),
+    "few.safetensors": (b"12345", "cut off"),
+    "junk.safetensors": (b"\2" + bytes(7) + b"[]" * 9, "its header cannot be read"),
 }
 
 
@@ -191,6 +270,38 @@ def test_what_holds_no_weights_is_one_line(tmp_path, name):
     with pytest.raises(ParityError, match=words) as told:
         shapes(tmp_path / name)
     assert "\n" not in str(told.value) and name in str(told.value)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.95])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "old.pt"])
+def test_a_file_that_is_cut_off_says_so_to_its_end(tmp_path, name, share):
+    state, file = {f"{i}.weight": torch.ones(50, 50) for i in range(5)}, tmp_path / name
+    if name.endswith("pt"):
+        torch.save({"model": state}, file, _use_new_zipfile_serialization=name == "w.pt")
+    else:
+        save(file, state)
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(ParityError, match=r"cut off.*(get it again|says \d+)|might be corrupted\.$") as told:
+        shapes(file)
+    assert "\n" not in str(told.value) and name in str(told.value)
+
+
+def test_headers_say_what_is_read_without_torch(tmp_path):
+    """Of safetensors and of both kinds of pickle: the shapes that loading gives, and nothing of a file is executed."""
+    state = {"a": torch.ones(2, 3), "module.b": torch.nn.Parameter(torch.ones(4))}
+    save(tmp_path / "w.safetensors", state)
+    held = {"model": {"a": torch.ones(9)}, "model_ema": state, "args": argparse.Namespace(lr=1), "more": Evil()}
+    torch.save(held, tmp_path / "w.pt")
+    torch.save(state, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    for name in ("w.safetensors", "w.pt", "old.pth"):
+        assert headers.tensor_shapes(tmp_path / name) == {"a": (2, 3), "b": (4,)}
+    assert not Path("evil-was-here").exists()
+
+
+def test_which_of_two_sets_of_weights_is_read_is_said(tmp_path, capsys):
+    torch.save({"model": {"x": torch.zeros(2)}, "model_ema": {"x": torch.ones(2)}}, tmp_path / "w.pth")
+    assert unpickle(tmp_path / "w.pth")["x"].tolist() == [1, 1]
+    assert capsys.readouterr().err == f"{tmp_path / 'w.pth'}: model_ema is read, not model\n"
 
 
 class Buffered(torch.nn.Module):

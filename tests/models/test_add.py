@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ from parity.decoders.discrete.sjd import sjd
 from parity.experiment import checks
 from parity.experiment.prompt_files import read_prompts
 from parity.models import add, fetch
+from parity.models.__main__ import added
 from parity.models.discrete import load as models
 from parity.models.discrete import vq
 from parity.models.discrete.llamagen import LlamaGenConfig, Transformer
 from parity.models.discrete.t5 import t5_encoder
 from parity.models.discrete.vq import VQ, VQConfig
-from parity.stand_ins.discrete import chameleon, emu3, janus
+from parity.stand_ins.discrete import chameleon, emu3, janus, write_tokenizer
 
 SMALL = {"dim": 128, "layers": 2, "heads": 2}
 CLASSES = SMALL | {"prefix": 1, "caption_dim": 0, "classes": 10}
@@ -39,18 +41,26 @@ def lay(folder: Path, config: dict) -> Path:
     return folder
 
 
+def t5(folder: Path) -> Path:
+    """A T5 encoder as transformers saves it."""
+    write_tokenizer(folder, ["<pad>", "</s>", "<unk>"], pad_token="<pad>")
+    t5_encoder().save_pretrained(folder)
+    return folder
+
+
 def test_a_folder_becomes_an_experiment_that_the_checks_take(tmp_path):
-    folder = lay(tmp_path / "m", SMALL)
-    t5_encoder().save_pretrained(folder / "t5")
+    sizes = SMALL | {"caption_dim": 128}
+    folder = lay(tmp_path / "m", sizes)
+    t5(folder / "t5")
     found = add.find(str(folder))
     said = found.entry
-    assert said["network"] == SMALL and said["family"] == "llamagen"
+    assert said["network"] == sizes and said["family"] == "llamagen"
     assert set(said["files"]) == {"transformer", "vq", "text"}
     for part in ("transformer", "vq"):
         assert said["sha256"][part] == hashlib.sha256(Path(said["files"][part]).read_bytes()).hexdigest()
     add.write("m", found, tmp_path / "m.yaml", tell=lambda text: None)
     raw = yaml.safe_load((tmp_path / "m.yaml").read_text())
-    assert checks.load(raw).models["m"].network == SMALL
+    assert checks.load(raw).models["m"].network == sizes
     manifest = fetch.manifest("discrete", "m", raw["models"]["m"], tmp_path / "out")
     assert models.side(manifest) == 256
     with pytest.raises(ParityError, match="is there already"):
@@ -85,6 +95,50 @@ def test_a_folder_that_holds_no_model_is_one_line(tmp_path):
     with pytest.raises(ParityError, match="no transformer among") as told:
         add.find(str(tmp_path), 16)
     assert "\n" not in str(told.value)
+
+
+def hashed(*_):
+    pytest.fail("a file was read whole before what is missing was named")
+
+
+def test_a_part_that_is_missing_is_asked_for_before_files_are_hashed(tmp_path, monkeypatch):
+    monkeypatch.setattr(add, "sha256", hashed)
+    folder = lay(tmp_path / "m", SMALL)
+    with pytest.raises(ParityError, match=r"no text among .*; give --text, the folder of a T5 encoder \(a model of cl"):
+        add.write("m", add.identify(str(folder)), tmp_path / "m.yaml")
+    (folder / "vq_ds16.pt").rename(tmp_path / "vq_ds16.pt")
+    with pytest.raises(ParityError, match=r"no vq among .*t2i_256.pt; give --vq"):
+        add.identify(str(folder))
+    assert "vq" in add.identify(str(folder), None, {"vq": tmp_path / "vq_ds16.pt"}).paths
+    (tmp_path / "m.yaml").write_text("mine")
+    monkeypatch.setattr(sys, "argv", ["models", "add", "m", "nowhere", "--out", str(tmp_path / "m.yaml")])
+    with pytest.raises(ParityError, match="is there already"):
+        added()
+
+
+def test_a_linked_text_encoder_is_found_and_one_of_two_is_asked_for(tmp_path):
+    folder = lay(tmp_path / "m", SMALL)
+    (folder / "flan").symlink_to(t5(tmp_path / "elsewhere/t5"))
+    assert add.encoders(folder) == [folder / "flan"]
+    assert set(add.weights_in(folder)) == {str(folder / "t2i_256.pt"), str(folder / "vq_ds16.pt")}
+    (folder / "up").symlink_to(tmp_path)  # a circle
+    with pytest.raises(ParityError, match=r"text: both .*; give --text"):
+        (folder / "second").mkdir()
+        (folder / "second/config.json").write_text('{"model_type": "t5"}')
+        add.identify(str(folder))
+
+
+@pytest.mark.parametrize("names", [[], ["spiece.model"]])
+def test_a_text_encoder_without_a_tokenizer_is_refused(tmp_path, names):
+    """transformers would make one up that knows no word."""
+    folder = lay(tmp_path / "m", SMALL | {"caption_dim": 128})
+    t5_encoder().save_pretrained(folder / "t5")
+    for name in names:
+        (folder / "t5" / name).write_bytes(b"x")
+    with pytest.raises(
+        ParityError, match="allowed: a folder with tokenizer.json" + " of its spiece.model" * len(names)
+    ):
+        add.identify(str(folder))
 
 
 def test_what_no_file_tells_is_asked_for(tmp_path):

@@ -11,6 +11,7 @@ from parity.experiment import pins
 from parity.models import pin
 
 COMMIT = "a" * 40
+SHARDS = ("model-1-of-2.safetensors", "model-2-of-2.safetensors")
 
 
 def held(folder):
@@ -25,7 +26,7 @@ def held(folder):
 
 @pytest.fixture
 def repository(tmp_path):
-    for name in ("model-1.safetensors", "model-2.safetensors", "pytorch_model.bin", "sub/pytorch_model.bin", "vq.ckpt"):
+    for name in (*SHARDS, "pytorch_model.bin", "sub/pytorch_model.bin", "vq.ckpt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "note.txt").write_text("small")
@@ -36,13 +37,13 @@ def repository(tmp_path):
 def test_a_digest_told_by_the_hub_is_that_of_the_files_here(repository, path):
     assert pin.digest(held(repository), path) == sha256(repository / path)
     told = pin.digest(held(repository), path)
-    victim = {".": "model-2.safetensors", "sub": "sub/pytorch_model.bin", "vq.ckpt": "vq.ckpt"}[path]
+    victim = {".": SHARDS[1], "sub": "sub/pytorch_model.bin", "vq.ckpt": "vq.ckpt"}[path]
     (repository / victim).write_bytes(b"other")
     assert sha256(repository / path) != told
 
 
 def test_what_is_not_in_it_is_named(repository):
-    with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1.safetensors"):
+    with pytest.raises(ParityError, match=r"o/n at aaaaaaaa: no weights at 'other'; it holds model-1-of-2"):
         pin.digest(held(repository), "other")
 
 
@@ -51,7 +52,7 @@ def test_what_the_hub_holds_is_weighed_whatever_lies_in_this_folder(repository, 
     monkeypatch.setattr(pin, "list_files", lambda repo, commit: held(repository))
     elsewhere = f"hub:x/y@{COMMIT}:vq.ckpt"
     assert pin.weigh("o/n", COMMIT, {"vq": "vq.ckpt", "other": elsewhere}) == 2 * len("vq.ckpt")
-    assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("model-1.safetensorsmodel-2.safetensors")
+    assert pin.weigh("o/n", COMMIT, {"model": "."}) == len("".join(SHARDS))
     assert pin.weigh("o/n", COMMIT, {"model": ".", "text": "note.txt"}) == pin.weigh("o/n", COMMIT, {"model": "."})
 
 

@@ -117,7 +117,7 @@ WRONG = {
     "a branch": ({"tokenizer": "hub:o/n@nlp"}, r"models.m.files.tokenizer = 'hub:o/n@nlp': allowed: .*hub:owner/name@"),
     "no digest": ({"xlnet": f"hub:o/n@{COMMIT}"}, r"sha256: needs xlnet"),
     "one of two": ({"judge": None}, r"models.m.files = .*: needs judge"),
-    "no weights": ({"xlnet": "."}, r"models.m.files.xlnet = '.': needs config.json and"),
+    "no weights": ({"xlnet": "."}, r"models.m.files.xlnet: .: no config.json"),
     "no tokenizer": ({"tokenizer": "."}, r"models.m.files.tokenizer = '.': needs a tokenizer"),
 }
 

@@ -2,51 +2,116 @@
 
 import fnmatch
 import hashlib
+import itertools
 import json
 import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
+from parity.base.headers import PICKLED, tensor_names
 
-KINDS = ("*.safetensors", "pytorch_model*.bin")  # of a folder's weights: the first kind that is there
-INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+KINDS = {  # of a folder's weights, the first that is there: its files, and the ones that hold all of them, if alone
+    "*.safetensors": ("open_clip_model.safetensors", "model.safetensors"),
+    "pytorch_model*.bin": ("pytorch_model.bin",),
+}
+INDEX = ".index.json"  # behind the name of a kind: which file holds which tensor
+SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.\w+")
+CACHED = re.compile(r"/models--[^/]+/snapshots/[0-9a-f]{40}(/|$)")  # a repository at a commit, often in two formats
 LARGE = 1 << 22  # bytes from which on a digest is remembered
 SETTLED = 2 * 10**9  # nanoseconds since the last write, before which a file's time may not show its next change
 
 
-def weights_among(names: Iterable[str]) -> list[str]:
-    """Of the names of a folder's files, those of its weights, in order; [] where there are none."""
-    every = sorted(names)
-    return next((found for kind in KINDS if (found := fnmatch.filter(every, kind))), [])
+def weights_among(names: Iterable[str], indexed: Callable[[str], set[str]]) -> list[str]:
+    """Of the names of a folder's files, those of its weights, in order; [] where there are none. They are of the first
+    kind that is there: the files that its index names, the one file of this layout, the shards that count themselves,
+    or the only file. ParityError for shards that are missing, and where the names leave open which files it is.
+
+    indexed: the files that an index, by its name, names.
+    """
+    names = sorted(names)
+    for kind, singles in KINDS.items():
+        single = next((name for name in singles if name in names), "")
+        files, indices = fnmatch.filter(names, kind), fnmatch.filter(names, kind + INDEX)
+        if len(indices) > 1:
+            raise ParityError(f"two indices of weights, {indices[0]} and {indices[1]}; allowed: one")
+        if indices:
+            wanted = sorted(indexed(indices[0]))
+            if missing := [name for name in wanted if name not in names]:
+                raise ParityError(
+                    f"half a checkpoint: its index names {len(wanted)} files, {len(missing)} of them missing, such as"
+                    f" {missing[0]}; get them again"
+                )
+            if single and single not in wanted:
+                raise ParityError(f"both {single} and {indices[0]}, which does not name it; allowed: one")
+            return wanted
+        if single:
+            return [single]
+        shards = [name for name in files if SHARD.fullmatch(name)]
+        if shards:
+            check_shards(shards)
+            return shards
+        if len(files) > 1:
+            raise ParityError(f"both {files[0]} and {files[1]}, and no index that names its weights; allowed: one")
+        if files:
+            return files
+    return []
+
+
+def check_shards(names: list[str]) -> None:
+    """ParityError unless shards, "<name>-<k>-of-<n>", are those of one network, and all of them."""
+    counted = [match for name in names if (match := SHARD.fullmatch(name))]
+    first, n = counted[0], int(counted[0][3])
+    if other := next((match[0] for match in counted if (match[1], int(match[3])) != (first[1], n)), ""):
+        raise ParityError(f"both {names[0]} and {other}, shards of two networks; allowed: those of one")
+    if sorted(int(match[2]) for match in counted) not in ([*range(1, n + 1)], [*range(n)]):
+        raise ParityError(f"half a checkpoint: {len(counted)} of {n} shards, such as {names[0]}; get them again")
+
+
+def read_index(file: Path) -> set[str]:
+    """The files that an index of shards names; ParityError for what is no index."""
+    try:
+        return {str(name) for name in foreign_json(file)["weight_map"].values()}
+    except (OSError, ParityError, LookupError, TypeError, AttributeError):
+        raise ParityError(f"{file}: not an index of shards; get it again") from None
 
 
 def parts(path: Path) -> list[Path]:
-    """Files of weights, in order of name: a file itself, or those of a folder. ParityError if there are none, or if a
-    folder's index names one that is missing."""
+    """Files of weights, in order of name: a file itself, or those of a folder (`weights_among`). ParityError if there
+    are none, or if another file of the folder holds one of their tensors too."""
     if path.is_file():
         return [path]
-    names = weights_among(file.name for file in path.iterdir()) if path.is_dir() else []
-    if not names:
-        problem = "holds no *.safetensors" if path.is_dir() else "no such file"
-        raise ParityError(
-            f"{path}: {problem}; allowed: a file of weights, or a folder of *.safetensors or pytorch_model*.bin"
-        )
-    index = path / INDICES[names[0].endswith(".bin")]
+    if not path.is_dir():
+        raise ParityError(f"{path}: no such file; allowed: a file of weights, or a folder of {' or '.join(KINDS)}")
+    every = sorted(file.name for file in path.iterdir() if file.is_file())
     try:
-        indexed = set(foreign_json(index)["weight_map"].values()) if index.is_file() else set()
-        missing = sorted(indexed - set(names))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ParityError(f"{index}: not an index of shards; get it again") from None
-    if missing:
-        raise ParityError(
-            f"{path}: half a checkpoint: its index names {len(indexed)} files, {len(missing)} of them missing, such as"
-            f" {missing[0]}; get them again"
-        )
+        names = weights_among(every, lambda index: read_index(path / index))
+    except ParityError as error:
+        raise error if str(path) in str(error) else ParityError(f"{path}: {error}") from None
+    if not names:
+        raise ParityError(f"{path}: holds no {' or '.join(KINDS)}; allowed: a file of weights, or a folder of them")
+    check_alone(path, names, [] if CACHED.search(path.absolute().as_posix()) else every)
     return [path / name for name in names]
+
+
+def check_alone(folder: Path, names: list[str], every: Iterable[str]) -> None:
+    """ParityError for a tensor that is in two of a folder's weights, `names`, and for another file, of `every`, that
+    holds most of what one of them holds."""
+    others = [name for name in every if name not in names and name.endswith((".safetensors", *PICKLED))]
+    if len(names) + len(others) == 1:
+        return
+    held = {name: set(tensor_names(folder / name)) for name in (*names, *others)}
+    for one, other in itertools.combinations(held, 2):
+        both = held[one] & held[other]
+        if one in names and both and (other in names or 2 * len(both) > min(len(held[one]), len(held[other]))):
+            raise ParityError(
+                f"{folder}: {other} holds tensors that {one} holds too, such as {min(both)}; allowed: one file of a"
+                " tensor; move the other out of the folder"
+            )
 
 
 def sha256(path: Path) -> str:

@@ -3,11 +3,13 @@
 import argparse
 import json
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import torch
@@ -22,14 +24,14 @@ from parity.base.digests import parts as parts
 from parity.base.digests import sha256 as sha256
 from parity.base.errors import ParityError
 from parity.base.files import configured, sums, whole
+from parity.base.headers import HELD as HELD
+from parity.base.headers import PICKLED as PICKLED
+from parity.base.headers import check_whole
+from parity.base.headers import plain as plain
 
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
 Where = str | torch.device
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-HELD = ("model_ema", "model", "module", "state_dict")  # where published pickles keep their tensors: the first of these
-WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module)\.|^module\.")  # by compiled or parallel training
-PAGE = (b"<!doctype", b"<html", b"version https://git-lfs")  # what is saved by mistake in place of weights
 
 
 def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str) -> dict[str, dict[str, str]]:
@@ -46,15 +48,12 @@ def verified_files(folder: Path, parts: dict[str, str], what: str, made_by: str)
 
 def unreadable(file: Path, problem: str, error: Exception) -> ParityError:
     """The error for a file that its reader refuses, without torch's advice to read it unsafely."""
-    cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-    if called := re.search(r"GLOBAL ([\w.]+)", str(error)):
+    cause = " ".join([f"{type(error).__name__}:", *str(error).partition(chr(10))[0].split()])
+    if called := re.search(r"GLOBAL (\w[\w.]*)", str(error)):
         cause = f"it calls {called[1]}; allowed: tensors"
-    elif "weights_only" in str(error):
-        cause = type(error).__name__
-    with file.open("rb") as stream:
-        page = stream.read(512).lstrip().lower().startswith(PAGE)
-    advice = "; it is a web page or a pointer and not the weights: download the file itself" if page else ""
-    return ParityError(f"{file}: {problem}: {cause}{advice}")
+    elif "weights_only" in str(error) or not str(error):
+        cause = f"{type(error).__name__}; perhaps it is cut off: get it again"
+    return ParityError(f"{file}: {problem}: {shorten(cause, 300, placeholder=' ...')}")
 
 
 def unpickle(file: Path) -> dict[str, Tensor]:
@@ -63,31 +62,41 @@ def unpickle(file: Path) -> dict[str, Tensor]:
 
 
 def unpickled(file: Path) -> tuple[str, dict[str, Tensor]]:
-    """The key that holds the tensors of a published pickle, one of HELD or "", and the tensors, by plain names.
+    """The key that holds the tensors of a published pickle, one of HELD or "", and the tensors, by plain names. Where
+    another key holds tensors too, a line says which is read.
 
     Nothing in the file is executed, and unused tensors stay on disk.
     """
     if not file.is_file():
         raise ParityError(f"{file}: no such file")
+    check_whole(file)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # some keep the training run's arguments
             content: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except Exception as error:  # a reader of pickles raises what the bytes make it: KeyError, RuntimeError, ...
         raise unreadable(file, "not a checkpoint that can be read safely", error) from None
-    key = next((key for key in HELD if isinstance(content.get(key), dict)), "") if isinstance(content, dict) else ""
-    content = content[key] if key else content
-    state = {plain(k): v for k, v in content.items() if isinstance(v, Tensor)} if isinstance(content, dict) else {}
+    whole: dict[Any, Any] = content if isinstance(content, dict) else {}
+    key = next((key for key in HELD if isinstance(whole.get(key), dict)), "")
+    state = {plain(k): v for k, v in (whole[key] if key else whole).items() if isinstance(v, Tensor)}
     for name, tensor in state.items():  # a view of one number may claim a billion
         if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise ParityError(f"{file}: {name} {tuple(tensor.shape)} is not held whole; allowed: plain tensors")
     if not state:
-        raise ParityError(f"{file}: holds no tensors by name; allowed: a checkpoint of a network")
+        found = ", ".join(map(str, whole)) or type(content).__name__
+        raise ParityError(
+            f"{file}: holds no tensors by name under a key that is read; it holds {shorten(found, 120)};"
+            f" allowed: tensors by name, or under {', '.join(HELD)}"
+        )
+    others = [k for k, v in whole.items() if k != key and isinstance(v, dict) and any(map(torch.is_tensor, v.values()))]
+    if others:
+        tell_once(f"{file}: {key or 'its own tensors'} is read, not {', '.join(map(str, others))}")
     return key, state
 
 
-def plain(name: str) -> str:
-    """A tensor's name without the prefixes of compiled or parallel training."""
-    return WRAPPED.sub("", name)
+@cache
+def tell_once(text: str) -> None:
+    """Print a line, the first time it is asked for."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def check_fit(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
@@ -112,6 +121,7 @@ def shapes(path: Path) -> dict[str, Tensor]:
         if file.suffix in PICKLED:
             state |= {name: torch.empty_like(tensor, device="meta") for name, tensor in unpickle(file).items()}
             continue
+        check_whole(file)
         try:
             with safe_open(file, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118

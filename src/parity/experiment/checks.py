@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from parity.base.errors import ConfigError
 from parity.base.files import canonical
 from parity.base.text_files import read_table
-from parity.experiment import pins, prompt_files, stand_in, study, tuned, weights
+from parity.experiment import checkpoint_files, pins, prompt_files, stand_in, study, tuned, weights
 from parity.experiment.cells import Cell, as_list, cells, kinds
 from parity.experiment.config_overlay import located, scaled
 from parity.experiment.options import KINDS, declaration, largest, methods, needs, options, plain, plain_method
@@ -120,6 +120,7 @@ def check_models(value: Config) -> None:
         if kind == "discrete":
             weights.check_network(name, spec)
         weights.check_files(name, spec)
+        checkpoint_files.check_model(name, spec)
         if kind == "anysubset":
             weights.check_text_folders(name, spec.files)
 
@@ -134,6 +135,8 @@ def check_judges(value: Config) -> None:
             raise ConfigError(
                 f"networks.{name}.file = {spec.file!r}: no such file; allowed: a path, or repo and revision"
             )
+        if not spec.repo:
+            checkpoint_files.check_readable(f"networks.{name}.file", Path(spec.file))
     wanted, clip = recipes[value.protocol]["clip"], value.networks.clip
     if clip is not None and wanted and clip.architecture not in ("", wanted):
         where = f"networks.clip.architecture = {clip.architecture!r}"

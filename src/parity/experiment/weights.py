@@ -1,7 +1,6 @@
 """The models that an experiment names: their families, files, digests and sizes, and what is checked before any job.
 Imports no torch."""
 
-import fnmatch
 import hashlib
 import re
 from functools import cache
@@ -279,18 +278,20 @@ def check_text_folders(model: str, files: dict[str, str]) -> None:
     for part, where in files.items():
         if where.startswith(HUB):
             continue
-        names = [file.name for file in Path(where).glob("*")]
-        if part == "tokenizer":
-            wanted = "a tokenizer"
-            holds = any(fnmatch.filter(names, p) for p in ("tokenizer.json", "*.model", "vocab.json"))
-        else:
-            wanted = f"config.json and {' or '.join(digests.KINDS)}"
-            holds = "config.json" in names and bool(digests.weights_among(names))
-        if not holds:
+        if part == "tokenizer" or (part == "xlnet" and "tokenizer" not in files) or part == "judge":
+            check_tokenizer(Path(where), f"models.{model}.files.{part}")
+        if part != "tokenizer" and not Path(where, "config.json").is_file():
             raise ConfigError(
-                f"models.{model}.files.{part} = {where!r}: needs {wanted}; allowed: a folder as transformers saves it,"
-                " or hub:owner/name@commit"
+                f"models.{model}.files.{part} = {where!r}: needs config.json; allowed: a folder as transformers saves"
+                " it, or hub:owner/name@commit"
             )
+
+
+def check_tokenizer(folder: Path, what: str) -> None:
+    """ConfigError, which begins with `what`, for a folder without a tokenizer that can be read."""
+    if not any(Path(folder, name).is_file() for name in ("tokenizer.json", "vocab.json")):
+        alone = " of its spiece.model (docs/howto/checkpoint.md says how)" if list(folder.glob("spiece.model")) else ""
+        raise ConfigError(f"{what} = {str(folder)!r}: needs a tokenizer; allowed: a folder with tokenizer.json{alone}")
 
 
 def pair_folder(spec: ModelSpec) -> Path:

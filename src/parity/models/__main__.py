@@ -63,8 +63,9 @@ def added() -> None:
     parser.add_argument("--out", type=Path, help="the experiment's file; NAME.yaml otherwise")
     a = parser.parse_args(sys.argv[2:])
     elsewhere = {part: path for part in ("text", "vq", "drafter", "tokenizer") if (path := getattr(a, part))}
-    found = add.find(a.where, a.grid, elsewhere, a.pixels)
-    add.write(a.name, found, a.out or Path(f"{a.name}.yaml"), a.captions)
+    out = a.out or Path(f"{a.name}.yaml")
+    add.check_free(out)
+    add.write(a.name, add.identify(a.where, a.grid, elsewhere, a.pixels), out, a.captions)
 
 
 def pinned() -> None:

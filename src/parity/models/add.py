@@ -8,6 +8,7 @@ python -m parity.models add mar-h FOLDER --captions captions.txt  a pair of cont
 import importlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from parity.base.errors import ParityError
 from parity.base.files import foreign_json, publish
 from parity.base.weights import PICKLED, parts, plain, sha256, shapes
 from parity.experiment import checks, weights
+from parity.experiment.checkpoint_files import CODES, KL
 from parity.experiment.module_metadata import constant
 from parity.experiment.schema import HUB, ModelSpec, validate
 from parity.models.continuous import published
@@ -26,8 +28,10 @@ from parity.models.discrete import load as loading
 from parity.models.hub import download, list_files, snapshot
 
 READ = (".safetensors", *PICKLED)
-KL = ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight")  # of an autoencoder
-CODES = "quantize.embedding.weight"  # of a VQ tokenizer, which has an autoencoder's tensors too
+ASKED = {  # for a part that is not in the model's folder
+    "vq": "give --vq, the file of its image tokenizer",
+    "text": "give --text, the folder of a T5 encoder (a model of classes needs none)",
+}
 Paths = Mapping[str, Path]
 
 
@@ -49,7 +53,24 @@ class Weights(NamedTuple):
 def find(
     where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
 ) -> PublishedModel:
-    """The model in a folder, or in a repository (`hub:owner/name`, `@revision`), with a digest of every part.
+    """The model in a folder, or in a repository (`identify`), with a digest of every part."""
+    return with_digests(identify(where, grid, elsewhere, pixels))
+
+
+def with_digests(model: PublishedModel) -> PublishedModel:
+    """The model with the SHA-256 of its parts in its entry; ParityError for a drafter of another target."""
+    digests = {part: sha256(path) for part, path in model.paths.items()}
+    network = model.entry.pop("network")
+    model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
+    if weights.kind_of(model.entry["family"]) == "discrete":
+        check_companions(model)
+    return model
+
+
+def identify(
+    where: str, grid: int | None = None, elsewhere: Paths | None = None, pixels: int | None = None
+) -> PublishedModel:
+    """The model in a folder, or in a repository (`hub:owner/name`, `@revision`), before its files are read whole.
 
     grid is tokens a side and pixels a picture's side, where no file tells them; elsewhere: parts that do not lie there,
     but on this machine. ParityError for a model that is not known, or would not load.
@@ -71,15 +92,12 @@ def find(
         if listed:
             files = {n: download(listed.repo, listed.commit, n) for n in listed.files if Path(n).suffix in READ}
         else:
-            files, text = weights_in(Path(where)), encoders(Path(where))
+            files, text = weights_in(Path(where)), [] if "text" in local else encoders(Path(where))
+            if len(text) > 1:
+                raise ParityError(f"text: both {text[0]} and {text[1]}; give --text, the folder of one")
             local = ({"text": text[0]} if text else {}) | local
         unknown = f"{config}: model_type = {model_type!r}" if model_type else ""
         model = from_tensors(files, source, grid, local, (elsewhere or {}).get("tokenizer"), unknown)
-    digests = {part: sha256(path) for part, path in model.paths.items()}
-    network = model.entry.pop("network")
-    model = model._replace(entry={**model.entry, "sha256": digests, "network": network})
-    if weights.kind_of(model.entry["family"]) == "discrete":
-        check_companions(model)
     return model
 
 
@@ -92,13 +110,24 @@ def weights_in(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise ParityError(f"{folder}: no such folder; allowed: a folder, or hub:owner/name")
     text = encoders(folder)
-    files = (f for f in sorted(folder.rglob("*")) if f.suffix in READ and f.is_file())
+    files = (f for f in files_below(folder) if f.suffix in READ)
     return {str(f): f for f in files if not any(f.is_relative_to(t5) for t5 in text)}
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Files of a folder and of those in it, in order; folders that are links are followed, each once."""
+    files, walked = list[Path](), {os.path.realpath(folder)}
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if os.path.realpath(Path(root, name)) not in walked]
+        walked |= {os.path.realpath(Path(root, name)) for name in folders}
+        files += [Path(root, name) for name in names]
+    return sorted(file for file in files if file.is_file())
 
 
 def encoders(folder: Path) -> list[Path]:
     """Folders of T5 encoders, as transformers saves them."""
-    return [f.parent for f in sorted(folder.rglob("config.json")) if '"t5"' in f.read_text(errors="replace")]
+    configs = (f for f in files_below(folder) if f.name == "config.json")
+    return [f.parent for f in configs if '"t5"' in f.read_text(errors="replace")]
 
 
 def folder_types() -> dict[str, str]:
@@ -127,7 +156,7 @@ def tensors_by_part() -> list[tuple[str, str, tuple[str, ...]]]:
     """Family, part and the tensors that identify a published file; the networks of a pair are all "network"."""
     pairs = [(family, "network", weights.declared(family)["tensors"]) for family in published.RELEASED]
     tables = {name: constant("models/discrete", name, "TENSORS", {}) for name in weights.families("discrete")}
-    images = [(family, part, tensors) for family, table in tables.items() for part, tensors in table.items()]
+    images = [(family, part, t) for family, table in tables.items() for part, t in table.items() if part != "text"]
     return [*pairs, ("", "kl", KL), *images]
 
 
@@ -141,6 +170,7 @@ def from_tensors(
 ) -> PublishedModel:
     """The model among these files, identified by their tensors. ParityError that lists the files, or begins with
     `unknown`, if none is, and for two files of one part."""
+    local = dict(local or {})
     every, known = read_shapes(candidates), tensors_by_part()
     by_part: dict[str, dict[str, str]] = {}  # families of the files of a part, by name
     for name, file in every.items():
@@ -160,14 +190,16 @@ def from_tensors(
         raise ParityError(f"{unknown}; allowed: {layout}" if unknown else problem)
     files = {part: next(iter(names)) for part, names in by_part.items()}
     family = by_part["transformer"][files["transformer"]]
-    stride = module(family).stride(every[files["vq"]].shapes) if "vq" in files else 16
+    tokenizers = read_shapes({"vq": local["vq"]}) if "vq" in local else every
+    vq = "vq" if "vq" in local else files.get("vq")
+    stride = module(family).stride(tokenizers[vq].shapes) if vq else 16
     side = tokens_a_side(files["transformer"], grid, stride)
     network = module(family).read_sizes(every[files["transformer"]].shapes, side)
     paths = {part: every[name].path for part, name in files.items()}
     if "drafter" in files and (paths["drafter"].parent / "config.json").is_file():  # which tells what no tensor does
         files["drafter"], paths["drafter"] = str(Path(files["drafter"]).parent), paths["drafter"].parent
-    files |= {part: str(path) for part, path in (local or {}).items()}
-    return image_model({"family": family, **source, "files": files, "network": network}, {**paths, **(local or {})})
+    files |= {part: str(path) for part, path in local.items()}
+    return image_model({"family": family, **source, "files": files, "network": network}, {**paths, **local})
 
 
 def read_shapes(candidates: Paths) -> dict[str, Weights]:
@@ -190,9 +222,17 @@ def tokens_a_side(name: str, grid: int | None, stride: int) -> int:
     return grid or int(pixels[1]) // stride  # type: ignore[index]
 
 
+def check_has(entry: Mapping[str, Any], part: str) -> None:
+    """ParityError for a model without a part that its family needs, with the flag that gives it."""
+    needed = part in weights.declared(entry["family"]).get("files", ())
+    if needed and part not in entry["files"] and not (part == "text" and entry["network"].get("classes")):
+        raise ParityError(f"{entry['family']}: no {part} among {', '.join(entry['files'].values())}; {ASKED[part]}")
+
+
 def image_model(entry: dict[str, Any], paths: Paths) -> PublishedModel:
     """A model of images, with its authors' sampling; ParityError for one that would not load. Its networks are built
     without their numbers."""
+    check_has(entry, "vq")
     manifest = entry | {"files": {part: str(path) for part, path in paths.items()}, "sha256": {}}
     loading.networks(manifest, ("net", "vq"), "meta")
     if {"text", "model"} & set(paths):
@@ -223,6 +263,12 @@ def pair_model(
         several = " and ".join([family, *others])
         raise ParityError(f"{names}: networks of {several}; allowed: one, in a folder of its own")
     largest, *smaller = sorted(networks, key=lambda name: (-sum(map(math.prod, every[name].shapes.values())), name))
+    if len(smaller) > 1 or (smaller and every[smaller[0]].shapes == every[largest].shapes):
+        raise ParityError(
+            f"{', '.join([largest, *smaller])}: networks of {family}; allowed: one, and one smaller draft"
+        )
+    if len(kl) > 1:
+        raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
     target, own, declared = every[largest].shapes, module(family), weights.declared(family)
     if not kl and not any(name.startswith(published.VAE) for name in target):
         raise ParityError(f"{names}: no autoencoder among them; allowed: with kl16.ckpt beside them")
@@ -281,20 +327,32 @@ def pair_section(model: PublishedModel, captions: Path | None) -> dict[str, Any]
 def write(
     name: str, model: PublishedModel, out: Path, captions: Path | None = None, tell: Callable[[str], None] = print
 ) -> None:
-    """An experiment on a model, checked as a run would; the classes of a model of classes are written beside it."""
+    """An experiment on a model, checked as a run would before its files are read whole; the classes of a model of
+    classes are written beside it."""
+    check_free(out)
+    check_has(model.entry, "text")
     prompts, classes = out.with_suffix(".classes.txt"), model.entry["network"].get("classes", 0)
     if weights.kind_of(model.entry["family"]) == "discrete":
         section = {"image": image_section(model, prompts)}
     else:
         section = {"continuous": pair_section(model, captions)}
-    models = {"models": {name: model.entry}}
-    experiment = {"experiment": re.sub(r"[^a-z0-9_.-]", "-", name.lower()), **models, **section}
-    checks.load(json.loads(json.dumps(experiment)))
-    if out.exists():
-        raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")
+    title = re.sub(r"[^a-z0-9_.-]", "-", name.lower())
+
+    def experiment(entry: dict[str, Any]) -> dict[str, Any]:
+        return {"experiment": title, "models": {name: entry}, **section}
+
+    unread = {"sha256": dict.fromkeys(model.entry["files"], "0" * 64)}
+    checks.load(json.loads(json.dumps(experiment(unread | model.entry))))
+    model = model if "sha256" in model.entry else with_digests(model)
     if classes:
         publish(prompts, "".join(f"{i * classes // 64}\n" for i in range(64)).encode())
-    text = yaml.safe_dump(experiment, sort_keys=False, width=120)
+    text = yaml.safe_dump(experiment(model.entry), sort_keys=False, width=120)
     publish(out, f"# Run `snakemake --cores all --resources gpu=1 --configfile {out.name}`.\n{text}".encode())
-    tell(yaml.safe_dump(models, sort_keys=False, width=120))
-    tell(f"written: {out}")
+    parts_found = ", ".join(f"{part} {Path(file).name or file}" for part, file in model.entry["files"].items())
+    tell(f"written: {out} ({model.entry['family']}: {parts_found})")
+
+
+def check_free(out: Path) -> None:
+    """ParityError for the name of a file that is there."""
+    if out.exists():
+        raise ParityError(f"{out}: is there already; allowed: a name that is free, with --out")

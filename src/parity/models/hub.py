@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from parity.base.digests import INDICES, parts, weights_among
+from parity.base.digests import INDEX, parts, read_index, weights_among
 from parity.base.errors import ParityError
 
 T = TypeVar("T")
 BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
-    "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", *INDICES,
+    "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", f"*{INDEX}",
 )  # fmt: skip
 
 
@@ -52,6 +52,14 @@ def below(path: str) -> str:
     return "" if path in ("", ".", "./") else f"{path.strip('/')}/"
 
 
+def weights_of(repo: str, revision: str, start: str, names: list[str]) -> list[str]:
+    """Of the names of a folder's files in a repository, those of its weights (`digests.weights_among`)."""
+    try:
+        return weights_among(names, lambda index: read_index(download(repo, revision, start + index)))
+    except ParityError as error:
+        raise ParityError(f"{repo}/{start} at {revision[:8]}: {error}") from None
+
+
 def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) -> Path:
     """A folder of a pinned commit: configuration, tokenizer and weights, of one kind (`digests.KINDS`). ParityError for
     one without weights. weights=False: the configuration and the tokenizer alone."""
@@ -71,7 +79,7 @@ def snapshot(repo: str, revision: str, path: str = ".", weights: bool = True) ->
             raise error from None
     names = [name.removeprefix(start) for name in every if name.startswith(start)]
     flat = [name for name in names if "/" not in name]
-    wanted = weights_among(flat) if weights else []
+    wanted = weights_of(repo, revision, start, flat) if weights else []
     if weights and not wanted:
         raise ParityError(
             f"models: {what} at {revision[:8]} holds no *.safetensors or pytorch_model*.bin; allowed: the name of a"

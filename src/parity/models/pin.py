@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from parity.base.digests import of_several, sha256, weights_among
+from parity.base.digests import of_several, sha256
 from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment import pins
 from parity.experiment.config_overlay import read_experiment
 from parity.experiment.schema import PINNED
-from parity.models.hub import Listed, below, download, list_files
+from parity.models.hub import Listed, below, download, list_files, weights_of
 
 
 def weight_files(listed: Listed, path: str) -> dict[str, str]:
@@ -29,8 +29,8 @@ def weight_files(listed: Listed, path: str) -> dict[str, str]:
     if path in listed.files:
         return {PurePosixPath(path).name: path}
     start = below(path)
-    inside = (name.removeprefix(start) for name in listed.files if name.startswith(start))
-    if names := weights_among(name for name in inside if "/" not in name):
+    inside = [name.removeprefix(start) for name in listed.files if name.startswith(start)]
+    if names := weights_of(listed.repo, listed.commit, start, [name for name in inside if "/" not in name]):
         return {name: start + name for name in names}
     holds = ", ".join(sorted(listed.files)[:8])
     raise ParityError(f"{listed.repo} at {listed.commit[:8]}: no weights at {path!r}; it holds {holds}")

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import foreign_json
-from parity.base.weights import load_weights, shapes, unpickle
+from parity.base.weights import load_weights, parts, shapes, unpickle
 
 Pixels = Iterable[np.ndarray]  # pictures uint8 [H, W, 3], whose sizes may differ
 INCEPTION_SIDE, VGG_SIDE = 299, 224
 VGG_UNREAD = ("classifier.6.weight", "classifier.6.bias")  # its last layer, of ImageNet's classes
 CONFIG = "open_clip_config.json"
+WEIGHTS = "open_clip_model.safetensors"  # of an open_clip folder
 
 
 def batches(pictures: Pixels, size: int) -> Iterator[list[np.ndarray]]:
@@ -209,6 +210,8 @@ def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu"
         except (OSError, ValueError, KeyError, TypeError):
             allowed = f"a folder with {CONFIG} and weights, or a file"
             raise ParityError(f"{what} = {str(path)!r}: allowed: {allowed}") from None
+        if [file.name for file in parts(path)] != [WEIGHTS]:  # what was verified is what open_clip reads
+            raise ParityError(f"{what} = {str(path)!r}: its weights are in another file; allowed: {WEIGHTS}")
         if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # would be fetched
             raise ParityError(f"{what} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
     elif open_clip.get_model_config(architecture) is None:
@@ -232,6 +235,8 @@ def load_pickscore(folder: Path, what: str, device: str = "cpu") -> Contrastive:
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from transformers import CLIPModel
 
+    if [file.name for file in parts(folder)] == [WEIGHTS]:
+        raise ParityError(f"{what} = {str(folder)!r}: holds {WEIGHTS}; allowed: a folder of transformers' CLIPModel")
     try:
         loaded: Any = CLIPModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     except (OSError, ValueError, RuntimeError) as error:

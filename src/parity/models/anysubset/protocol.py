@@ -5,7 +5,8 @@ configuration, `plain(net, mask)` and `cached(weights, config, mask)`, which are
 
     FAMILY = {
         "files": parts of a model: the network, and the judge that scores texts,
-        "also": parts that it may have: the network's tokenizer, where it lies in a folder of its own
+        "also": parts that it may have: the network's tokenizer, where it lies in a folder of its own,
+        "model_types": `model_type` in config.json, by part,
     }
 """
 

@@ -20,7 +20,11 @@ from parity.models.anysubset.protocol import ranked
 if TYPE_CHECKING:
     from transformers import XLNetLMHeadModel
 
-FAMILY = {"files": ("xlnet", "judge"), "also": ("tokenizer",)}  # see models.anysubset.protocol
+FAMILY = {  # see models.anysubset.protocol
+    "files": ("xlnet", "judge"),
+    "also": ("tokenizer",),
+    "model_types": {"xlnet": ("xlnet",), "judge": ("gpt2",)},
+}
 
 
 def build(config: dict[str, Any]) -> "XLNetLMHeadModel":

@@ -29,6 +29,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "papers": {"Emu3-Gen": {}},
     "sizes": {"vocab": 32768, "rows": 90, "columns": 90, "line": 1, "end": 2},
 }
+CONFIG = {"vocab": ("vq_config", "codebook_size")}  # where config.json says a size
 START, LINE, END_OF_FRAME, END = "<|extra_203|>", "<|extra_200|>", "<|extra_201|>", "<|image end|>"
 BEGIN, IMAGE = "<|image start|>", "<|image token|>"  # between them the size, such as 90*90
 NAME = "<|visual token {:06d}|>"

@@ -31,6 +31,7 @@ FAMILY: dict[str, Any] = {  # see models.discrete.protocol
     "papers": {"Janus-Pro": {}},
     "sizes": {"vocab": 16384, "rows": 24, "columns": 24},
 }
+CONFIG = {"vocab": ("vq_config", "num_embeddings")}  # where config.json says a size
 START, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"
 BEGIN, END, IMAGE = "<begin_of_image>", "<end_of_image>", "<image_placeholder>"
 TEMPLATE = "<|User|>: {}\n\n<|Assistant|>:"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from parity.base.errors import ParityError
 from parity.base.files import configured, foreign_json
+from parity.base.headers import sizes_in
 from parity.base.weights import check_fit, loaded, shapes, tensors, unfilled
 from parity.experiment.schema import ModelSpec
 from parity.models.discrete import vq
@@ -47,6 +48,19 @@ TENSORS = {  # by which a published file is known for what it is
     "transformer": ("tok_embeddings.weight", "layers.0.attention.wqkv.weight"),
     "vq": ("quantize.embedding.weight", "post_quant_conv.weight"),
     "drafter": ("layers.0.self_attn.q_proj.weight", "fc.weight", "embed_tokens.weight"),
+    "text": ("encoder.block.0.layer.0.SelfAttention.q.weight",),
+}
+SHAPES = {  # sizes by the tensors that have them, see base.headers.sizes_in
+    "transformer": {
+        "vocab": ("tok_embeddings.weight", 0, 0),
+        "dim": ("tok_embeddings.weight", 1, 0),
+        "layers": ("layers.", None, 0),
+        "prefix": ("cls_embedding.uncond_embedding", 0, 0),
+        "caption_dim": ("cls_embedding.uncond_embedding", 1, 0),
+        "classes": ("cls_embedding.embedding_table.weight", 0, -1),  # one entry stands for none
+    },
+    "vq": {"vocab": ("quantize.embedding.weight", 0, 0)},
+    "text": {"caption_dim": ("shared.weight", 1, 0)},
 }
 COMPUTED = ("freqs_cis",)  # in some files, and computed here
 HEADS = {3200: 32, 4096: 32}  # of the sizes 3B and 7B; the others have heads of width 64
@@ -274,15 +288,12 @@ def shape(manifest: Mapping[str, Any]) -> tuple[int, int]:
 def read_sizes(shapes: Mapping[str, tuple[int, ...]], grid: int) -> dict[str, int]:
     """The configuration's `network` from the shapes of a published transformer's tensors, which do not tell the grid;
     what stands in FAMILY["sizes"] is left out. ParityError for shapes that are no LlamaGen's."""
-    vocab, dim = shapes["tok_embeddings.weight"]
-    layers = 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("layers."))
-    sizes_read = {"vocab": vocab, "dim": dim, "layers": layers, "heads": HEADS.get(dim, dim // 64), "grid": grid}
-    if "cls_embedding.embedding_table.weight" in shapes:  # of a class; one entry more stands for none
-        classes = shapes["cls_embedding.embedding_table.weight"][0] - 1
-        sizes_read |= {"prefix": 1, "caption_dim": 0, "classes": classes}
-    elif "cls_embedding.uncond_embedding" in shapes:
-        sizes_read |= dict(zip(("prefix", "caption_dim"), shapes["cls_embedding.uncond_embedding"], strict=True))
-    else:
+    sizes_read = sizes_in(shapes, SHAPES["transformer"])
+    dim = sizes_read["dim"]
+    sizes_read |= {"heads": HEADS.get(dim, dim // 64), "grid": grid}
+    if "classes" in sizes_read:
+        sizes_read |= {"prefix": 1, "caption_dim": 0}
+    elif "prefix" not in sizes_read:
         raise ParityError("no cls_embedding that is known; allowed: a LlamaGen transformer, of captions or of classes")
     if shapes["layers.0.feed_forward.w1.weight"][0] != (hidden := LlamaGenConfig(dim=dim).hidden):
         width = shapes["layers.0.feed_forward.w1.weight"][0]

@@ -20,6 +20,7 @@ from torch import Tensor
 from parity.base.errors import ParityError
 from parity.base.weights import load_weights, parts
 from parity.embedded.tokenizer import VOCAB, encode
+from parity.experiment.weights import check_tokenizer
 from parity.models.discrete.protocol import Encoder
 
 if TYPE_CHECKING:
@@ -60,9 +61,11 @@ def published_encoder(path: Path) -> "T5EncoderModel":
 
 
 def published_tokenizer(path: Path, length: int) -> Callable[[list[str]], Any]:
-    """Captions to input_ids and attention_mask [B, length] by the tokenizer in a published encoder's folder."""
+    """Captions to input_ids and attention_mask [B, length] by the tokenizer in a published encoder's folder;
+    ParityError for a folder without one."""
     from transformers import AutoTokenizer
 
+    check_tokenizer(path, "text")
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
 
     def words(captions: list[str]) -> Any:
@@ -85,7 +88,7 @@ def read_encoder(path: Path, length: int, device: str = "cpu") -> Encoder:
     """
     tokenizer: Callable[[list[str]], Any]
     if path.is_dir():
-        net, tokenizer = published_encoder(path), published_tokenizer(path, length)
+        tokenizer, net = published_tokenizer(path, length), published_encoder(path)
     else:
         net, tokenizer = t5_encoder(), partial(encode, max_length=length)
         load_weights(net, path)

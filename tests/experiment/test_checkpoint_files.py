@@ -1,0 +1,141 @@
+"""Planning: what files that are there say of themselves is refused before any job, by their headers."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from parity.base.errors import ConfigError
+from parity.experiment import checks
+from parity.models import add
+from parity.stand_ins import write
+
+SECTIONS = {
+    "llamagen": {"image": {"methods": {"ar": [{}]}}},
+    "janus": {"image": {"methods": {"ar": [{}]}}},
+    "emu3": {"image": {"methods": {"ar": [{}]}}},
+    "mar": {"continuous": {"methods": {"mar": [{}], "cspd": [{}]}}},
+    "xlnet": {"text": {"methods": {"sequential": [{}]}}},
+}
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Files by part and sizes of stand-ins in the published layouts, by family."""
+    made = {}
+    for family in SECTIONS:
+        folder = tmp_path_factory.mktemp(family)
+        names = ("xlnet", "gpt2") if family == "xlnet" else (family,)
+        files = {part: str(folder / file) for name in names for part, file in write(name, folder).items()}
+        made[family] = (files, {"grid": 4} if family == "mar" else {})
+    files = made["llamagen"][0]
+    made["llamagen"] = (files, add.identify(str(Path(files["text"]).parent), 8).entry["network"])
+    for family in ("janus", "emu3"):
+        files = made[family][0]
+        made[family] = (files, add.identify(files["model"], pixels=96).entry["network"])
+    return made
+
+
+def plan(written, family, change=(), network=(), **more):
+    """An experiment on a stand-in, with other files or sizes; digests are not looked at."""
+    files, sizes = written[family]
+    files = {part: file for part, file in {**files, **dict(change)}.items() if file}
+    spec = {"family": family, "source": "files", "files": files, "network": {**sizes, **dict(network)}}
+    spec["sha256"] = dict.fromkeys(set(files) - {"tokenizer"}, "0" * 64)
+    return checks.load(json.loads(json.dumps({"models": {"m": spec}, **SECTIONS[family], **more})))
+
+
+@pytest.mark.parametrize("family", SECTIONS)
+def test_files_that_fit_are_planned(written, family):
+    assert plan(written, family).models["m"].files == written[family][0]
+
+
+SIZES = {
+    "vocab": ("llamagen", {"vocab": 128}, r"files.transformer: .*network.vocab = 128, .*; allowed: 64"),
+    "layers": ("llamagen", {"layers": 36}, r"network.layers = 36, .*; allowed: 2"),
+    "width": ("llamagen", {"dim": 1280, "heads": 20}, r"network.dim = 1280, .*; allowed: 64"),
+    "classes": ("llamagen", {"classes": 1000}, r"network.classes = 1000, .*; allowed: 0"),
+    "caption": ("llamagen", {"caption_dim": 2048}, r"network.caption_dim = 2048, .*; allowed: 32"),
+    "prefix": ("llamagen", {"prefix": 77}, r"network.prefix = 77, .*; allowed: 120"),
+    "grid": ("mar", {"grid": 32}, r"files.target: .*network.grid = 32, .*; allowed: 4"),
+    "codes of janus": ("janus", {"vocab": 16384}, r"files.model: .*network.vocab = 16384; allowed: \d+, as its config"),
+    "codes of emu3": ("emu3", {"vocab": 32768}, r"files.model: .*network.vocab = 32768; allowed: \d+, as its config"),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_that_contradict_a_header_are_refused(written, case):
+    family, network, message = SIZES[case]
+    with pytest.raises(ConfigError, match=message) as told:
+        plan(written, family, network=network)
+    assert "\n" not in str(told.value)
+
+
+SWAPPED = {
+    "transformer and vq": ("llamagen", ("transformer", "vq"), "not a file of transformer, it is a file of vq"),
+    "transformer and text": ("llamagen", ("transformer", "text"), "not a file of transformer, it is a file of text"),
+    "target and kl": ("mar", ("kl", "target"), "not a file of kl, it is a file of target"),
+    "xlnet and judge": ("xlnet", ("xlnet", "judge"), "a folder of model_type 'gpt2'; allowed: xlnet"),
+}
+
+
+@pytest.mark.parametrize("case", SWAPPED)
+def test_parts_that_are_swapped_are_refused(written, case):
+    family, (one, other), message = SWAPPED[case]
+    files = written[family][0]
+    with pytest.raises(ConfigError, match=rf"models.m.files.{one}: .*{message}"):
+        plan(written, family, {one: files[other], other: files[one]})
+
+
+def test_a_folder_of_another_family_is_refused(written):
+    with pytest.raises(ConfigError, match=r"files.model: .* a folder of model_type 'emu3'; allowed: janus"):
+        plan(written, "janus", {"model": written["emu3"][0]["model"]})
+
+
+@pytest.mark.parametrize("fault", ["pointer", "page", "empty", "cut off"])
+@pytest.mark.parametrize("where", ["transformer", "network"])
+def test_a_file_that_is_not_whole_is_refused(written, tmp_path, where, fault):
+    whole = Path(written["llamagen"][0]["transformer"]).read_bytes()
+    contents = {"pointer": POINTER.encode(), "page": b"<!DOCTYPE html>", "empty": b"", "cut off": whole[:5000]}
+    file = tmp_path / "w.pt"
+    file.write_bytes(contents[fault])
+    told = {"page": "web page", "empty": "an empty file"}.get(fault, fault)
+    with pytest.raises(ConfigError, match=rf"(models.m.files.transformer|networks.inception.file): .*{told}"):
+        if where == "transformer":
+            plan(written, "llamagen", {"transformer": str(file)})
+        else:
+            plan(written, "llamagen", networks={"inception": {"file": str(file), "sha256": "0" * 64}})
+
+
+def test_a_stray_file_beside_shards_is_refused_at_planning(written, tmp_path):
+    folder = shutil.copytree(written["janus"][0]["model"], tmp_path / "model")
+    shutil.copy(next(folder.glob("*.safetensors")), folder / "old_model.safetensors")
+    with pytest.raises(ConfigError, match=r"models.m.files.model: .*old_model.safetensors"):
+        plan(written, "janus", {"model": str(folder)})
+
+
+def test_a_target_without_an_autoencoder_needs_one(written):
+    with pytest.raises(ConfigError, match=r"models.m.files = \['draft', 'target'\]: needs kl"):
+        plan(written, "mar", {"kl": None})
+
+
+@pytest.mark.parametrize(("family", "part"), [("llamagen", "text"), ("xlnet", "tokenizer"), ("xlnet", "judge")])
+def test_a_folder_with_spiece_model_alone_is_refused(written, tmp_path, family, part):
+    names = ("config.json", "model.safetensors")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file in Path(written[family][0][part]).iterdir():
+        if file.name in names:
+            shutil.copy(file, folder)
+    (folder / "spiece.model").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=r"needs a tokenizer; allowed: a folder with tokenizer\.json of its spiece"):
+        plan(written, family, {part: str(folder)})
+
+
+def test_a_pickle_that_cannot_be_read_is_left_to_its_job(written, tmp_path):
+    """Its reader, which needs torch, says what is wrong."""
+    torch.save(torch.ones(3), tmp_path / "w.pt")
+    plan(written, "llamagen", {"transformer": str(tmp_path / "w.pt")})
