@@ -64,7 +64,7 @@ for section in options.KINDS.values():
 
 onstart:
     if MAIN and workflow.is_main_process:
-        lock_folder()
+        begin_run()
 
 
 onsuccess:

@@ -45,11 +45,13 @@ def test_every_open_repository_is_asked_for_once_and_nothing_else():
 
 def test_a_plan_needs_no_pin_and_a_run_does(tmp_path):
     file = tmp_path / "pins.yaml"
-    assert pins.pin_reader(True, file)("o/n:.") == pins.NONE
+    unpinned = []
+    assert pins.pin_reader(file, unpinned)("o/n:.") == pins.NONE and "o/n has no commit yet" in unpinned[0]
     with pytest.raises(ConfigError, match=r"o/n has no commit yet; `parity models pin"):
-        pins.pin_reader(False, file)("o/n:.")
+        pins.pin_reader(file)("o/n:.")
     file.write_text(yaml.safe_dump({"o/n:.": {"commit": COMMIT, "sha256": SUM}}))
-    assert pins.pin_reader(False, file)("o/n:.")["commit"] == COMMIT
+    for read in (pins.pin_reader(file), pins.pin_reader(file, unpinned)):
+        assert read("o/n:.")["commit"] == COMMIT and len(unpinned) == 1
 
 
 @pytest.mark.parametrize("text", ["[1]", "a: 1", "o/n:.: {commit: x}", "\tx", "a: b: c"])

@@ -53,6 +53,36 @@ def test_a_second_run_at_once_is_refused_in_one_line(project, snakemake):
     machine.hold(project / ".snakemake").close()
 
 
+OPEN = """
+experiment: open
+models: {theirs: {family: chameleon, source: hub, repo: o/n, files: {model: ., vq: 'hub:x/y:vq.ckpt'}}}
+image: {prompts: {file: prompts/scenes.txt, limit: 4}, methods: {ar: [{}], sjd: [{window: 16}]}}
+"""
+
+
+def test_a_dry_run_needs_no_commit_and_a_run_does(project, snakemake):
+    """Before its first job, and whichever file of it is asked for."""
+    (project / "open.yaml").write_text(OPEN)
+    assert {rule for rule, _ in jobs(snakemake("-n", config="open.yaml"))} >= {"checkpoint", "decode", "report"}
+    for asked in ((), ("--until", "shard_prompts"), ("--", "plan")):
+        (line,) = errors(snakemake(*asked, config="open.yaml"))
+        assert "o/n has no commit yet" in line or "x/y has no commit yet" in line and not list(project.glob("results/*"))
+
+
+def test_a_plan_is_printed_beside_a_run(project, snakemake):
+    with machine.hold(project / ".snakemake"):
+        beside = snakemake("--", "plan")
+    assert beside.returncode == 0 and "scenes" in beside.stdout + beside.stderr
+    machine.hold(project / ".snakemake").close()
+
+
+def test_until_takes_one_rule_and_runs_all_that_leads_to_it(project, snakemake):
+    (line,) = errors(snakemake("--until", "checkpoint", "shard_prompts", "decode"))
+    assert "--until checkpoint decode shard_prompts" in line and not (project / "results").exists()
+    found = {rule for rule, _ in jobs(snakemake("-n", "--until", "decode"))}
+    assert found == {"checkpoint", "shard_prompts", "captions", "decode"}
+
+
 def test_command_lines_do_not_grow_with_shards(project, snakemake):
     """Files that differ in their number are one name: a thousand would be more than a command line holds."""
     (project / "many.yaml").write_text(TINY.replace("limit: 4, shards: 2", "limit: 120, shards: 120, jobs: 120"))

@@ -71,6 +71,8 @@ papers = sorted(p.stem for p in (ROOT / "workflow/published").glob("*.csv")) or 
 ]
 PUBLISHED = [shipped(f"workflow/published/{paper}.csv") for paper in papers]  # named, where no folder can be listed
 
+UNPINNED = []  # what refuses a run, and no dry run: Snakemake does not say which it is before `onstart`
+
 try:
     machine.check_place(ROOT)
     command_line = {k: v for k, v in workflow.config_settings.config.items() if k != "only"} if MAIN else {}
@@ -78,7 +80,7 @@ try:
         config_overlay.overlaid(config, command_line),
         find=workflow_file,
         make=stand_in.make_stand_ins,
-        pin=pins.pin_reader(planned=workflow.dryrun),
+        pin=pins.pin_reader(unpinned=UNPINNED if MAIN else None),
         published=PUBLISHED,
     )
     KINDS = parity_cells.kinds(EXPERIMENT)

@@ -247,9 +247,17 @@ def measured(wildcards):
 # A run
 
 
-def lock_folder():
-    """Allow one run in a folder at a time, until this process ends."""
+def begin_run():
+    """End here if a network has no commit, or if --until names several rules: Snakemake starts no named job that
+    follows another one, and with --keep-going ends with 0 all the same. Allow one run in a folder at a time, until this
+    process ends; `plan`, which makes nothing, beside it."""
     global RUN_LOCK
+    if len(until := sorted(workflow.dag_settings.until)) > 1:
+        refuse(f"--until {' '.join(until)}: allowed: one name, the last of them; what leads to it is run too")
+    if UNPINNED:
+        refuse(UNPINNED[0])
+    if set(workflow.dag_settings.targets) == {"plan"}:
+        return
     try:
         RUN_LOCK = machine.hold(Path(".snakemake").absolute())
     except ParityError as error:

@@ -6,7 +6,8 @@ newest commit, once, and writes it to pins.yaml in the current folder, to be kep
     owner/name[@branch]:path: {commit: 40 hex digits, sha256: of the file or folder}
     here:path: {commit: noughts, sha256: of a file or folder of this machine, such as a text encoder}
 
-A commit or digest in the experiment itself comes first. A dry run needs no pins: it plans with a commit of noughts.
+A commit or digest in the experiment itself comes first. A dry run needs no pins: it plans with a commit of noughts. A
+run that lacks one is refused before its first job.
 """
 
 import os
@@ -83,15 +84,20 @@ def filled(raw: dict[str, Any], pin: Pin) -> dict[str, Any]:
     return raw
 
 
-def pin_reader(planned: bool, file: Path = FILE) -> Pin:
-    """The pins of a file. ConfigError for a name without one, unless the run is only `planned`."""
+def pin_reader(file: Path = FILE, unpinned: list[str] | None = None) -> Pin:
+    """The pins of a file. ConfigError for a name without one; where there is a list for them, it gets the sentence, and
+    noughts stand in."""
     known = read(file)
 
     def pin(name: str) -> Mapping[str, Any]:
-        if name not in known and not planned:
-            here = name.startswith(HERE)
-            lacks = f"{name.removeprefix(HERE)!r} has no sha256" if here else f"{name.partition(':')[0]} has no commit"
-            raise ConfigError(f"{lacks} yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it in {file}")
-        return known.get(name, NONE)
+        if name in known:
+            return known[name]
+        here = name.startswith(HERE)
+        lacks = f"{name.removeprefix(HERE)!r} has no sha256" if here else f"{name.partition(':')[0]} has no commit"
+        problem = f"{lacks} yet; `parity models pin EXPERIMENT.yaml` finds it and keeps it in {file}"
+        if unpinned is None:
+            raise ConfigError(problem)
+        unpinned.append(problem)
+        return NONE
 
     return pin

@@ -194,7 +194,7 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
         if isinstance(raw.get(section), dict) and isinstance(raw[section].get("methods"), dict):
             auto += [kind] if raw[section]["methods"].pop(tuned.AUTO, None) else []
     raw = stand_in.replaced(located(raw, lambda name: name), stand_in.make_stand_ins)
-    return checks.load(pins.filled(raw, pins.pin_reader(False))), auto
+    return checks.load(pins.filled(raw, pins.pin_reader())), auto
 
 
 def main() -> None:
