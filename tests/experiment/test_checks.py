@@ -232,7 +232,7 @@ def test_published_files_need_a_drafter_of_their_own(tmp_path):
     digest, methods = "0" * 64, {"ar": [{}], "eagle": [{}]}
     named = {part: str(tmp_path / part) for part in THREE}
     for file in named.values():
-        Path(file).write_bytes(b"")
+        Path(file).write_bytes(b"weights")
     own = LOCAL | {"files": named, "sha256": dict.fromkeys(named, digest)}
     with pytest.raises(ConfigError, match="needs a drafter"):
         checks.load(image(methods, models={"m": own}))
@@ -342,7 +342,7 @@ ZERO = "0" * 64
 @pytest.fixture
 def config(tmp_path):
     for name in ("t", "v", "c"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_bytes(b"weights")
     (tmp_path / "five").mkdir()
 
     def make(published=True, image=None, **top):
