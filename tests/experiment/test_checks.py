@@ -341,9 +341,8 @@ ZERO = "0" * 64
 
 @pytest.fixture
 def config(tmp_path):
-    for name in ("t", "v", "c"):
+    for name in ("t", "v", "c", "five"):
         (tmp_path / name).write_bytes(b"weights")
-    (tmp_path / "five").mkdir()
 
     def make(published=True, image=None, **top):
         files = {part: str(tmp_path / name) for part, name in (("transformer", "t"), ("vq", "v"), ("text", "five"))}
