@@ -388,9 +388,9 @@ def test_networks_judge_published_models_alone(config, tmp_path):
     assert paths.reference(published, ["a"], cell).count("/") < paths.reference(ours, ["a"], own).count("/")
     other = published.model_copy(update={"protocol": "sjd"})
     assert paths.reference(published, ["a"], cell) != paths.reference(other, ["a"], cell)
-    assert paths.asked_reference(published, "discrete") == (str(tmp_path / "five"), 0)
+    assert paths.reference_pictures(published, "discrete", True) == (str(tmp_path / "five"), 0)
     some = checks.load(config(image={"reference": str(tmp_path / "five"), "reference_images": 64}))
-    assert paths.asked_reference(some, "discrete")[1] == 64
+    assert paths.reference_pictures(some, "discrete", True)[1] == 64
 
 
 def test_only_embedded_models_bound_the_words_of_a_prompt(config):
