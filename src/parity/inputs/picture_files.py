@@ -184,7 +184,7 @@ def check_references(config: Config) -> None:
         if any(paths.brings_network(model) for model in models) and kind == "discrete":
             check_reference(f"{KINDS[kind]}.reference", Path(section.reference), section.reference_images, drawn=True)
         if not all(paths.brings_network(model) for model in models):
-            path, count = paths.asked_reference(config, kind)
+            path, count = paths.reference_pictures(config, kind, True)
             size = FEATURES if "inception" in config.networks.named() else 0
             check_reference(f"{KINDS[kind]}.reference", Path(path), count, drawn=False, size=size)
 
