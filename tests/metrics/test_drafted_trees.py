@@ -43,6 +43,12 @@ def test_cosines_are_of_the_targets_features_by_distance(observed):
     assert cosines.shape == (3, 5) and alike.shape == (3, 3)
 
 
+def test_one_image_has_distances_and_no_intervals(observed):
+    _, alike, cosines = observed
+    _, staleness = drafted_trees.figures(alike[:1].numpy(), cosines[:1].numpy(), "m", 4)
+    assert [set(r) for r in staleness["data"]] == [{"x", "y"}] * 5
+
+
 def test_figures_hold_every_tree_and_distance(observed):
     _, alike, cosines = observed
     similarity, staleness = drafted_trees.figures(alike.numpy(), cosines.numpy(), "m", 4)

@@ -111,9 +111,16 @@ def test_figures_of_a_cell_are_of_its_features_and_the_reference_files():
 
 
 def test_a_cell_that_no_network_sees_has_no_quality():
-    """And one of too few images no FID, whose column stands."""
     for metric in (fid, manifold, caption_scores, recognition):
         assert columns_of(metric.measure(sample({}, {}))) == {}
-    few = sample({"features": gaussian(7, 4, 0)}, {"features": gaussian(30, 4, 1)}, fewest=8)
-    assert columns_of(fid.measure(few)) == {"fid": None, "fid_se": None, "reference_n": 30}
-    assert columns_of(fid.measure(sample(few.outputs, {}))) == {}
+    assert columns_of(fid.measure(sample({"features": gaussian(7, 4, 0)}, {}))) == {}
+
+
+@pytest.mark.parametrize(("images", "reference"), [(1, 30), (2, 30), (3, 30), (30, 3), (30, 1)])
+def test_figures_of_too_few_pictures_say_so_and_the_others_stand(images, reference):
+    outputs = {"features": gaussian(images, 4, 0), "cosine": np.linspace(0.2, 0.4, images)}
+    cell = sample(outputs, {"features": gaussian(reference, 4, 1)}, fewest=2)
+    why = f"too few {'images' if images < 4 else 'reference pictures'}: 4 or more are needed"
+    assert columns_of(manifold.measure(cell)) == {f"{name}_why": why for name in ("kid", "precision", "recall")}
+    assert ("fid" in columns_of(fid.measure(cell))) == (min(images, reference) > 1)
+    assert columns_of(caption_scores.measure(cell))["clip_score"] == pytest.approx(outputs["cosine"].mean())

@@ -146,7 +146,13 @@ def ratios() -> dict[str, dict[str, float]]:
 def rest(root: Path, cell: Cell, n: int, figures: dict, records: dict, arrays: dict) -> None:
     """metrics.json, records.parquet and features.npz of a cell."""
     where, ids = root / paths.folder(cell), [str(i) for i in range(n)]
+    few = "too few images: 4 or more are needed"
     write_json(where / "spec.json", cell.spec)
+    if n < 4:
+        figures |= {f"{name}_why": few for name in ("fid", "kid", "precision", "recall")}
+    if n == 1:
+        figures = {name: value for name, value in figures.items() if not name.endswith("_se")}
+    figures = {name: value for name, value in figures.items() if f"{name.removesuffix('_se')}_why" not in figures}
     write_json(where / "metrics.json", {"n": n, "speedup": SPEED.get(cell.spec["method"], 1.0), **figures})
     place = {"model": cell.spec["model"], "method": cell.spec["method"], "key": cell.key, "seed": cell.spec["seed"]}
     pd.DataFrame({"id": ids, **place, **records}).to_parquet(where / "records.parquet", index=False)
@@ -162,7 +168,11 @@ def shard(path: Path, ids: list[str], step: np.ndarray, **columns: Any) -> None:
 
 
 def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
-    n, speed, shards = len(PROMPTS), SPEED.get(cell.spec["method"], 1.0), paths.pieces(settings, cell, "shards")
+    n, speed, shards = (
+        settings.image.prompts.limit,
+        SPEED.get(cell.spec["method"], 1.0),
+        paths.pieces(settings, cell, "shards"),
+    )
     jump = rng.random((n, TOKENS)) < 1 / speed
     jump[:, 0] = True
     step = jump.cumsum(1).astype(np.int16)
@@ -184,12 +194,20 @@ def image(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) ->
         "clip_score_se": 0.004, "precision": 0.66, "precision_se": 0.03, "recall": None if lossy else 0.61,
         "recall_se": None if lossy else 0.03, "perplexity": 41.2, "perplexity_se": 0.8, "excluded": 0.012 * lossy,
     }  # fmt: skip
-    rest(root, cell, n, figures, {"nfe": nfe, "caption": PROMPTS}, {"captions": np.array(PROMPTS), "cosine": cosine})
+    rest(
+        root,
+        cell,
+        n,
+        figures,
+        {"nfe": nfe, "caption": PROMPTS[:n]},
+        {"captions": np.array(PROMPTS[:n]), "cosine": cosine},
+    )
     write_arrays(root / paths.laws(cell), ids=np.arange(n), top1=rng.random((n, TOKENS)))
 
 
 def text(root: Path, settings: Config, cell: Cell, rng: np.random.Generator) -> None:
-    n, task = 6, cell.spec["task_kind"]
+    task = cell.spec["task_kind"]
+    n = next(t["settings"]["rows"] for t in text_tasks(settings) if t["key"] == cell.spec["task"])
     nfe = np.full(n, 20.0) - cell.spec["options"].get("k", 0)
     drawn = {"perplexity": 7 + rng.random(n), "entropy": 4 + rng.random(n), "logp": -40 + rng.random(n)}
     figures = {name: float(values.mean()) for name, values in drawn.items()}

@@ -268,6 +268,30 @@ def test_pictures_that_no_network_judged_are_shown_all_the_same(gathered, monkey
     assert all(value is None for column in columns for value in column["cosine"])
 
 
+IMAGES = {"prompts": {"file": "prompts.txt", "shards": 1}, "methods": {"ar": [{}], "sjd": [{}]}}
+TEXTS = {"methods": {"sequential": [{}], "assd": [{}]}, "tasks": {"infilling": [{"rows": 2, "length": 24}]}}
+VECTORS = {"methods": {"mar": [{}], "cspd": [{}]}, "images": 2}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_images_and_texts_make_a_page(tmp_path, count):
+    image = IMAGES | {"prompts": IMAGES["prompts"] | {"limit": count}}
+    settings = made.folder(tmp_path, {"experiment": "few", "image": image, "text": TEXTS, "continuous": VECTORS})
+    g = gather(settings, [], root=tmp_path)
+    html = page.build("few", page.sections(g))[0]
+    assert "too few images" in html
+    row = g.rows("discrete").set_index("label").loc["sjd"]
+    assert ("gain_se" in row and row["gain_se"] >= 0) == (count > 1)
+
+
+@pytest.mark.parametrize(("section", "method"), [("image", "ar"), ("text", "sequential"), ("continuous", "mar")])
+def test_plain_decoding_alone_makes_a_page(tmp_path, section, method):
+    image = IMAGES | {"prompts": IMAGES["prompts"] | {"limit": 1}}
+    whole = {"image": image, "text": TEXTS, "continuous": VECTORS}[section]
+    settings = made.folder(tmp_path, {"experiment": "few", section: whole | {"methods": {method: [{}]}}})
+    assert "no method but plain decoding" in page.build("few", page.sections(gather(settings, [], root=tmp_path)))[0]
+
+
 def test_control_characters_and_long_captions_are_shown_and_not_passed_on():
     hostile = "red\x1b[31m\x00\u202etext\ud800"
     html, _ = page.build(hostile, [Section("one", hostile, hostile, blocks.Words(hostile, "note"))])

@@ -43,7 +43,12 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
     """The two figures, from similarity [n, trees] and cosine [n, distances]; width: tokens in a row of the picture."""
     threshold = options("discrete", "vvs", {})["threshold"]
     share = float((alike >= threshold).mean())
-    mean, error = cosines.mean(0), Z * cosines.std(0, ddof=1) / len(cosines) ** 0.5
+    mean = cosines.mean(0)
+    points = [{"x": d, "y": float(m)} for d, m in enumerate(mean, 1)]
+    if len(cosines) > 1:  # a single image has no error
+        error = Z * cosines.std(0, ddof=1) / len(cosines) ** 0.5
+        for point, m, e in zip(points, mean, error, strict=True):
+            point |= {"low": float(m - e), "high": float(m + e)}
     return [
         {
             "name": f"path-similarity-{model}",
@@ -67,10 +72,7 @@ def figures(alike: np.ndarray, cosines: np.ndarray, model: str, width: int) -> l
             "kind": "line",
             "x": "tokens apart",
             "y": "cosine",
-            "data": [
-                {"x": d + 1, "y": float(m), "low": float(m - e), "high": float(m + e)}
-                for d, (m, e) in enumerate(zip(mean, error, strict=True))
-            ],
+            "data": points,
         },
     ]
 

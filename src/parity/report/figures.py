@@ -166,9 +166,7 @@ def gains(rows: pd.DataFrame, count: str) -> Drawing:
     """A bar for each method, most gained first: gain (with gain_se) in the colour of its verdict_kind; beside it its
     bound or estimate (pill)."""
     data = rows.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
-    data = data[
-        [name for name in ("label", "method", "key", "gain", "gain_se", "verdict_kind", "pill") if name in data]
-    ]
+    data = data.reindex(columns=["label", "method", "key", "gain", "gain_se", "verdict_kind", "pill"])
     figure = Figure(figsize=(6.2, 0.9 + 0.27 * len(data)), layout="constrained")
     ax = figure.subplots()
     verdict = data["verdict_kind"].where(data["verdict_kind"].isin(VERDICTS), "not decided")
