@@ -286,4 +286,4 @@ def test_quality_of_one_prompt_is_not_unchanged(gathered):
     """Its figures are known, and no change of them has an error."""
     errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
     said, entries = quality_said(replace(gathered, summary=gathered.summary.drop(columns=errors).assign(moved="")))
-    assert "no change" not in said and "not measured" in said and "no change seen" not in entries
+    assert "no change" not in said and "not compared: FID" in said and "no change seen" not in entries

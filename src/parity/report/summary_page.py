@@ -47,7 +47,7 @@ from parity.report.verdicts import failures
 QUALITY = {"discrete": "clip_score", "anysubset": "perplexity", "continuous": "right"}
 SAME = ("kid", "logp_mean")  # figures that say what FID and perplexity do
 FIGURES = tuple(name for name in EVERY_FIGURE if name not in SAME)
-ALONE = "no error: of a single prompt, or of too few"  # why a change is not known whose figures are
+ALONE = "a single prompt has no error"  # why a change is not known whose figures are
 GPU = "gpu.json"  # of `python benchmarks/gpu.py`, where someone has run it
 PROMPTS = 4  # whose pictures stand on the first screen
 
@@ -291,7 +291,10 @@ def quality(g: Gathered, kind: str, rows: list[dict[str, Any]]) -> str:
         lines.append(f"no {'other ' * bool(lines)}change seen in {', '.join(compared)}{small}")
     if reasons := find_unmeasured(kind, rows):
         lines.append(f"not measured: {'; '.join(reasons)}")
-    return "; ".join(lines or [f"not measured: {ALONE}"])
+    alone = [name_of(kind, name) for name in FIGURES if any(not estimate_of(row, name).missing for row in rows)]
+    if alone and not compared:
+        lines.append(f"not compared: {', '.join(alone)} ({ALONE})")
+    return "; ".join(lines or ["not measured"])
 
 
 def find_unmeasured(kind: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -310,7 +313,7 @@ def change(g: Gathered, kind: str, row: Row) -> Entry:
     name, moved = main_figure(g, kind), moves(g, row)
     if name not in known_changes(row):
         figure = estimate_of(row, name)
-        lacking = unmeasured(figure if figure.missing else Estimate(why=ALONE))
+        lacking = unmeasured(figure if figure.missing else Estimate(why=f"not compared: {ALONE}"))
         return lacking._replace(**{"text": ", ".join(moved)} if moved else {})
     value, error = known_changes(row)[name]
     effect = None if missing(row.get(name)) else effect_of_interest(name, row[name], g.settings.equality)
