@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         if name == path or name not in hub.files:
             return self.answer(404, X_Error_Code="EntryNotFound" if COMMIT in path else "RevisionNotFound")
         if hub.fault.isdigit():
-            return self.answer(int(hub.fault), b"no", X_Error_Code=CODES[int(hub.fault)])
+            return self.answer(int(hub.fault), b"no", X_Error_Code=CODES.get(int(hub.fault), ""))
         body = hub.files[name]
         etag = f'"{hashlib.sha256(body).hexdigest()}"'
         if self.command == "GET":

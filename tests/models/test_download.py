@@ -82,6 +82,23 @@ def test_a_fault_that_lasts_is_one_line_and_leaves_nothing_that_passes(server, t
         assert way(server, tmp_path).read_bytes() == BODY
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_is_busy_is_asked_again_and_an_answer_is_taken(server, tmp_path, way, monkeypatch):
+    server.fault = "503"
+    pauses = []
+
+    def free(seconds):
+        pauses.append(seconds)
+        server.fault = ""
+
+    monkeypatch.setattr(time, "sleep", free)
+    assert way(server, tmp_path).read_bytes() == BODY and len(pauses) == 1
+    server.fault, server.files["w.safetensors"] = "404", b""
+    with pytest.raises(ParityError):
+        hub.download_address(f"{server.address}/plain/w.safetensors", DIGEST, tmp_path / "new")
+    assert len(pauses) == 1
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "https://", "http://me:secret@host/x"])
 def test_only_plain_addresses_are_taken(tmp_path, url):
     with pytest.raises(ParityError, match="allowed: https://host/file"):

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from parity.base.errors import ParityError
 from parity.base.files import write_json
 from parity.experiment.checks import load
 from parity.experiment.schema import FigureSpec
@@ -299,3 +300,18 @@ def test_control_characters_and_long_captions_are_shown_and_not_passed_on():
     assert html.count("\\u001b[31m\\u0000\\u202etext\\ud800") >= 3
     assert len(excerpt("x" * 20_000)) < 350 and excerpt(hostile) == visible(hostile)
     html.encode()
+
+
+def test_inputs_that_changed_after_planning_are_one_line(results, tmp_path, monkeypatch):
+    """A folder that has got a tokenizer, another prompt: what a report then looks for was never made."""
+    from parity.report.__main__ import main
+
+    root, settings, papers = results
+    (tmp_path / "results").symlink_to(root / "results")
+    words = (root / "prompts.txt").read_text().splitlines()
+    (tmp_path / "prompts.txt").write_text("\n".join([*words[1:], words[0]]))
+    monkeypatch.chdir(tmp_path)
+    command = ["report", "--config", settings.model_dump_json(exclude_unset=True), "--published", str(papers)]
+    monkeypatch.setattr("sys.argv", [*command, "--out", str(tmp_path / "out")])
+    with pytest.raises(ParityError, match=r"no such file; a model's folder, prompts .* changed after the run was plan"):
+        main()

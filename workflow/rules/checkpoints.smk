@@ -15,7 +15,6 @@ rule checkpoint:
         "logs/checkpoints/{kind}/{model}-{revision}.log",
     wildcard_constraints:
         **PATTERNS,
-    retries: 2
     localrule: True
     conda:
         "../../envs/parity.yaml"

@@ -1,19 +1,23 @@
 """Files from the network: of a pinned commit on the Hugging Face hub, or at a plain address.
 
-huggingface_hub resumes and caches; the caller checks digests. Errors are one line that says what to do.
+huggingface_hub resumes and caches; the caller checks digests. Errors are one line that says what to do. What may pass,
+a connection that breaks or a server that is busy, is tried again (`insistent`); an answer that stands is not.
 """
 
+import time
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from parity.base.digests import INDEX, parts, read_index, weights_among
 from parity.base.errors import ParityError
 
 T = TypeVar("T")
+PAUSES = (1, 4)  # seconds before a request is made again
 BESIDE = (  # what stands beside a folder's weights and is read: configuration and tokenizer
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer*",
     "vocab*", "merges.txt", "spiece.model", "*.tiktoken", "special_tokens_map.json", "added_tokens.json", f"*{INDEX}",
@@ -101,17 +105,41 @@ def download_address(url: str, sha256: str, folder: Path) -> Path:
     if not file.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            download_url_to_file(url, str(file), hash_prefix=sha256)
+            insistent(lambda: download_url_to_file(url, str(file), hash_prefix=sha256))
         except (OSError, RuntimeError, ValueError) as error:  # refused, broken off, or of another digest
             cause = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ParityError(f"models: {url} cannot be had: {cause}") from None
     return file
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may be answered later: no answer, or one of a server that is busy or broken."""
+    from httpx2 import TransportError  # huggingface_hub's
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    code = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
+    if code is not None:
+        return code >= 500 or code in (408, 429)
+    unreachable = (ConnectionError, TimeoutError, URLError, TransportError, LocalEntryNotFoundError)
+    return isinstance(error, unreachable) and not isinstance(error, OfflineModeIsEnabled)
+
+
+def insistent(get: Callable[[], T]) -> T:
+    """The result of `get`, tried again after each of PAUSES while its error may pass."""
+    for pause in PAUSES:
+        try:
+            return get()
+        except Exception as error:  # the clients raise several families
+            if not may_pass(error):
+                raise
+            time.sleep(pause)
+    return get()
+
+
 def explained(what: str, revision: str | None, get: Callable[[], T]) -> T:
     """The result of `get`; ParityError with the hub's reason, and what to do where that is known."""
     try:
-        return get()
+        return insistent(get)
     except Exception as error:  # the hub's client raises several families
         from huggingface_hub import errors
 

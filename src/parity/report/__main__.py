@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from parity.base.command import arguments, one_line, pin_threads
+from parity.base.errors import ParityError
 from parity.base.files import publish
 from parity.experiment.checks import load
 from parity.experiment.options import KINDS
@@ -37,7 +38,13 @@ def main() -> None:
     arguments(parser, "published*", "extra*", "out", "threads")
     a = parser.parse_args()
     pin_threads(a.threads)
-    gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
+    try:
+        gathered = gather(load(a.config), a.published, a.extra, a.kinds, root=a.root, local=Path())
+    except FileNotFoundError as error:  # results are named by what they are made of, as it was when the run was planned
+        raise ParityError(
+            f"{error.filename or error}: no such file; a model's folder, prompts or a data file changed after the run"
+            " was planned; run again"
+        ) from None
     summary = gathered.summary.assign(stand_in=True) if gathered.settings.stand_in else gathered.summary
     tests, self_tests = split(gathered.equality)
     tables: dict[str, tuple[pd.DataFrame, list[str]]] = {

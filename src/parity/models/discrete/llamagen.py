@@ -50,7 +50,9 @@ TENSORS = {  # by which a published file is known for what it is
     "drafter": ("layers.0.self_attn.q_proj.weight", "fc.weight", "embed_tokens.weight"),
     "text": ("encoder.block.0.layer.0.SelfAttention.q.weight",),
 }
-SHAPES = {  # sizes by the tensors that have them, see base.headers.sizes_in
+SHAPES: dict[
+    str, dict[str, tuple[str, int | None, int]]
+] = {  # sizes by the tensors that have them, see base.headers.sizes_in
     "transformer": {
         "vocab": ("tok_embeddings.weight", 0, 0),
         "dim": ("tok_embeddings.weight", 1, 0),
