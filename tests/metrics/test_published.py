@@ -245,11 +245,15 @@ def test_a_network_is_verified_and_fits(stand_in, tmp_path):
         fetch.manifest("networks", "clip", spec, tmp_path)
     with pytest.raises(ParityError, match=r"networks.clip = .*does not fit ViT-B-32"):
         published.load_open_clip(stand_in / "clip/open_clip_model.safetensors", "ViT-B-32", "networks.clip")
-    with pytest.raises(ParityError, match=r"networks.clip = .*does not fit"):
+    with pytest.raises(ParityError, match=r"networks.clip = .*half: holds no"):
         shutil.copytree(stand_in / "clip", tmp_path / "half", ignore=lambda *_: ["open_clip_model.safetensors"])
         published.load_open_clip(tmp_path / "half", "", "networks.clip")
-    with pytest.raises(ParityError, match=r"networks.pickscore = .*not a folder of transformers"):
-        published.load_pickscore(tmp_path / "half", "networks.pickscore")
+    with pytest.raises(ParityError, match=r"networks.pickscore = .*allowed: a folder of transformers' CLIPModel"):
+        published.load_pickscore(stand_in / "clip", "networks.pickscore")
+    shutil.copytree(stand_in / "clip", tmp_path / "two")
+    shutil.copy(tmp_path / "two/open_clip_model.safetensors", tmp_path / "two/model.safetensors")
+    with pytest.raises(ParityError, match=r"networks.clip = .*two: model.safetensors holds tensors that open_clip_model"):
+        published.load_open_clip(tmp_path / "two", "", "networks.clip")
     (tmp_path / "x.pth").write_bytes(pickle.dumps(print))
     with pytest.raises(ParityError, match="not a checkpoint that can be read safely"):
         published.load_inception(tmp_path / "x.pth")

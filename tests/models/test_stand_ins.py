@@ -209,7 +209,7 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
         ("harmon", {"captions": {"file": "nowhere.txt"}}, r"continuous.captions.file = 'nowhere.txt': no such file"),
         ("gmm", {}, "gmm has no published files"),
     ):
-        where = listed(written["harmon" if model != "mar" else "mar"])
+        where = listed(written["harmon"]) if model != "mar" else listed(written["mar"]) | {"network": {"grid": 4}}
         with pytest.raises(ConfigError, match=message):
             checks.load(section(model, where, tmp_path, **more))
     config = checks.load(section("harmon", listed(written["harmon"]), tmp_path))

@@ -190,6 +190,14 @@ class Contrastive:
         return sum(len(self.tokenizer.encode(caption)) > most for caption in captions)
 
 
+def weights_of(folder: Path, what: str) -> list[str]:
+    """Names of a folder's files of weights; ParityError, which begins with `what`, for a folder of none."""
+    try:
+        return [file.name for file in parts(folder)]
+    except ParityError as error:
+        raise ParityError(f"{what} = {error}") from None
+
+
 def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu", whole: bool = False) -> Contrastive:
     """open_clip's network: a folder with open_clip_config.json, or a file of weights of a known architecture.
 
@@ -210,7 +218,7 @@ def load_open_clip(path: Path, architecture: str, what: str, device: str = "cpu"
         except (OSError, ValueError, KeyError, TypeError):
             allowed = f"a folder with {CONFIG} and weights, or a file"
             raise ParityError(f"{what} = {str(path)!r}: allowed: {allowed}") from None
-        if [file.name for file in parts(path)] != [WEIGHTS]:  # what was verified is what open_clip reads
+        if weights_of(path, what) != [WEIGHTS]:  # what was verified is what open_clip reads
             raise ParityError(f"{what} = {str(path)!r}: its weights are in another file; allowed: {WEIGHTS}")
         if {"hf_model_name", "hf_tokenizer_name"} & set(text):  # would be fetched
             raise ParityError(f"{what} = {str(path)!r}: its text side is another library's; allowed: open_clip's own")
@@ -235,7 +243,7 @@ def load_pickscore(folder: Path, what: str, device: str = "cpu") -> Contrastive:
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from transformers import CLIPModel
 
-    if [file.name for file in parts(folder)] == [WEIGHTS]:
+    if weights_of(folder, what) == [WEIGHTS]:
         raise ParityError(f"{what} = {str(folder)!r}: holds {WEIGHTS}; allowed: a folder of transformers' CLIPModel")
     try:
         loaded: Any = CLIPModel.from_pretrained(folder, local_files_only=True, output_loading_info=True)
