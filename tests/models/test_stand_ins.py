@@ -220,6 +220,20 @@ def test_captions_are_asked_for_and_not_where_none_are_read(written, tmp_path):
     assert weights.revision(*one) != before  # other captions are other images
 
 
+def test_two_networks_or_autoencoders_of_one_size_are_refused(written, tmp_path):
+    """Which is the target, and which its draft, or a copy of it, no file tells."""
+    target, kl = written["mar"]["target"], written["mar"]["kl"]
+    (tmp_path / "m").mkdir()
+    for name, file in (("a.pth", target), ("b.pth", target), ("kl16.ckpt", kl)):
+        shutil.copy(file, tmp_path / "m" / name)
+    with pytest.raises(ParityError, match=r"both .*a\.pth and .*b\.pth: networks of one size"):
+        add.identify(str(tmp_path / "m"))
+    (tmp_path / "m/b.pth").unlink()
+    shutil.copy(kl, tmp_path / "m/old.ckpt")
+    with pytest.raises(ParityError, match=r"kl: both .*kl16\.ckpt and .*old\.ckpt"):
+        add.identify(str(tmp_path / "m"))
+
+
 @pytest.mark.parametrize("model", CONTINUOUS)
 def test_a_folder_becomes_an_experiment(written, tmp_path, monkeypatch, capsys, model):
     """Nobody types a digest or a size; the settings are the family's own, whose sampler returns the mean."""

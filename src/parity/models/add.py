@@ -6,6 +6,7 @@ python -m parity.models add mar-h FOLDER --captions captions.txt  a pair of cont
 """
 
 import importlib
+import itertools
 import json
 import math
 import os
@@ -263,10 +264,9 @@ def pair_model(
         several = " and ".join([family, *others])
         raise ParityError(f"{names}: networks of {several}; allowed: one, in a folder of its own")
     largest, *smaller = sorted(networks, key=lambda name: (-sum(map(math.prod, every[name].shapes.values())), name))
-    if len(smaller) > 1 or (smaller and every[smaller[0]].shapes == every[largest].shapes):
-        raise ParityError(
-            f"{', '.join([largest, *smaller])}: networks of {family}; allowed: one, and one smaller draft"
-        )
+    for one, other in itertools.pairwise([largest, *smaller]):
+        if every[one].shapes == every[other].shapes:
+            raise ParityError(f"both {one} and {other}: networks of one size; allowed: one of each size")
     if len(kl) > 1:
         raise ParityError(f"kl: both {kl[0]} and {kl[1]}; allowed: one, in a folder of its own")
     target, own, declared = every[largest].shapes, module(family), weights.declared(family)

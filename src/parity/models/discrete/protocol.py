@@ -13,6 +13,9 @@ importing the module, and functions that turn its manifest (`parity.models.fetch
         "sampling": the sampling settings of its authors, for `parity models add`,
         "papers": names of published models in papers' tables, with their sizes that are no default,
     }
+    TENSORS = tensors by which a part's published file is known   these three are read before any job, if declared
+    SHAPES = {part: {size: (tensor, axis, what is added)}}        see base.headers.sizes_in
+    CONFIG = {size: (section, key)}                               of config.json
     shape(manifest) -> tokens in a row of a picture, pixels of its longer side    known before anything is loaded
     load(manifest, part, device, dtype) -> network                   part: "net", "vq", "drafter" or "draft"
     condition(nets, inputs, guided, run=logits_pass) -> TokenModel   of a batch of encoded prompts
