@@ -148,3 +148,11 @@ def test_a_tokenizer_that_does_not_fit_is_one_line(given, tmp_path):
         with pytest.raises(ParityError, match=message) as error:
             fetch.manifest("anysubset", "xlnet", spec({**given, **change}), tmp_path / "m")
         assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_gone_after_planning_is_one_line(given, tmp_path):
+    folder = shutil.copytree(given["xlnet"], tmp_path / "xlnet")
+    model = load.load(fetch.manifest("anysubset", "xlnet", spec({**given, "xlnet": str(folder)}), tmp_path / "m"))
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(ParityError, match=r"xlnet = .*no such file; it was there when the run was planned"):
+        model.subset(True)

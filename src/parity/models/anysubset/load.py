@@ -33,8 +33,11 @@ class Loaded:
     dtype: torch.dtype = torch.float32
 
     def file(self, part: str) -> Path:
-        """The file or folder of "xlnet", "judge" or "tokenizer"; what ships with the package is verified."""
+        """The file or folder of "xlnet", "judge" or "tokenizer"; what ships with the package is verified. ParityError
+        for one that is gone."""
         file = Path(self.manifest["files"][part])
+        if not file.exists():
+            raise ParityError(f"{part} = {str(file)!r}: no such file; it was there when the run was planned")
         if self.manifest["source"] == "embedded":
             check(file, self.manifest["sha256"][part], part)
         return file
