@@ -197,7 +197,7 @@ def write(files: dict[Path, str]) -> None:
         print(f"wrote {path.relative_to(ROOT)}")
 
 
-def new_decoder(name: str, kind: str, like: str, rule: bool) -> None:
+def new_decoder(name: str, kind: str, like: str, rule: bool = False) -> None:
     package = f"decoders/{kind}"
     if like and like not in methods(kind):
         raise ParityError(f"--like {like}: no decoder of kind {kind}; allowed: {', '.join(methods(kind))}")

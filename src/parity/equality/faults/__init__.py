@@ -20,6 +20,7 @@ from torch import Tensor
 from parity.base.noise import Noise
 from parity.equality.martingale_tests import TESTS
 from parity.equality.targets import Decoder
+from parity.experiment.options import reach
 
 FAR = 128  # the place from which late faults begin
 ENOUGH = 30_000  # tokens in which every fault of long sequences shows
@@ -59,9 +60,11 @@ def planted(trials: Iterable[Trial], seeds: Sequence[int] = (0, 1)) -> list[Row]
     return result
 
 
-def trials_on_long(correct: Correct, faulty: Faulty, targets: Callable[..., Sequence[Any]], n: int) -> Iterator[Trial]:
-    """Trials on targets(options, n), a correct decoder's on all. All tests of a trial are one family; nothing that a
-    decoder draws is an error."""
+def trials_on_long(
+    kind: str, correct: Correct, faulty: Faulty, targets: Callable[..., Sequence[Any]], n: int
+) -> Iterator[Trial]:
+    """Yield trials on the long targets of a kind, a correct decoder's on all of them. All tests of a trial are one
+    family; nothing that a decoder draws is an error."""
 
     def sample(decoder: Decoder, options: dict[str, Any], models: Sequence[Any], seed: int) -> list[Row]:
         rows: list[Row] = []
@@ -72,8 +75,9 @@ def trials_on_long(correct: Correct, faulty: Faulty, targets: Callable[..., Sequ
 
     every = {name: (decoder, "none", "") for name, (decoder, _) in correct.items()} | faulty
     for method, (decoder, fault, model) in every.items():
-        _, options = correct[method.partition(":")[0]]
-        models = [t for t in targets(options, n) if t.name.startswith(model)]
+        name = method.partition(":")[0]
+        _, options = correct[name]
+        models = [t for t in targets(reach(kind, name, options), n) if t.name.startswith(model)]
         yield Trial(method, fault, partial(sample, decoder, options, models), n >= ENOUGH, TESTS)
 
 

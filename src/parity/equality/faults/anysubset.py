@@ -181,4 +181,4 @@ def trials(n: int, seeds: Sequence[int], draws: int = 1999, threads: int = 1) ->
 
 
 def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long(CORRECT, LONG, long_targets, n)
+    yield from trials_on_long("anysubset", CORRECT, LONG, long_targets, n)

@@ -327,4 +327,4 @@ LONG: Faulty = {
 
 
 def long_trials(n: int) -> Iterator[Trial]:
-    yield from trials_on_long(CORRECT, LONG, long_targets, n)
+    yield from trials_on_long("discrete", CORRECT, LONG, long_targets, n)
