@@ -107,7 +107,7 @@ def configuration() -> str:
 def decoders() -> str:
     """Every decoder with its claim, source and options."""
     top = schema()
-    text = "# Decoders\n\nClaim: what the paper says. What was measured is on the page of a run.\n"
+    text = "# Decoders\n\nClaim: what is said of the law, and by whom. What was measured is on the page of a run.\n"
     for kind, section in KINDS.items():
         variants = top["$defs"][f"{section.capitalize()}Section"]["properties"]["methods"]["properties"]
         text += f"\n## {TITLES[kind]}: section `{section}`\n"
@@ -118,6 +118,7 @@ def decoders() -> str:
             properties = variants[method]["items"].get("properties", {})
             known, exact = set(properties), declared.EXACT_WITH
             claim = declared.CLAIM + "".join(f", if `{k}: {json.dumps(v)}`" for k, v in exact.items())
+            claim += {"paper": "", "account": " (others' account of the paper)", "project": " (ours)"}[declared.ORIGIN]
             needs = f" Needs: `{declared.NEEDS}`." if declared.NEEDS else ""
             text += f"\n### `{method}`\n\nClaim: {claim}. Source: {declared.SOURCE or 'this project'}.{needs}\n"
             text += f"\n{about}\n\n{steps}\n"

@@ -9,7 +9,7 @@ import pytest
 from parity_certify.result_rows import row
 from parity_certify.verdict import Verdict, columns_of, verdicts
 
-from parity.experiment import checks
+from parity.experiment import checks, options
 from parity.experiment.cells import cells
 from parity.experiment.options import options as complete
 from parity.experiment.schema import EqualitySpec
@@ -17,7 +17,7 @@ from parity.metrics.export import FIGURES
 from parity.report import discrete, shared_sections, summary_page
 from parity.report.collect import EFFECTS, MARGINS, QUALITY, SHARES, effect_of_interest, too_few, too_few_of
 from parity.report.page import build
-from parity.report.tables import ABSENT, FEW, Column, measured, show
+from parity.report.tables import ABSENT, FEW, Column, measured, show, state_claim
 from parity.report.verdicts import (
     NOT_FORCED,
     RIGHT,
@@ -57,14 +57,17 @@ def verdict_on(rows, own, cut, kind="discrete", tokens=64):
 
 
 W, CUT = {"window": 16}, {"window": 3}
-THREE, TWO = "at window 3 on 5 tokens", "at interval 2 on 5 tokens"
-THREE_G = "at gamma 3 on 3 tokens"
+THREE = "within 0.02 on small models (5 tokens, window 3)"
+TWO = "on the worst of the small models (5 tokens, interval 2)"
+THREE_G = "within 0.02 on mixtures in place of a diffusion head (3 tokens, gamma 3)"
+UNSEEN = "nothing beyond 0.011 a token"
 FAR, LOSSY = long(tokens=256), exact(1e-9, 0.65)
 CASES = [  # rows, own options, those of the exact layer; the scope, and whether its own were tested
-    ([*exact(), *long()], W, CUT, f"{THREE}; at window 16 no difference on 64 tokens", "tested"),
-    ([*exact(), *long()], {}, {}, "on 5 tokens, no difference on 64 tokens", "tested"),
+    ([*exact(), *long()], W, CUT, f"{THREE}; at window 16 {UNSEEN} on 64 tokens", "tested"),
+    ([*exact(), *long()], {}, {}, f"within 0.02 on small models (5 tokens); {UNSEEN} on 64 tokens", "tested"),
     (exact(), W, CUT, f"{THREE}; window 16 on no model whose law is known", "not tested"),
-    (exact(), {}, {}, "on 5 tokens", "tested"),
+    (exact(), {}, {}, "within 0.02 on small models (5 tokens)", "tested"),
+    (exact(tv=0.05), {}, {}, "no difference on small models (5 tokens)", "tested"),
     ([*exact(), *FAR], {"window": 200}, CUT, f"{THREE}; window 200 on no model whose law is known", "not tested"),
     ([*LOSSY, *long(1e-9)], {"interval": 4}, {"interval": 2}, f"{TWO}; at interval 4 rejected on 64 tokens", "tested"),
     ([*LOSSY, *long()], {"interval": 4}, {"interval": 2}, f"{TWO}; at interval 4 not rejected on 64 tokens", "tested"),
@@ -83,9 +86,23 @@ CASES = [  # rows, own options, those of the exact layer; the scope, and whether
 def test_the_scope_says_where_the_verdict_was_reached(rows, own, cut, scope, tested):
     v = verdict_on(rows, own, cut, "continuous" if "gamma" in own else "discrete")
     assert (v["scope"], v["own_options"]) == (scope, tested)
-    assert v["pill"] in ("certified, TV ≤ 0.010", "lossy, TV = 0.65", "lossy")
     assert "joint law" in v["reach"] and "model" in v["tested_models"] and v["value"].tested
     assert bool(v["value"].untested) == (tested == "not tested")
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "pill"),
+    [
+        (exact(), "discrete", "certified on small models, TV ≤ 0.010"),
+        (exact(), "continuous", "certified on mixtures, TV ≤ 0.010"),
+        (LOSSY, "discrete", "lossy on the worst small model, TV = 0.65"),
+        (LOSSY, "continuous", "lossy on the worst mixture, TV = 0.65"),
+        ([*exact(), *long(1e-9)], "discrete", "lossy"),
+        (long(), "discrete", "consistent"),
+    ],
+)
+def test_the_chip_says_on_what_the_verdict_rests(rows, kind, pill):
+    assert verdict_on(rows, {}, {}, kind)["pill"] == pill
 
 
 def test_a_verdict_reaches_as_far_as_all_of_its_tests():
@@ -94,18 +111,18 @@ def test_a_verdict_reaches_as_far_as_all_of_its_tests():
     both, own = [*exact(), *long(), *long(tokens=256)], {"window": 100}
     assert verdict_on(both, own, CUT)["own_options"] == "not tested"
     assert verdict_on([*exact(), *FAR], own, CUT)["own_options"] == "tested"
-    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; at window 16 no difference on 64 to 256 tokens"
+    assert verdict_on(both, W, CUT, tokens=256)["scope"] == f"{THREE}; at window 16 {UNSEEN} on 64 to 256 tokens"
     near = verdict_on([*exact(), *long()], W, CUT, tokens=256)["scope"]
-    assert near == f"{THREE}; at window 16 no difference up to 64 of 256 tokens"
-    assert verdict_on(exact(models={"one": 4, "two": 5}), {}, {})["scope"] == "on 4 to 5 tokens"
+    assert near == f"{THREE}; at window 16 {UNSEEN} up to 64 of 256 tokens"
+    assert "4 to 5 tokens" in verdict_on(exact(models={"one": 4, "two": 5}), {}, {})["scope"]
 
 
 def test_a_continuous_cell_is_judged_by_its_exact_and_its_long_rows_together(gathered):
     """The exact layer cuts gamma, the long layer does not: one name holds both, and the cell's scope says both."""
     cspd = gathered.summary[(gathered.summary["method"] == "cspd") & (gathered.summary["role"] == "method")]
     assert len(cspd)
-    for options, scope in zip(cspd["options"], cspd["scope"], strict=True):
-        assert f"gamma {json.loads(options)['gamma']}, prefill 0.05 no difference on 64 tokens" in scope
+    for own, scope in zip(cspd["options"], cspd["scope"], strict=True):
+        assert f"gamma {json.loads(own)['gamma']}, prefill 0.05 nothing beyond 0.010 a token on 64 tokens" in scope
 
 
 def samples(method, fault, ps, required=True):
@@ -287,3 +304,27 @@ def test_quality_of_one_prompt_is_not_unchanged(gathered):
     errors = [name for name in gathered.summary if name.endswith(("_change", "_change_se"))]
     said, entries = quality_said(replace(gathered, summary=gathered.summary.drop(columns=errors).assign(moved="")))
     assert "no change" not in said and "not compared: FID" in said and "no change seen" not in entries
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "given", "claim"),
+    [
+        ("discrete", "sjd", {}, "its paper says lossless"),
+        ("discrete", "mtj", {}, "we say lossless"),
+        ("discrete", "sjd_vp", {}, "others' account says lossless"),
+        ("discrete", "sjd_coupled", {"correct": "p"}, "we say lossy"),  # its paper does not
+        ("discrete", "sjd_pp", {"law": "drawn"}, "we say lossless"),
+    ],
+)
+def test_a_claim_says_whose_it_is(kind, method, given, claim):
+    about = {"claim": options.claim(kind, method, given), "claimant": options.claimant(kind, method, given)}
+    assert state_claim(about) == claim
+
+
+def test_the_first_screen_marks_what_is_ours_and_what_is_second_hand(gathered, undrawn):
+    g = gathered
+    g.summary.loc[g.summary["method"] == "sjd", "origin"] = "project"
+    g.summary.loc[g.summary["method"] == "gsd", "origin"] = "account"
+    html = build("made", [summary_page.verdicts(g)])[0].partition('id="verdicts"')[2]
+    assert html.count('<i class="mark">ours</i>') == (g.summary["method"] == "sjd").sum()
+    assert html.count("from others&#39; account</i>") == 1

@@ -27,7 +27,9 @@ class Declaration(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    CLAIM: Literal["lossless", "lossy"]  # what the paper says of the law
+    CLAIM: Literal["lossless", "lossy"]  # what is said of the law, by whom ORIGIN says
+    # where the method is from: its paper; others' account of a paper that was not at hand; this project
+    ORIGIN: Literal["paper", "account", "project"] = "paper"
     EXACT_WITH: dict[str, Any] = {}  # options at whose stated value alone a lossless claim is made
     COUPLED_WITH: dict[str, Any] | None = None  # options with which it draws plain decoding's tokens, of the same noise
     PLAIN: dict[str, Any] | None = None  # options with which the method is plain decoding, the baseline of its kind
@@ -62,12 +64,21 @@ def _agree(options: dict[str, Any], required: dict[str, Any] | None) -> bool:
 
 
 def claim(kind: str, method: str, options: dict[str, Any]) -> str:
-    """What the paper says of the law with these options: "lossless", "lossy", or "equal within eps" for a method that
-    follows plain decoding's own path and stops within a tolerance."""
+    """What is said of the law with these options (by whom: `claimant`): "lossless", "lossy", or "equal within eps" for a
+    method that follows plain decoding's own path and stops within a tolerance."""
     declared = declaration(kind, method)
     if _agree({**declared.EXACT_WITH, **options}, declared.EXACT_WITH):
         return declared.CLAIM
     return "equal within eps" if kind == "continuous" and coupled(kind, method, options) else "lossy"
+
+
+def claimant(kind: str, method: str, options: dict[str, Any]) -> Literal["paper", "account", "project"]:
+    """Whose the claim is: the ORIGIN's, or this project's where options that the law depends on (`EXACT_WITH`) are not the
+    defaults, or make of a lossless method a lossy one."""
+    declared = declaration(kind, method)
+    defaults = option_schema(kind, method)().model_dump()
+    departs = any(options.get(name, defaults[name]) != defaults[name] for name in declared.EXACT_WITH)
+    return "project" if departs or claim(kind, method, options) != declared.CLAIM else declared.ORIGIN
 
 
 def coupled(kind: str, method: str, options: dict[str, Any]) -> bool:

@@ -25,8 +25,8 @@ from parity.report.collect import gather, ordered
 from parity.report.page import write
 from parity.report.verdicts import split
 
-FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "verdict", "verdict_kind"]
-FIRST += ["n", "nfe_ratio", "speedup"]
+FIRST = ["kind", "model", "task", "method", "options", "key", "role", "claim", "claimant", "origin"]
+FIRST += ["verdict", "verdict_kind", "n", "nfe_ratio", "speedup"]
 TESTS = ["kind", "model", "method", "key", "layer", "test", "n", "statistic", "p_value", "p_holm", "effect", "verdict"]
 
 

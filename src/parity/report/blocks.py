@@ -73,12 +73,14 @@ class Words(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One place of a table: the figure, a smaller line beneath it, a CSS class, and what is shown on hovering."""
+    """One place of a table: the figure, a smaller line beneath it, a CSS class, what is shown on hovering, and a mark
+    beside the figure."""
 
     text: str
     detail: str = ""
     style: str = ""
     hint: str = ""
+    mark: str = ""
 
 
 class Table(NamedTuple):

@@ -24,7 +24,7 @@ from parity.base.files import canonical, read_arrays, read_json
 from parity.decode.shard_io import Shard, read_shards
 from parity.experiment import cells, layers, paths, weights
 from parity.experiment.cells import Cell
-from parity.experiment.options import KINDS
+from parity.experiment.options import KINDS, claimant, declaration
 from parity.experiment.prompt_files import read_prompts
 from parity.experiment.schema import Config, EqualitySpec, FigureSpec
 from parity.experiment.study import measures
@@ -166,6 +166,8 @@ def cell_columns(cell: Cell, task: dict[str, Any] | None) -> dict[str, Any]:
     spec = cell.spec
     row = {"kind": cell.kind, "model": spec["model"], "method": spec["method"], "options": canonical(spec["options"])}
     row |= {"key": cell.key, "role": cell.role, "claim": cell.claim, "seed": spec["seed"]}
+    whose = claimant(cell.kind, spec["method"], spec["options"])
+    row |= {"claimant": whose, "origin": declaration(cell.kind, spec["method"]).ORIGIN}
     if "sampling" in spec:
         row["sampling"] = canonical(spec["sampling"])
     if task is not None:

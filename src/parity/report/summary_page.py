@@ -36,8 +36,10 @@ from parity.report.tables import (
     grey,
     mismatch,
     number,
+    origin_of,
     pill,
     show,
+    state_claim,
     unmeasured,
 )
 from parity.report.verdicts import failures
@@ -104,7 +106,7 @@ def answers(g: Gathered, kind: str, rows: list[dict[str, Any]], gpu: Mapping[str
     lines = [("Certified lossless", listed(0) or "none")]
     if listed(1):
         lines.append(("No difference found", f"{listed(1)}; too few sequences to certify"))
-    figures = {r["name"]: r["pill"].removeprefix("lossy").removeprefix(", ") for r in rows if rank(r) == 4}
+    figures = {r["name"]: r["pill"].removeprefix("lossy").removeprefix(" ") for r in rows if rank(r) == 4}
     lossy = ", ".join(f"{name} ({figure})" if figure else name for name, figure in figures.items())
     lines.append(("Lossy", lossy or "none"))
     if listed(2, 3):
@@ -218,10 +220,10 @@ def found_where(row: Row) -> Entry:
 
 
 def claimed(row: Row) -> Entry:
-    """The name, what the method's paper claims, and on hovering what the method is."""
+    """The name with its mark, what is claimed and by whom, and on hovering what the method is."""
     broken = ", which does not hold" * (mismatch(row) and row["claim"] != "lossy")
-    claims = f"claims to be {words(row.get('claim'), 'nothing')}{broken}"
-    return Entry(words(row.get("name"), "any"), claims, "name", describe(row["kind"], row["method"]))
+    about = describe(row["kind"], row["method"])
+    return Entry(words(row.get("name"), "any"), state_claim(row) + broken, "name", about, origin_of(row))
 
 
 def describe(kind: str, method: str) -> str:

@@ -222,17 +222,31 @@ def text(name: str, detail: str = "", absent: str = "any") -> Maker:
 # --- columns that every kind of model has
 
 
+CLAIMANTS = {"paper": "its paper says", "account": "others' account says", "project": "we say"}
+ORIGINS = {"paper": "", "account": "from others' account", "project": "ours"}  # marks of methods
+
+
+def origin_of(row: Row) -> str:
+    """The mark of a method: made by this project, or built from others' account of its paper."""
+    return ORIGINS[row.get("origin", "paper")]
+
+
+def state_claim(row: Row) -> str:
+    """A claim with whose it is: "its paper says lossless"."""
+    return "no claim" if missing(row.get("claim")) else f"{CLAIMANTS[row.get('claimant', 'paper')]} {row['claim']}"
+
+
 def claimed(row: Row) -> Entry:
-    """The paper's claim, and whether the tests contradict it."""
+    """The claim with whose it is, and whether the tests contradict it."""
     broken = "better than claimed" if row.get("claim") == "lossy" else "not borne out"
-    return Entry(words(row.get("claim"), NOT_RUN), *((broken, "wrong") if mismatch(row) else ()))
+    return Entry(state_claim(row), *((broken, "wrong") if mismatch(row) else ()))
 
 
 def label_entry(row: Row) -> Entry:
     """The label of a row's cell, and its key, role and seed."""
     role = row.get("role", "method")
     details = [words(row.get("key")), f"{role}, seed {row['seed']}" if role != "method" else ""]
-    return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name")
+    return Entry(words(row.get("label"), "any"), ", ".join(filter(None, details)), "name", mark=origin_of(row))
 
 
 def fewer(row: Row) -> Entry:
@@ -258,7 +272,7 @@ def verdict_columns(alpha: float) -> list[Column]:
     return [
         METHOD,
         Column("Verdict", lambda row: pill(row, "reach"), "does it draw from plain decoding's distribution?"),
-        Column("Claim", claimed, "what the method's paper says"),
+        Column("Claim", claimed, "what is said of the law, and by whom"),
         Column("TV ≤", lambda row: bound(row.get("tv_bound")), bounded),
         Column("MDE", lambda row: bound(row.get("minimum_detectable_effect")), "smallest effect found with power 0.8"),
     ]

@@ -17,7 +17,7 @@ from parity_certify.verdict import Verdict, columns_of, verdicts
 
 from parity.base.files import canonical
 from parity.experiment.cells import Cell, Variant
-from parity.experiment.options import lengths, needs, on_enumerable, plain
+from parity.experiment.options import claimant, declaration, lengths, needs, on_enumerable, plain
 from parity.experiment.schema import Config
 from parity.report.blocks import missing, pairs
 from parity.report.settings import variant as name_of
@@ -90,6 +90,8 @@ def judge(
     for v in judged:
         tests, scope = [r for r in rows if r["key"] == v["key"]], scopes[v["key"]]._replace(tokens=run_tokens[v["key"]])
         v |= add_reach(v, tests, scope, settings.equality.alpha)
+        v |= {"claimant": claimant(scope.kind, v["method"], dict(scope.own))}
+        v |= {"origin": declaration(scope.kind, v["method"]).ORIGIN}
         if not plain(scope.kind, v["method"], dict(scope.own)) and (layers := find_undrafted(tests)):
             v |= refuse_undrafted(v, f"tests of layer {' and '.join(layers)}")
     by_name = {v["key"]: v for v in judged}
@@ -184,20 +186,36 @@ def describe_models(lengths: Sequence[int]) -> str:
     return f"{len(lengths)} model{'s' * (len(lengths) > 1)} of {describe_range(lengths)} tokens"
 
 
+def describe_exact(value: Verdict, lengths: Sequence[int], options: str, kind: str) -> str:
+    """What the exact layer's verdict says in plain words: on which models of how many tokens, at which options, and
+    within which margin."""
+    vectors = kind == "continuous"
+    place = f"({describe_range(lengths)} tokens{f', {options}' * bool(options)})"
+    if value.kind == "lossy":
+        return f"on the worst of the {'mixtures in place of a diffusion head' if vectors else 'small models'} {place}"
+    models = "mixtures in place of a diffusion head" if vectors else "small models"
+    margin = "" if value.margin is None else f"within {value.margin:g} "
+    return f"{margin if value.kind == 'certified' else 'no difference '}on {models} {place}"
+
+
+def find_shift(rows: Sequence[Row]) -> float | None:
+    """The shift per token that the long layer would find on each of its models, by the finest test of each."""
+    finest: dict[str, float] = {}
+    for r in rows:
+        if r["repeat"] == 0 and r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
+            finest[r["model"]] = min(finest.get(r["model"], 1.0), r["minimum_detectable_effect"])
+    return max(finest.values(), default=None)
+
+
 def describe_long(rows: Sequence[Row], rejected: bool) -> str:
-    """What the long layer's rows found: the test that rejects, or the shift per token that it would find on each of its
-    models (of each its finest test's)."""
+    """What the long layer's rows found: the test that rejects, or the shift per token that would be found."""
     first = [r for r in rows if r["repeat"] == 0]
     if rejected:
         worst = min((r for r in first if r["p_value"] is not None), key=lambda r: r["p_value"])
         effect = "" if worst["effect"] is None else f", effect {worst['effect']:.3g}"
         return f"rejected ({worst['test']}{effect} on {worst['model']})"
-    finest: dict[str, float] = {}
-    for r in first:
-        if r["test"] in TABLES and r["minimum_detectable_effect"] is not None:
-            finest[r["model"]] = min(finest.get(r["model"], 1.0), r["minimum_detectable_effect"])
-    shift = f" (a shift of {number(max(finest.values()), 2)} per token would be found)" if finest else ""
-    return f"not rejected{shift}"
+    shift = find_shift(rows)
+    return "not rejected" if shift is None else f"not rejected (a shift of {number(shift, 2)} per token would be found)"
 
 
 def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alpha: float) -> dict[str, Any]:
@@ -235,8 +253,10 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     lossy, far = value.kind == "lossy", f"on {describe_range(long)}" if deep else ""
     if deep and max(long) < scope.tokens:
         far = f"up to {max(long)} of {scope.tokens}"
-    here = f"at {cut} " * bool(cut) + f"on {describe_range(exact)} tokens" if exact else ""
-    again = "rejected" if rejected else "not rejected" if lossy else "no difference"
+    here = describe_exact(value, exact, cut, scope.kind) if exact else ""
+    shift = find_shift([r for r in rows if r["layer"] == "long"])
+    unseen = "no difference" if shift is None else f"nothing beyond {number(shift, 2)} a token"
+    again = "rejected" if rejected else "not rejected" if lossy else unseen
     if value.kind == "inconclusive" or value.within or not (exact or deep):
         line = ""
     elif lossy and value.estimate is None:
@@ -246,10 +266,10 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     elif not deep:
         line = here if whole else f"{here}; {own} on no model whose law is known"
     else:
-        line = f"{here}; at {own} {again} {far} tokens" if cut else f"{here}, {again} {far} tokens"
+        line = f"{here}; at {own} {again} {far} tokens" if cut else f"{here}; {again} {far} tokens"
     return {
         "value": value,
-        "pill": write_pill(value),
+        "pill": write_pill(value, ("mixture" if scope.kind == "continuous" else "small model") if exact else ""),
         "scope": line,
         "reach": "; ".join([*tested, *lacking]),
         "tested_options": canonical(scope.exact if exact else scope.own),
@@ -258,13 +278,15 @@ def add_reach(judged: Mapping[str, Any], rows: Sequence[Row], scope: Scope, alph
     }
 
 
-def write_pill(value: Verdict) -> str:
-    """The verdict in a few words, with its figure."""
+def write_pill(value: Verdict, model: str = "") -> str:
+    """The verdict in a few words, with its figure and the sort of `model` on which that was found."""
     if value.kind == "inconclusive" or value.within or value.dependent:
         return value.words
     if value.kind == "lossy":
-        return "lossy" if value.estimate is None else f"lossy, TV = {number(value.estimate, 2)}"
-    return value.kind if value.bound is None else f"{value.kind}, TV ≤ {bound(value.bound).text}"
+        worst = f" on the worst {model}" * bool(model)
+        return "lossy" if value.estimate is None else f"lossy{worst}, TV = {number(value.estimate, 2)}"
+    place = f" on {model}s" * bool(model)
+    return f"{value.kind}{place}" if value.bound is None else f"{value.kind}{place}, TV ≤ {bound(value.bound).text}"
 
 
 # --- tests of the tests

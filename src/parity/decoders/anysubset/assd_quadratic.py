@@ -16,6 +16,7 @@ from parity.decoders.verification import race, verify
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, ranks, write
 
 CLAIM = "lossless"
+ORIGIN = "project"
 SLOTS = True
 SOURCE = "this project, 2026: Guo & Ermon 2025, Algorithm 1, with the quadratic decoding of Samragh et al. 2025"
 

@@ -30,6 +30,7 @@ from parity.decoders.verification import run
 from parity.models.continuous.protocol import Chain, Pair, Start
 
 CLAIM = "lossless"
+ORIGIN = "project"
 EXACT_WITH = {"law": "exact"}  # the path stops within eps
 EXACT_LAYER = {"law": "exact"}
 COUPLED_WITH = {"law": "path"}

@@ -22,6 +22,7 @@ from parity.decoders.verification import run
 from parity.models.continuous.protocol import Affine, Chain, Pair, Start
 
 CLAIM = "lossless"
+ORIGIN = "project"
 EXACT_WITH = {"iterations": 0}  # with fewer, tokens drawn at once do not see each other
 EXACT_LAYER = {"iterations": 0}
 TARGETS = "walks"

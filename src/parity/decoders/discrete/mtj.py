@@ -18,6 +18,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "project"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]

@@ -17,6 +17,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "project"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
 NEEDS = "draft"

@@ -17,6 +17,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "account"
 REFILLS = True
 SOURCE = "Kang et al. 2026 (SJD-PAC), from its description; warm: this project"
 

@@ -15,6 +15,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "account"
 REFILLS = True
 EXACT_WITH = {"law": "drawn"}
 SOURCE = "Teng et al. 2025 (arXiv 2512.07503), eq. 6, as others describe it; law: drawn is this project's"

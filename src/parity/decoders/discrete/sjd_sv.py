@@ -16,6 +16,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "account"
 REFILLS = True
 EXACT_WITH = {"verify": "block"}
 SOURCE = "Zhang et al. 2026 (SJD-SV, ICML), as others describe it; verify: block is Sun et al. 2024, Alg. 2"

@@ -15,6 +15,7 @@ from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
+ORIGIN = "account"
 EXACT_WITH = {"law": "drawn"}
 SOURCE = "Shan et al. 2026 (arXiv 2603.27115), from its abstract: the exponent and both laws are this project's reading"
 
