@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from parity.base.errors import ParityError
 from parity.base.files import numbered_files
-from parity.base.machine import cores, placed
+from parity.base.machine import cores, describe_hardware, placed
 
 T = TypeVar("T")
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "snakemake", "clean-fid", "open_clip_torch", "torch-fidelity")
@@ -156,6 +156,7 @@ def provenance(device: str, dtype: str, threads: int) -> dict[str, Any]:
     return {
         "device": device,
         "device_name": name,
+        "machine": describe_hardware(name if device.startswith("cuda") else ""),
         "dtype": dtype,
         "threads": threads,
         "python": platform.python_version(),

@@ -35,13 +35,18 @@ def processor() -> str:
     return model or platform.processor() or platform.machine()
 
 
+def describe_hardware(gpu_name: str = "") -> str:
+    """Name what the seconds of a job depend on: its GPU, if it has one, the processor and its cores."""
+    return ", ".join(filter(None, [gpu_name, processor(), f"{os.cpu_count()} cores"]))
+
+
 def identity() -> str:
     """What timings depend on: the GPU, as its driver names it, or the processor and its cores."""
     if gpu():
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
         names = re.findall(r"^Model:\s*(.+)$", files[0].read_text(), re.MULTILINE) if files else []
         return names[0] if names else "a GPU"
-    return f"{processor()}, {os.cpu_count()} cores"
+    return describe_hardware()
 
 
 def cores() -> int:

@@ -65,6 +65,6 @@ def measure(sample: Any) -> dict[str, Any]:
     single = shard.plain_single_seconds[timed] / shard.single_seconds[timed]
     figures["speedup_single"] = float(np.median(single)) if len(single) else float("nan")
     figures["network_share"] = float(shard.network_seconds[first].sum() / seconds.sum())
-    made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype")}
+    made_with = {k: str(shard.provenance.get(k, "unknown")) for k in ("device", "dtype", "machine")}
     counts = {"batch": int(shard.at_once.max()), "batches": len(first), "singles": int(timed.sum())}
     return figures | speedup(plain, seconds) | made_with | counts

@@ -1,0 +1,186 @@
+"""Read two results folders, pair their rows, and estimate how passes, quality and seconds differ."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from parity.base.errors import ParityError
+from parity.experiment.options import KINDS
+from parity.metrics.estimates import Estimate, estimate_of, mean_and_error, prompt_groups
+from parity.report.blocks import missing, records
+from parity.report.collect import changes
+from parity.report.settings import read
+
+ALPHA = 0.05  # chance that any figure of an unchanged pair of folders counts as changed (Bonferroni)
+SAME = ("model", "method", "options", "sampling", "cache", "batch", "role")  # columns that are equal in paired rows
+Identity = tuple[Any, ...]
+
+
+@dataclass
+class Results:
+    """A folder results/<experiment>."""
+
+    folder: Path
+    rows: dict[Identity, dict[str, Any]]  # of summary.csv
+    records: pd.DataFrame  # a row per image or text
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of model in the folder."""
+        return [kind for kind in KINDS if any(row["kind"] == kind for row in self.rows.values())]
+
+    def records_of(self, row: Mapping[str, Any]) -> pd.DataFrame:
+        """Select the records of a row, sorted by id, without columns that it has nothing in."""
+        chosen = self.records[self.records["key"] == row["key"]].dropna(axis=1, how="all")
+        return chosen.sort_values("id", kind="stable").reset_index(drop=True)
+
+
+def read_results(folder: Path) -> Results:
+    """Read summary.csv and records.parquet. Raises ParityError if the folder does not hold both."""
+    try:
+        summary = pd.read_csv(folder / "summary.csv", dtype={"key": str, "options": str})
+        recorded = pd.read_parquet(folder / "records.parquet")
+    except (OSError, ValueError) as error:
+        problem = " ".join(str(error).split())[:120]
+        raise ParityError(f"{folder}: {problem}; allowed: a folder results/EXPERIMENT of a run") from None
+    if absent := sorted({"kind", *SAME[:3], "role", "key"} - set(summary)) or sorted({"id", "key"} - set(recorded)):
+        raise ParityError(f"{folder}: no column {absent[0]!r}; allowed: a folder results/EXPERIMENT of a run")
+    rows: dict[Identity, dict[str, Any]] = {}
+    repeats: Counter[Identity] = Counter()
+    for row in records(summary):
+        identity = identify(row)
+        rows[*identity, repeats[identity]] = row
+        repeats[identity] += 1
+    return Results(folder, rows, recorded)
+
+
+def identify(row: Mapping[str, Any]) -> Identity:
+    """Return what a row shares with its counterpart in another folder: all settings but seed, prompts and sizes."""
+    task = {name: value for name, value in read(row.get("settings")).items() if name != "rows"}
+    settings = (None if missing(row.get(name)) else str(row[name]) for name in SAME)
+    return (row["kind"], None if missing(row.get("task")) else row["task"], str(task), *settings)
+
+
+@dataclass
+class Pair:
+    """The same row of two folders, a and b."""
+
+    a: dict[str, Any]
+    b: dict[str, Any]
+    records_a: pd.DataFrame
+    records_b: pd.DataFrame
+
+    @property
+    def label(self) -> str:
+        """The row's name on the page of b."""
+        return str(self.b.get("label") or self.b["method"])
+
+    @cached_property
+    def passes(self) -> tuple[Estimate, Estimate]:
+        """Passes of an image or text in a and in b; of vectors, calls one after another."""
+        a, b = (mean_by_prompt(frame, self.count) for frame in (self.records_a, self.records_b))
+        return a, b
+
+    @property
+    def count(self) -> str:
+        """The column of the records that counts passes."""
+        return next((name for name in ("depth", "nfe") if name in self.records_b), "passes")
+
+    @cached_property
+    def passes_difference(self) -> Estimate:
+        """Passes of b less those of a: by prompt where both have the same."""
+        a, b = self.records_a, self.records_b
+        if self.count in a and a["id"].tolist() == b["id"].tolist():
+            return mean_by_prompt(b.assign(gap=b[self.count] - a[self.count]), "gap")
+        before, after = self.passes
+        return Estimate(after.value - before.value, math.hypot(before.error or 0.0, after.error or 0.0))
+
+    @cached_property
+    def quality(self) -> dict[str, Estimate]:
+        """b less a of each figure of quality that both have: by prompt where both have the same."""
+        differences = changes(self.b, self.a, self.records_b, self.records_a)
+        return {name.removesuffix("_change"): gap for name, gap in differences.items()}
+
+    @property
+    def estimated(self) -> dict[str, tuple[float, float]]:
+        """Each difference and its standard error, of those that have one."""
+        gaps = {"passes": self.passes_difference, **self.quality}
+        return {name: (gap.value, gap.error) for name, gap in gaps.items() if gap.error is not None}
+
+    @property
+    def seconds(self) -> tuple[Estimate, Estimate] | None:
+        """Seconds of an image or text in a and in b; None unless the same machine is named in both."""
+        a, b = (estimate_of(row, "seconds_per_image") for row in (self.a, self.b))
+        return (a, b) if self.has_same_machine() and not (a.missing or b.missing) else None
+
+    def has_same_machine(self) -> bool:
+        """Return whether both rows name their machine, and the same one."""
+        return not missing(self.a.get("machine")) and self.a["machine"] == self.b.get("machine")
+
+    def find_changed(self, z: float) -> list[str]:
+        """Name what changed: the kind of verdict, and figures that differ by more than z standard errors."""
+        verdict = ["verdict"] if words_of(self.a, "verdict_kind") != words_of(self.b, "verdict_kind") else []
+        return verdict + [name for name, (gap, error) in self.estimated.items() if abs(gap) > z * error]
+
+
+def mean_by_prompt(frame: pd.DataFrame, column: str) -> Estimate:
+    """Return the mean of a column of the records, its error clustered by prompt."""
+    groups = prompt_groups(frame["id"].to_numpy())
+    return Estimate(*mean_and_error(frame[column].to_numpy(float), groups))
+
+
+def words_of(row: Mapping[str, Any], column: str) -> str:
+    """Return a column's text; "" where there is none."""
+    return "" if missing(row.get(column)) else str(row[column])
+
+
+@dataclass
+class Comparison:
+    """Two results folders, row by row."""
+
+    a: Results
+    b: Results
+    pairs: list[Pair]
+
+    @cached_property
+    def z(self) -> float:
+        """Standard errors beyond which a figure counts as changed, among all figures that are compared."""
+        count = sum(len(pair.estimated) for pair in self.pairs)
+        return float(stats.norm.isf(ALPHA / 2 / max(1, count)))
+
+    def list_unpaired(self) -> Iterator[tuple[Path, list[str]]]:
+        """Yield each folder with the labels of its rows that the other folder lacks."""
+        for own, other in ((self.a, self.b), (self.b, self.a)):
+            rows = [row for identity, row in own.rows.items() if identity not in other.rows]
+            yield own.folder, [words_of(row, "label") or row["method"] for row in rows]
+
+
+def compare_results(a: Path, b: Path) -> Comparison:
+    """Pair the rows of two folders. Raises ParityError if a folder holds no results, or if they share no row."""
+    first, second = read_results(a), read_results(b)
+    if not set(first.kinds) & set(second.kinds):
+        held = f"{a} holds {', '.join(first.kinds)}, {b} holds {', '.join(second.kinds)}"
+        raise ParityError(f"{held}; allowed: two folders with a kind of model in common")
+    pairs = [
+        Pair(first.rows[identity], row, first.records_of(first.rows[identity]), second.records_of(row))
+        for identity, row in second.rows.items()
+        if identity in first.rows
+    ]
+    if not pairs:
+        raise ParityError(f"{a}, {b}: no row in common; allowed: folders with the same model, method and options")
+    return Comparison(first, second, pairs)
+
+
+def describe_cell_change(pair: Pair) -> str:
+    """Say in what the cells of a pair differ; "" if both were asked for the same."""
+    if pair.a["key"] == pair.b["key"]:
+        return ""
+    names = [name for name in ("seed", "n", "dtype") if words_of(pair.a, name) != words_of(pair.b, name)]
+    return ", ".join(f"{n} {words_of(pair.a, n)} → {words_of(pair.b, n)}" for n in names) or "prompts or weights"

@@ -1,0 +1,153 @@
+"""`parity compare`: rows are paired by their settings; what changed is named, and nothing else is."""
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import parity.compare.__main__ as command
+from parity.base.errors import ParityError
+from parity.compare.results import Comparison, Pair, compare_results, describe_cell_change
+
+N = 40
+
+
+def cell(method="sjd", nfe=90.0, noise=4.0, clip=0.7, seed=2, **changes):
+    """A row of the summary with its records; the noise belongs to the prompt, so that it cancels in pairs."""
+    rng = np.random.default_rng(0)
+    drawn = {"nfe": nfe + noise * rng.standard_normal(N), "clip": clip + 0.03 * rng.standard_normal(N)}
+    row = {
+        "kind": "discrete", "model": "scenes", "method": method, "options": "{}", "role": "method", "seed": seed,
+        "sampling": "{}", "key": f"{method}{seed}", "label": method, "n": N, "verdict_kind": "certified",
+        "pill": "certified, TV ≤ 0.015", "clip_score": drawn["clip"].mean(), "clip_score_se": 0.005, "fid": 20.0,
+        "fid_se": 1.0, "seconds_per_image": 0.5, "seconds_per_image_se": 0.01, "machine": "CPU, 2 cores", **changes,
+    }  # fmt: skip
+    ids = [f"{row.pop('prompts', '')}{i}" for i in range(N)]
+    return row, pd.DataFrame({"id": ids, "key": row["key"], **drawn})
+
+
+def write(folder, *cells):
+    folder.mkdir()
+    pd.DataFrame([row for row, _ in cells]).to_csv(folder / "summary.csv", index=False)
+    pd.concat([frame for _, frame in cells]).to_parquet(folder / "records.parquet")
+    return folder
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Compare folders that hold cells: one list a folder."""
+
+    def run(a, b):
+        return compare_results(write(tmp_path / "a", *a), write(tmp_path / "b", *b))
+
+    return run
+
+
+def changed(comparison):
+    return {pair.label: pair.find_changed(comparison.z) for pair in comparison.pairs}
+
+
+def test_a_folder_compared_with_itself_has_no_change(tmp_path):
+    folder = write(tmp_path / "a", cell(), cell("ar", nfe=256.0, noise=0.0))
+    assert changed(compare_results(folder, folder)) == {"sjd": [], "ar": []}
+
+
+def test_what_changed_is_named_and_nothing_else(compare):
+    lossy = {"verdict_kind": "lossy", "pill": "lossy, TV = 0.20"}
+    before = [cell(), cell("gsd"), cell("mtj"), cell("vvs")]
+    after = [cell(), cell("gsd", **lossy), cell("mtj", nfe=80.0), cell("vvs", clip=0.6)]
+    assert changed(compare(before, after)) == {"sjd": [], "gsd": ["verdict"], "mtj": ["passes"], "vvs": ["clip_score"]}
+
+
+def test_passes_are_compared_by_prompt_where_prompts_agree(compare):
+    gap = compare([cell()], [cell(nfe=89.0)]).pairs[0].passes_difference
+    assert gap.value == pytest.approx(-1) and gap.error == pytest.approx(0, abs=1e-9)
+
+
+def test_other_prompts_are_compared_with_the_errors_of_both(compare):
+    pair = compare([cell()], [cell(nfe=89.0, prompts="other ")]).pairs[0]
+    assert pair.passes_difference.error == pytest.approx(np.hypot(*(e.error for e in pair.passes)))
+
+
+def test_fresh_noise_is_rarely_called_a_change():
+    """At 5% a comparison, 100 comparisons of three rows each: more than 13 have probability under 0.1%."""
+    rng = np.random.default_rng(1)
+
+    def draw(prompts):
+        row, frame = cell()
+        return row, frame.assign(id=prompts + frame["id"], nfe=rng.normal(90, 4, N), clip=rng.normal(0.7, 0.03, N))
+
+    false = 0
+    for _ in range(100):
+        drawn = [(draw("a"), draw("b")) for _ in range(3)]
+        comparison = Comparison(None, None, [Pair(a, b, of_a, of_b) for (a, of_a), (b, of_b) in drawn])
+        false += any(pair.find_changed(comparison.z) for pair in comparison.pairs)
+    assert false <= 13
+
+
+def test_rows_are_paired_by_settings_and_not_by_seed(compare):
+    pair = compare([cell(seed=2)], [cell(seed=5)]).pairs[0]
+    assert describe_cell_change(pair) == "seed 2 → 5"
+
+
+def test_rows_that_one_folder_lacks_are_listed(compare):
+    lacking = dict(compare([cell(), cell("gsd")], [cell(), cell("mtj")]).list_unpaired())
+    assert {folder.name: labels for folder, labels in lacking.items()} == {"a": ["gsd"], "b": ["mtj"]}
+
+
+@pytest.mark.parametrize("machine", ["GPU, CPU, 16 cores", None])
+def test_seconds_of_another_or_unnamed_machine_are_not_compared(compare, machine):
+    comparison = compare([cell()], [cell(machine=machine)])
+    assert comparison.pairs[0].seconds is None
+    assert any("Seconds are not compared" in line for line in command.summarize(comparison))
+
+
+def test_seconds_of_one_machine_are_compared(compare):
+    a, b = compare([cell()], [cell(seconds_per_image=0.4)]).pairs[0].seconds
+    assert (a.value, b.value) == (0.5, 0.4)
+
+
+def test_texts_of_another_number_of_rows_are_paired(compare):
+    task = {"kind": "anysubset", "task": "infilling"}
+    settings = [json.dumps({"rows": rows, "length": 64}) for rows in (8, 16)]
+    assert len(compare([cell(**task, settings=settings[0])], [cell(**task, settings=settings[1])]).pairs) == 1
+
+
+def test_bad_input_is_one_line_that_names_the_folder(tmp_path):
+    good = write(tmp_path / "good", cell())
+    vectors = write(tmp_path / "vectors", cell("mar", kind="continuous"))
+    other = write(tmp_path / "other", cell("mtj"))
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/summary.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "table/records.parquet").write_bytes((good / "records.parquet").read_bytes())
+    for folder, words in ((tmp_path / "none", "No such file"), (tmp_path / "table", "no column"),
+                          (vectors, "a kind of model in common"), (other, "no row in common")):  # fmt: skip
+        with pytest.raises(ParityError, match=rf"{folder.name}.*{words}") as error:
+            compare_results(good, folder)
+        assert "\n" not in str(error.value)
+
+
+def run_command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["parity compare", *map(str, arguments)])
+    command.main()
+
+
+def test_the_command_prints_the_change_and_writes_a_page(tmp_path, monkeypatch, capsys):
+    hostile = "<script>x</script>"
+    a = write(tmp_path / "a", cell(label=hostile))
+    b = write(tmp_path / "b", cell(label=hostile, nfe=80.0, pill="lossy, TV = 0.20", verdict_kind="lossy"))
+    run_command(monkeypatch, a, b, "--out", tmp_path / "c.html")
+    assert re.search(r"verdict, passes .*certified, TV ≤ 0.015 → lossy, TV = 0.20 .*-10", capsys.readouterr().out)
+    page = (tmp_path / "c.html").read_text()
+    assert "<script" not in page
+    cells = [cell.text or cell[0].text for cell in ET.fromstring(re.search(r"<tbody>.*?</tbody>", page, re.S)[0])[0]]
+    assert cells[:3] == [hostile, "verdict, passes", "certified, TV ≤ 0.015 → lossy, TV = 0.20"]
+
+
+def test_a_page_that_is_no_html_file_is_refused_first(tmp_path, monkeypatch):
+    with pytest.raises(ParityError, match=r"--out .*ends in \.html"):
+        run_command(monkeypatch, tmp_path, tmp_path, "--out", tmp_path / "c.txt")
