@@ -62,8 +62,8 @@ def test_a_row_in_another_place_and_pass_is_the_same_row(law, variant):
 
 FORGETS = [
     ("jacobi", Noise, "replace", lambda self, rows, keys: None),
-    ("sjd", Window, "_begin", lambda self, rows: None),
-    ("sjd_coupled", Window, "_begin", lambda self, rows: self.drawn.clear()),
+    ("sjd", Window, "_forget_rows", lambda self, rows: None),
+    ("sjd_coupled", Window, "_forget_rows", lambda self, rows: self.drawn.clear()),
 ]
 
 

@@ -8,7 +8,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import batch_noise, counted_noise
 from parity.decode.continuous import Clocked, record
 from parity.decoders.continuous.cspd import cspd
-from parity.decoders.continuous.mar import known_after, mar
+from parity.decoders.continuous.mar import count_known, mar
 from parity.equality.targets.continuous import continuous_rows
 from parity.models.continuous.diffusion import (
     TRAINED,
@@ -78,7 +78,7 @@ def test_a_step_asks_the_target_once_and_the_draft_model_once_a_draft():
     [(0, "cosine"), (16, "constant"), (4, "constant"), (5, "cosine"), (16, "cosine"), (1, "cosine")],
 )
 def test_parallel_sampling_fills_the_image_once(iterations, schedule):
-    known = known_after(iterations, schedule, 16)
+    known = count_known(iterations, schedule, 16)
     assert known[-1] == 16 and known == sorted(known)
     assert len(set(known)) == (iterations or 16) or schedule == "cosine"
     if schedule == "cosine" and iterations == 5:

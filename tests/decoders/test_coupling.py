@@ -13,8 +13,7 @@ from parity.decoders.continuous import coupled as jacobi
 from parity.decoders.continuous.coupled import coupled
 from parity.decoders.continuous.mar import mar
 from parity.decoders.continuous.spec_head import spec_head
-from parity.decoders.coupling import coupled as couple
-from parity.decoders.coupling import residual
+from parity.decoders.coupling import couple, draw_residual
 from parity.equality.faults import altered
 from parity.equality.faults.continuous import inverted, redrawn
 from parity.models.continuous.diffusion import HeadSampling
@@ -66,7 +65,7 @@ def test_means_apart_keep_as_many_draws_as_any_coupling_may():
 @pytest.mark.parametrize("ratio", [1.0 + 1e-6, 0.5, 1e4])
 def test_the_residual_of_deviations_is_drawn_in_bounded_tries(ratio):
     """(p - r)+ of one number, its law by quadrature; a ratio near one does not slow it."""
-    n = residual(torch.full((N, 1), ratio).double(), counted_noise(2, range(N)), torch.arange(N))[:, 0].numpy()
+    n = draw_residual(torch.full((N, 1), ratio).double(), counted_noise(2, range(N)), torch.arange(N))[:, 0].numpy()
     at = torch.linspace(-8, 8, 40_001).double().numpy()
     surplus = (stats.norm.pdf(at) - stats.norm.pdf(at * ratio**0.5) * ratio**0.5).clip(min=0)
     law = surplus.cumsum() / surplus.sum()
@@ -146,11 +145,11 @@ def test_noise_that_was_not_moved_is_noticed():
     """The law does not show this fault: the noise kept is fresh whenever it is used. The image does."""
 
     def stale(walks, *given):
-        return jacobi.swept(walks, *given)._replace(z=walks.z)
+        return jacobi.sweep(walks, *given)._replace(z=walks.z)
 
     target = model("mar")
     noise, start = started(target)
-    faulty = altered("parity.decoders.continuous.coupled", swept=stale).coupled
+    faulty = altered("parity.decoders.continuous.coupled", sweep=stale).coupled
     tokens, moved = with_noise(faulty(Pair(target), start, noise=noise, theta=1.0), target, start)
     assert (plain_under(target, start, moved) - tokens).abs().max() > 1e-3
 

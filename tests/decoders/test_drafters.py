@@ -5,11 +5,11 @@ import torch
 
 from parity.base.noise import counted_noise
 from parity.decode.discrete import record
-from parity.decoders.candidates import dynamic
+from parity.decoders.candidates import grow_dynamic_tree
 from parity.decoders.discrete.eagle import eagle
 from parity.decoders.discrete.spec import spec
-from parity.decoders.discrete.vvs import similarity, vvs
-from parity.decoders.verification import descend, look_alikes
+from parity.decoders.discrete.vvs import measure_similarity, vvs
+from parity.decoders.verification import descend, find_look_alikes
 from parity.models.discrete.sampling import Sampled, TokenSampling
 from parity.models.discrete.tabular import TabularDrafter, TabularModel, nodes
 from tests.tables import table
@@ -19,7 +19,7 @@ def tree_of(model, rows, total, depth, top_k, shift=0.0):
     """EAGLE-2's tree behind the prompt's last token; `shift` is added to the drafter's law there."""
     root = torch.zeros(rows, 1, dtype=torch.int64)
     law = model.drafter.logits(root, root - 1, root - 1)[:, -1]
-    return dynamic(model.drafter, law + shift, root[:, 0] - 1, total, depth, top_k)
+    return grow_dynamic_tree(model.drafter, law + shift, root[:, 0] - 1, total, depth, top_k)
 
 
 def up(parents, node):
@@ -53,9 +53,9 @@ def test_similarity_is_of_candidate_sequences_beside_each_other():
     """VVS, eq. 2: one where all codes are one, less where they differ."""
     codes = torch.randn(6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tree = tree_of(TabularModel(table(6, 4), 4, 5), 5, 12, 3, 4)
-    assert torch.allclose(similarity(tree, codes[:1].expand(6, -1), 3, 0.9, 1), torch.ones(5).double())
-    found = similarity(tree, codes, 3, 0.9, 1)
-    assert (found < 1).all() and not torch.equal(found, similarity(tree, codes, 3, 0.1, 1))
+    assert torch.allclose(measure_similarity(tree, codes[:1].expand(6, -1), 3, 0.9, 1), torch.ones(5).double())
+    found = measure_similarity(tree, codes, 3, 0.9, 1)
+    assert (found < 1).all() and not torch.equal(found, measure_similarity(tree, codes, 3, 0.1, 1))
 
 
 def test_rejected_candidates_take_their_look_alikes_with_them():
@@ -63,7 +63,7 @@ def test_rejected_candidates_take_their_look_alikes_with_them():
     is p of the set."""
     n, V = 100_000, 4
     p = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64).expand(n, 2, V)
-    near = look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)  # 0 -> 1, 1 -> 0, 2 -> 1, 3 -> 2
+    near = find_look_alikes(torch.arange(V, dtype=torch.float64)[:, None], 1)  # 0 -> 1, 1 -> 0, 2 -> 1, 3 -> 2
     noise, where = counted_noise(0, range(n)), torch.arange(2).expand(n, 2)
     tokens, parents = torch.tensor([[0, 0]]).expand(n, -1), torch.tensor([[-1, 0]]).expand(n, -1)
     begin = torch.zeros(n, dtype=torch.int64)

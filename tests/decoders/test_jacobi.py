@@ -5,7 +5,7 @@ import torch
 
 from parity.base.noise import counted_noise
 from parity.decoders.discrete.ar import ar
-from parity.decoders.discrete.gsd import groups
+from parity.decoders.discrete.gsd import find_groups
 from parity.decoders.discrete.sjd import sjd
 from parity.decoders.verification import race
 from parity.decoders.window import Window
@@ -17,10 +17,10 @@ def opened(init, kept, forced=None, **given):
     """A window of four over rows of two by five, after a pass that drew tokens 1, 2, 3, 4 and kept some."""
     model = TabularModel(table(5, 5), 5, 2, width=2, forced=forced)
     slots = Window(model, torch.zeros(2, dtype=torch.int64), counted_noise(0, range(2)), 4, init, **given)
-    assert slots.open()
-    p = slots.law(slots.drafts().tokens)
+    assert slots.has_open_slots()
+    p = slots.compute_law(slots.make_drafts().tokens)
     step = slots.advance(torch.tensor([[1, 2, 3, 4]]).repeat(2, 1), torch.tensor(kept), p)
-    assert slots.open()
+    assert slots.has_open_slots()
     return slots, p, step
 
 
@@ -28,19 +28,19 @@ def opened(init, kept, forced=None, **given):
 def test_a_new_slot_repeats_the_nearest_token_written_there(init, new):
     """Of positions 0 to 3, which hold 1, 2, 3, 4: to the left of 4 stands 3, above it 2."""
     slots, _, _ = opened(init, [1, 3])
-    draft, _, point = slots.drafts()
+    draft, _, point = slots.make_drafts()
     assert [draft[0, 3].item(), draft[1, 1].item()] == new and point[0, 3] and point[1, 1]
 
 
 @pytest.mark.parametrize(("init", "source"), [("sample_left", 3), ("sample_above", 2)])
 def test_a_new_slot_draws_from_the_law_predicted_there(init, source):
     slots, p, _ = opened(init, [1, 3])
-    draft, q, point = slots.drafts()
+    draft, q, point = slots.make_drafts()
     assert torch.equal(q[0, 3], p[0, source]) and torch.equal(q[1, 1], p[1, source]) and not point[0, 3]
     e = slots.noise.exponential("draft", slots.index, 5)
     assert draft[0, 3] == race(p[0, source], e[0, 3])
     shared, p, _ = opened(init, [1, 3], shared=True)
-    assert shared.drafts().tokens[0, 3] == race(p[0, source], shared.races()[0, 3])
+    assert shared.make_drafts().tokens[0, 3] == race(p[0, source], shared.draw_races()[0, 3])
 
 
 def test_refinement_is_what_accelerates():
@@ -66,7 +66,7 @@ def test_groups_are_those_of_the_papers_loop(G, border):
     p = torch.rand(3, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
     draft = torch.randint(V, (3, 4), generator=generator)
     vectors = torch.rand(V, 2, generator=generator, dtype=torch.float64)
-    members, counts = groups(p, draft, G, delta, d, vectors, border)
+    members, counts = find_groups(p, draft, G, delta, d, vectors, border)
     for b in range(3):
         for w in range(4):
             x, law = int(draft[b, w]), p[b, w]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.base.noise import Noise
 from parity.decode.output_buffer import Canvas
-from parity.decoders.sequence_buffer import end_of
+from parity.decoders.sequence_buffer import find_end
 from parity.decoders.steps import Step
 from parity.models.discrete.protocol import TokenModel
 from parity.models.discrete.sampling import Sampled
@@ -40,7 +40,7 @@ def record(model: TokenModel, start: Tensor, steps: Iterator[Step]) -> Decoded:
     N, every = B if queue is None else len(queue.keys), torch.arange(B, device=device)
     canvas = Canvas(model.forced.clamp(min=0).repeat(N, 1))
     by_step: list[tuple[Tensor, ...]] = []  # [B] each: the rows, tokens that became final, and those evaluated
-    i, end = torch.arange(0, device=device), end_of(model.forced)
+    i, end = torch.arange(0, device=device), find_end(model.forced)
     for new, kept, positions, evaluated in steps:
         if len(i) != new.shape[1]:
             i = torch.arange(new.shape[1], device=device)

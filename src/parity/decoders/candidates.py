@@ -11,7 +11,7 @@ from parity.decoders.trees import Candidates
 from parity.models.discrete.protocol import Drafter
 
 
-def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: int, top_k: int) -> Candidates:
+def grow_dynamic_tree(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: int, top_k: int) -> Candidates:
     """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest
     tokens, then keep the `total` likeliest nodes of all.
 
@@ -34,10 +34,10 @@ def dynamic(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: i
         score, tokens = chosen.values, children.gather(1, chosen.indices)
         frontier, above = count + chosen.indices, (d - 1) * K + chosen.indices // K
         count += K * K
-    return _likeliest(Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True))), total)
+    return _keep_likeliest(Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True))), total)
 
 
-def _likeliest(tree: Candidates, total: int) -> Candidates:
+def _keep_likeliest(tree: Candidates, total: int) -> Candidates:
     """The `total` likeliest nodes, numbered anew in their old order. No child is likelier than its parent and ties go
     to the earlier node, so every node's ancestors are among them."""
     B, count = tree.tokens.shape
@@ -48,7 +48,9 @@ def _likeliest(tree: Candidates, total: int) -> Candidates:
     return Candidates(*(x.gather(1, kept) for x in tree._replace(parents=number.gather(1, parents))))
 
 
-def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0) -> Tensor:
+def read_tokens(
+    drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0
+) -> Tensor:
     """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B],
     `most` of them at most.
 
@@ -59,7 +61,7 @@ def read_on(drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: in
     return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
 
 
-def drafted(
+def draft_tree(
     drafter: Drafter,
     line: SequenceBuffer,
     size: tuple[int, int, int],
@@ -71,8 +73,8 @@ def drafted(
     """`dynamic` of a size (total, depth, top_k) behind position end - 1, the drafter having read the tokens from
     `begin` on, beside features that are `older` than theirs (see `read_on`). None in a row's first pass: before there
     is a feature nothing can be drafted."""
-    tree = dynamic(drafter, read_on(drafter, line.tokens, begin, end, most, older), end - 1, *size)
-    return tree._replace(tokens=line.or_none(tree.tokens))
+    tree = grow_dynamic_tree(drafter, read_tokens(drafter, line.tokens, begin, end, most, older), end - 1, *size)
+    return tree._replace(tokens=line.mask_new_rows(tree.tokens))
 
 
 class Raced:
@@ -107,7 +109,7 @@ class Shape(NamedTuple):
     children: list[list[int]]  # of each node, in order of rank
 
 
-def harmonic(width: int, depth: int) -> Shape:
+def make_harmonic_shape(width: int, depth: int) -> Shape:
     """The static tree: a path of ranks r_1, r_2, ... (from 1) is in it if their product is at most `width`."""
     tree, products, node = Shape([-1], [0], [[]]), [1], 0
     while node < len(products):
@@ -141,7 +143,7 @@ class Level(NamedTuple):
     rank: Tensor
 
 
-def levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
+def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
     """The levels of a tree under a vocabulary of V, from node 0 down."""
     found, shown, level = [], {0: -1}, [0]
     while level:
@@ -157,7 +159,7 @@ def levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
     return found
 
 
-def drawn(
+def draw_tree(
     drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> Drawn:
     """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).

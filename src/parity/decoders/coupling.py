@@ -26,7 +26,7 @@ class Coupled(NamedTuple):
     kept: Tensor  # [N, M] bool
 
 
-def reflected(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def reflect(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """n [..., D] standard normal about q's mean; shift: q's mean less p's, in the same deviations; u [...] uniform.
     What it is about p's mean, a standard normal again, and whether x was kept: with 2 Phi(-|shift| / 2)."""
     kept = u.log() <= -(n * shift).sum(-1) - 0.5 * (shift * shift).sum(-1)
@@ -40,7 +40,7 @@ def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
     return 0.5 * ((ratio - 1) * n * n - ratio.log()).sum(-1)
 
 
-def residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
+def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
     """A draw n [P, D] of (p - r)+ in p's deviations, where p and r share the mean and their variances have the ratio
     `ratio` [P, D]; index [P].
 
@@ -69,7 +69,7 @@ def residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
     raise ParityError(f"coupling: none of {TRIES} draws of a residual was accepted; a deviation is 0 or not finite")
 
 
-def coupled(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
+def couple(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
     """x [N, M, D], drawn from q, as a draw of p; noise of N rows, index [N, M] names the draw.
 
     First the means, at q's deviations, then the deviations: kept with min(1, p / r), else a draw of the residual. Where
@@ -79,13 +79,13 @@ def coupled(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) ->
     still = (std == 0).all(-1)  # the last step of a sampler that takes the mean
     std, std_q = (torch.where(still[..., None], 1, s) for s in (std, std_q))
     u, v = (noise.uniform("accept", 2 * index + k) for k in (0, 1))
-    n, stayed = reflected((x - mean_q) / std_q, (mean_q - mean) / std_q, u)
+    n, stayed = reflect((x - mean_q) / std_q, (mean_q - mean) / std_q, u)
     ratio = (std / std_q) ** 2
     alike = v.log() <= log_ratio(n * std_q / std, ratio)
     new = torch.where(stayed[..., None], x, mean + std_q * n)
     row, point = (~alike & ~still).nonzero(as_tuple=True)
     if len(row):
-        new[row, point] = (mean + 0 * new)[row, point] + std.expand_as(new)[row, point] * residual(
+        new[row, point] = (mean + 0 * new)[row, point] + std.expand_as(new)[row, point] * draw_residual(
             ratio[row, point], noise.take(row), index[row, point]
         )
     new = torch.where(still[..., None], mean, new)

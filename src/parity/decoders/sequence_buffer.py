@@ -15,7 +15,7 @@ from parity.models.discrete.protocol import TokenModel
 AHEAD = 32  # positions that are drawn beyond those asked for, as the next passes will ask for most of them again
 
 
-def end_of(forced: Tensor) -> int:
+def find_end(forced: Tensor) -> int:
     """Behind the last position whose token is drawn, of forced [L]: what is forced from there on costs no pass."""
     return 1 + int((forced < 0).nonzero().max())
 
@@ -39,54 +39,54 @@ class SequenceBuffer:
         self.queue = getattr(model, "queue", None)
         self.tokens = torch.zeros(len(start), model.length + 1 + spare, dtype=start.dtype, device=start.device)
         self.tokens[:, 0] = start
-        self.at = self.before = torch.zeros_like(start)
-        self.age = self.at[:, None]
+        self.frontier = self.last_frontier = torch.zeros_like(start)
+        self.age = self.frontier[:, None]
         self.numbers = torch.arange(self.tokens.shape[1], device=start.device)
         self.end = model.length  # or where the grammar forces all that follows, which costs no pass
         self.grammar = getattr(model, "grammar", True)
         if self.grammar:
-            self.end = end_of(model.forced)
+            self.end = find_end(model.forced)
 
-    def left(self) -> int:
+    def count_remaining(self) -> int:
         """Open positions of the row that has the most, up to the last that is drawn; 0 when all are done.
 
         Rows that are done begin again if the model's queue has pictures that wait.
         """
-        at = self.at
+        at = self.frontier
         if self.queue is not None and self.queue.waits():
             at = at.cpu()
             begun = self.queue.fill(at >= self.end)
             if begun is not None:
-                self._begin(begun)
+                self._clear_rows(begun)
                 return self.end
         return max(self.end - int(at.min()), 0)
 
-    def _begin(self, rows: Tensor) -> None:
+    def _clear_rows(self, rows: Tensor) -> None:
         """Nothing is written in `rows` [B] bool."""
         self.tokens[:, 1:].masked_fill_(rows[:, None], 0)
-        self.at, self.before = (x.masked_fill(rows, 0) for x in (self.at, self.before))
+        self.frontier, self.last_frontier = (x.masked_fill(rows, 0) for x in (self.frontier, self.last_frontier))
         self.age, self.newest = self.age.masked_fill(rows[:, None], 0), 0
 
-    def last(self) -> Tensor:
+    def read_last_token(self) -> Tensor:
         """[B, 1] the last final token."""
-        return self.tokens.gather(1, self.at[:, None])
+        return self.tokens.gather(1, self.frontier[:, None])
 
-    def ahead(self, n: int) -> Tensor:
+    def next_positions(self, n: int) -> Tensor:
         """[B, n] the first n open positions, counted on past a row's end."""
-        return self.at[:, None] + self.numbers[:n]
+        return self.frontier[:, None] + self.numbers[:n]
 
-    def or_none(self, drafts: Tensor) -> Tensor:
+    def mask_new_rows(self, drafts: Tensor) -> Tensor:
         """Drafts [B, n] of earlier passes; -1 in rows that have made no pass yet."""
         return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
 
     def advance(self, tokens: Tensor, kept: Tensor, nodes: Tensor | None = None) -> Step:
         """Write a pass's tokens [B, W] from the first open position on; kept [B] of them are final, less those past the
         end: what the grammar forces there costs no pass, so a row is done in the same one whatever others do."""
-        kept = kept.minimum(self.end - self.at)
-        self.tokens.scatter_(1, self.ahead(tokens.shape[1]) + 1, tokens)
-        self.before, self.at = self.at, self.at + kept
+        kept = kept.minimum(self.end - self.frontier)
+        self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
+        self.last_frontier, self.frontier = self.frontier, self.frontier + kept
         self.step, self.newest, self.age = self.step + 1, self.newest + 1, self.age + 1
-        return Step(tokens, kept, self.before, nodes)
+        return Step(tokens, kept, self.last_frontier, nodes)
 
 
 class ByPosition:
@@ -98,34 +98,34 @@ class ByPosition:
         self.line, self.draw = line, draw
         self.held: tuple[Tensor, Tensor] | None = None  # [B] first positions, and what was drawn from there on
 
-    def ahead(self, n: int) -> Tensor:
+    def take_next(self, n: int) -> Tensor:
         """[B, n, ...] of the first n open positions."""
         line = self.line
-        if line.at.device.type != "cpu":
-            return self._drawn(n)
+        if line.frontier.device.type != "cpu":
+            return self._draw_next(n)
         if self.held is not None and line.newest:  # else a row has begun, whose noise is another's
             first, drawn = self.held
-            gone = (line.at - first).numpy()
+            gone = (line.frontier - first).numpy()
             low, high = int(gone.min()), int(gone.max())
             if high + n <= drawn.shape[1]:
                 if low == high:
                     return drawn[:, low : low + n]
-                slots = (line.at - first)[:, None] + torch.arange(n)
+                slots = (line.frontier - first)[:, None] + torch.arange(n)
                 return drawn[torch.arange(len(first))[:, None], slots]
-        left = line.model.length - int(line.at.min())
-        self.held = line.at, self._drawn(max(n, min(n + AHEAD, left)))
+        left = line.model.length - int(line.frontier.min())
+        self.held = line.frontier, self._draw_next(max(n, min(n + AHEAD, left)))
         return self.held[1][:, :n]
 
-    def _drawn(self, n: int) -> Tensor:
-        return self.draw(self.line.at[:, None] + torch.arange(n, device=self.line.at.device))
+    def _draw_next(self, n: int) -> Tensor:
+        return self.draw(self.line.frontier[:, None] + torch.arange(n, device=self.line.frontier.device))
 
 
-def races(line: SequenceBuffer, noise: Noise) -> ByPosition:
+def make_races(line: SequenceBuffer, noise: Noise) -> ByPosition:
     """Unit exponentials [B, n, V] that tokens are drawn by."""
     return ByPosition(line, lambda positions: noise.exponential("sample", positions, line.model.vocab))
 
 
-def trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
+def make_trials(line: SequenceBuffer, noise: Noise, siblings: int) -> ByPosition:
     """Uniforms [B, n, siblings] that candidates are accepted by, one a sibling."""
-    each = torch.arange(siblings, device=line.at.device)
+    each = torch.arange(siblings, device=line.frontier.device)
     return ByPosition(line, lambda positions: noise.uniform("accept", positions[..., None] * siblings + each))

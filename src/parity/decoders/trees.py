@@ -32,14 +32,14 @@ class Tree:
         """behind [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
         pass where others have made some; parents [B, S], -1 for node 0; offset [B, S] or [S]."""
         self.line, self.parents, self.follows = line, parents, parents
-        self.tokens = torch.cat([line.last(), behind], 1)
+        self.tokens = torch.cat([line.read_last_token(), behind], 1)
         self.missing = self.tokens < 0 if line.newest == 0 else None
         if self.missing is not None:
             self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
         self.offset = offset.expand_as(self.tokens)
-        self.positions = line.at[:, None] - 1 + offset
+        self.positions = line.frontier[:, None] - 1 + offset
 
-    def law(self) -> Tensor:
+    def compute_law(self) -> Tensor:
         """p [B, S, V]: the target's law behind each node, in one pass."""
         return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
 
@@ -48,14 +48,14 @@ class Tree:
         """[B, S, S] bool: whether the second node is the first, or one that it follows."""
         return ancestors(self.parents)
 
-    def followed(self, drawn: Tensor) -> Tensor:
+    def follow(self, drawn: Tensor) -> Tensor:
         """Which nodes [B, S] bool hold the tokens that were drawn [B, S] behind their parents: one path from node 0,
         which always does, if no two children of a node hold the same token."""
         right = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
         right = right if self.missing is None else right & ~self.missing
         return ~(self.above & ~right[:, None]).any(-1)
 
-    def evaluated(self, first: int = 0) -> Tensor:
+    def count_evaluated(self, first: int = 0) -> Tensor:
         """[B] nodes from `first` on whose law is one of the row's positions."""
         inside = self.positions < self.line.end - 1
         return (inside if self.missing is None else inside & ~self.missing)[:, first:].sum(1)
@@ -64,19 +64,21 @@ class Tree:
         """Keep the `nodes` [B, W], -1 for none, whose tokens are final. tokens [B, W]: theirs but node 0's, then the
         one drawn behind the last of them."""
         self.line.model.keep(nodes)
-        return self.line.advance(tokens, (nodes >= 0).sum(1), self.evaluated() if evaluated is None else evaluated)
+        return self.line.advance(
+            tokens, (nodes >= 0).sum(1), self.count_evaluated() if evaluated is None else evaluated
+        )
 
 
-def below(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
+def make_tree(line: SequenceBuffer, candidates: Candidates | None) -> Tree:
     """Candidates below the last final token; None: that token alone."""
-    root = torch.zeros_like(line.last())
+    root = torch.zeros_like(line.read_last_token())
     if candidates is None:
         return Tree(line, root[:, :0], root - 1, root)
     parents = torch.cat([root - 1, candidates.parents + 1], 1)
     return Tree(line, candidates.tokens, parents, torch.cat([root, candidates.depth], 1))
 
 
-def leaves(tree: Candidates) -> Tensor:
+def find_leaves(tree: Candidates) -> Tensor:
     """[B, T] bool: nodes without children that the drafter's law allows. Their paths are the candidate sequences: where
     fewer tokens are possible than a tree is wide, as where the grammar forces one, others fill it up."""
     T = tree.parents.shape[1]
@@ -85,12 +87,12 @@ def leaves(tree: Candidates) -> Tensor:
     return ~below & (tree.score > -torch.inf)
 
 
-def likeliest(tree: Candidates) -> Tensor:
+def find_likeliest(tree: Candidates) -> Tensor:
     """[B] the leaf of the likeliest sequence."""
-    return torch.where(leaves(tree), tree.score, -torch.inf).argmax(1)
+    return torch.where(find_leaves(tree), tree.score, -torch.inf).argmax(1)
 
 
-def path_to(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
+def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
     """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
     above = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
     path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
@@ -98,6 +100,6 @@ def path_to(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
     return path.scatter(1, where, torch.arange(above.shape[1], device=leaf.device).expand_as(where))[:, :depth]
 
 
-def sequences_through(tree: Candidates, chosen: Tensor) -> Tensor:
+def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:
     """[B, T] how many of the `chosen` [B, T] (0 or 1) leaves' sequences go through each node."""
     return (chosen[:, None] @ ancestors(tree.parents).to(chosen.dtype))[:, 0]

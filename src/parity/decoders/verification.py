@@ -25,10 +25,10 @@ class Verified(NamedTuple):
 
 def race(weights: Tensor, exponential: Tensor) -> Tensor:
     """One draw from unnormalised `weights` [..., V] by a race of unit exponentials [..., V]; zero weights never win."""
-    return largest(weights / exponential)
+    return find_largest(weights / exponential)
 
 
-def largest(x: Tensor) -> Tensor:
+def find_largest(x: Tensor) -> Tensor:
     """Where x [..., V] is largest, the first of equals; on a CPU numpy finds it several times faster."""
     if x.device.type != "cpu" or x.ndim < 2:
         return x.argmax(-1)
@@ -40,13 +40,13 @@ def probability(law: Tensor, tokens: Tensor) -> Tensor:
     return law.gather(-1, tokens[..., None])[..., 0]
 
 
-def none(rows: Tensor) -> bool:
+def is_idle_on_cpu(rows: Tensor) -> bool:
     """Whether none of `rows` [B] bool has work left: known on a CPU alone, where asking costs nothing. A GPU does the
     work instead, which changes no row."""
     return rows.device.type == "cpu" and not bool(rows.any())
 
 
-def run(holds: Tensor) -> Tensor:
+def count_leading(holds: Tensor) -> Tensor:
     """[B] how many of [B, W] bool hold before the first that does not."""
     return holds.cumprod(-1).sum(-1)
 
@@ -98,7 +98,7 @@ def finish(
     return Verified(tokens, first[:, 0] + 1)
 
 
-def blockwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def accept_block(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Block verification (Sun et al. 2024, Alg. 2): whether each draft is accepted [B, W], and what corrects the first
     that is not, as the surplus of this [B, W, V] over q.
 
@@ -128,11 +128,11 @@ def transport(
     return torch.where(stays, draft, drawn), stays
 
 
-def normal(weights: Tensor) -> Tensor:
+def normalize(weights: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def look_alikes(vectors: Tensor, k: int) -> Tensor:
+def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
     """The k other tokens nearest to each, nearest first: vectors [V, D] to [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
     rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
@@ -140,7 +140,7 @@ def look_alikes(vectors: Tensor, k: int) -> Tensor:
     return torch.cat([x.topk(k, largest=False).indices for x in far])
 
 
-def relaxed(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
+def relax_law(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
     """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate stands for the tokens that look like it.
 
     p [B, V]; v [B, 1] candidates; near [B, k] their look-alikes, nearest first; budget [B, 1]: the probability that
@@ -175,19 +175,19 @@ def verify_siblings(
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
         if near is not None:
-            mass, without = relaxed(p, v, near[v[:, 0]], relax * p.gather(1, v))
+            mass, without = relax_law(p, v, near[v[:, 0]], relax * p.gather(1, v))
             p = torch.where(valid[:, k : k + 1], without.scatter(1, v, mass[:, None]), p)
         likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
         accepted &= valid[:, k] & (rank < 0)
         rank, token = torch.where(accepted, k, rank), torch.where(accepted, v[:, 0], token)
         still = (rank < 0) & ~point
-        if none(still):
+        if is_idle_on_cpu(still):
             break
         tried = (valid[:, k] & still)[:, None]
-        p = torch.where(tried, normal(residual(p, q)), p)
+        p = torch.where(tried, normalize(residual(p, q)), p)
         if k + 1 < candidates.shape[1]:
-            q = torch.where(tried, normal(q.scatter(-1, v, 0)), q)
+            q = torch.where(tried, normalize(q.scatter(-1, v, 0)), q)
     return torch.where(rank < 0, race(p, exponential), token), rank
 
 
@@ -234,20 +234,20 @@ def descend(
         below = torch.full_like(node, -1)
         for k in range(children.shape[1]):
             tried = running & (below < 0) & (children[:, k] < S)
-            if none(tried):
+            if is_idle_on_cpu(tried):
                 break
             v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
             alike = near[v[:, 0]]
-            own, (mass, left) = law.gather(1, v)[:, 0], relaxed(law, v, alike, delta)
+            own, (mass, left) = law.gather(1, v)[:, 0], relax_law(law, v, alike, delta)
             accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - own) < mass - own))
             below, rejected = torch.where(accepted, children[:, k], below), tried & ~accepted
-            if none(rejected):
+            if is_idle_on_cpu(rejected):
                 continue
             if reject == "all":
                 left = law.scatter(1, alike, 0)
             left = left.scatter(1, v, 0)
             some = left.sum(1, keepdim=True) > 0
-            left = torch.where(some, normal(left), 1 / law.shape[1] if reject == "all" else law)
+            left = torch.where(some, normalize(left), 1 / law.shape[1] if reject == "all" else law)
             law = torch.where(rejected[:, None], left, law)
             drawn = torch.where(rejected, race(law, exponential[:, d]), drawn)
         held = below >= 0
@@ -257,7 +257,7 @@ def descend(
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
 
 
-def slide(kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
+def shift_window(kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
     """Move a window by `kept` [B]: each of values [B, W, ...] to (its values in the next window [B, window, ...], new
     [B, window]).
 

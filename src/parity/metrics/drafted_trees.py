@@ -12,8 +12,8 @@ from torch.nn.functional import cosine_similarity
 
 from parity.base.files import read_json, write_json
 from parity.decode.shard_io import read_shards, rows_of
-from parity.decoders.candidates import dynamic
-from parity.decoders.discrete.vvs import similarity
+from parity.decoders.candidates import grow_dynamic_tree
+from parity.decoders.discrete.vvs import measure_similarity
 from parity.experiment.options import options
 from parity.metrics.estimates import PERCENT, Z
 from parity.models.discrete.load import load
@@ -34,8 +34,8 @@ def observe(
     for at in range(every, L, every):
         read = torch.arange(at - every, at, device=tokens.device).expand(B, -1)
         law = drafter.logits(tokens[:, at - every : at], read, read - 1)[:, -1]
-        drafted = dynamic(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
-        alike.append(similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
+        drafted = grow_dynamic_tree(drafter, law, read[:, -1], tree["total"], tree["depth"], tree["top_k"])
+        alike.append(measure_similarity(drafted, model.codebook, tree["depth"], tree["decay"], tree["stride"]))
     return torch.stack(alike, 1), torch.stack(cosines, 1)
 
 

@@ -18,7 +18,7 @@ SLOTS = True
 SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 
-def bigram_laws(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
+def estimate_bigrams(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
     """c(. | before [B]) [B, V], from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
 
     Eq. 23 divides by every occurrence of `before`, also those whose neighbour is unknown, so it does not sum to one;
@@ -45,7 +45,7 @@ def propose(model: AnySubsetModel, tokens: Tensor, here: Ranks, exponential: Ten
     for j in range(here.rank.shape[1]):
         at = here.position[:, j : j + 1]
         left = torch.where(at > 0, line.gather(1, (at - 1).clamp(min=0)), model.mask)[:, 0]
-        laws.append(bigram_laws(tokens, left, model.mask, model.vocab, exponential.dtype))
+        laws.append(estimate_bigrams(tokens, left, model.mask, model.vocab, exponential.dtype))
         drafts.append(race(laws[j], exponential[:, j]))
         line = write(line, at, drafts[j][:, None], here.open[:, j : j + 1])
     return torch.stack(drafts, 1), torch.stack(laws, 1), line

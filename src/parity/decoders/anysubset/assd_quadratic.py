@@ -21,7 +21,7 @@ SLOTS = True
 SOURCE = "this project, 2026: Guo & Ermon 2025, Algorithm 1, with the quadratic decoding of Samragh et al. 2025"
 
 
-def square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, drafts: int, k: int) -> Tensor:
+def compute_square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Tensor, drafts: int, k: int) -> Tensor:
     """Laws [B, drafts + 1, k + 1, V] from one pass over a line [B, N] with `drafts` from rank n [B] on: at [j, i] that
     of rank n + j + i, given the ranks below n + j."""
     j, i = (torch.arange(size + 1, device=n.device) for size in (drafts, k))
@@ -57,7 +57,7 @@ def assd_quadratic(
         drafts = draft.shape[1]
         left, here = start.end - n, ranks(start, n, drafts + 1)
         line = write(tokens, here.position[:, :drafts], draft, here.open[:, :drafts])
-        laws = square(model, line, start, n, drafts, k)
+        laws = compute_square(model, line, start, n, drafts, k)
         index, behind = n[:, None] * N + here.rank, (slot[: drafts + 1] == drafts).expand_as(here.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         # behind the drafts there is none: a point that a draw from p replaces

@@ -11,7 +11,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Fill
-from parity.decoders.verification import probability, race, run
+from parity.decoders.verification import count_leading, probability, race
 from parity.models.anysubset.protocol import AnySubsetModel, Infilling, Ranks, lattice, ranks, write
 
 CLAIM = "lossless"
@@ -19,7 +19,7 @@ CONTROL = True
 SOURCE = "Pannatier et al. 2024 as in Guo & Ermon 2025, Algorithm 3 (appendix I, which says why it is not lossless)"
 
 
-def shuffled(start: Infilling, keys: Tensor) -> Tensor:
+def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
     """N_o orders of each row [B N_o, N]: the row's own, with its missing ranks sorted by keys [B, N_o, N]."""
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
@@ -28,7 +28,7 @@ def shuffled(start: Infilling, keys: Tensor) -> Tensor:
     return start.order[:, None].expand(-1, orders, -1).gather(2, by.argsort(2)).flatten(0, 1)
 
 
-def accepted_runs(
+def count_accepted(
     model: AnySubsetModel, start: Infilling, here: Ranks, order: Tensor, own_p: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Places [B, N_o, W] of the ranks in each order, and how many drafts [B, N_o] it accepts before it rejects one.
@@ -46,7 +46,7 @@ def accepted_runs(
     where = order.gather(1, rows(here.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
     own_q = probability(q, line.gather(1, where))
     accepted = (rows(u).gather(1, where) * rows(own_p).gather(1, where) < own_q) & rows(here.open)
-    return where.view(B, orders, -1), run(accepted).view(B, orders)
+    return where.view(B, orders, -1), count_leading(accepted).view(B, orders)
 
 
 @torch.inference_mode()
@@ -82,7 +82,7 @@ def sigma_gpt(
 
         keys = noise.exponential("branch", step * orders + torch.arange(orders, device=device)[None], N)
         u = noise.uniform("accept", step * N + place.expand(B, N))
-        places, accepted = accepted_runs(model, now._replace(tokens=line), here, shuffled(now, keys), own_p, u)
+        places, accepted = count_accepted(model, now._replace(tokens=line), here, shuffle_orders(now, keys), own_p, u)
         best = accepted.argmax(1, keepdim=True)
         where = places.gather(1, best[..., None].expand(-1, 1, places.shape[2]))[:, 0]
         final = (place[: where.shape[1]] < accepted.gather(1, best)) & here.open

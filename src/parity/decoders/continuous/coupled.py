@@ -23,10 +23,10 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import write
-from parity.decoders.continuous.spec_head import drafted, require_noise, step_of
-from parity.decoders.coupling import coupled as couple
+from parity.decoders.continuous.spec_head import draft_walk, make_step, require_noise
+from parity.decoders.coupling import couple
 from parity.decoders.steps import Draw
-from parity.decoders.verification import run
+from parity.decoders.verification import count_leading
 from parity.models.continuous.protocol import Chain, Pair, Start
 
 CLAIM = "lossless"
@@ -63,14 +63,14 @@ def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
     T, device = chain.steps, noise.keys.device
     z = noise.normal("sample", torch.arange(L * (T + 1), device=device).expand(B, -1), dim).view(B * L, T + 1, dim)
     i = torch.arange(T, 0, -1, device=device).expand(B * L, -1)
-    step = step_of(chain, i, chain.prior.expand(B * L, T, -1))
-    points, (mean, std) = drafted(z[:, T], step, z[:, :T].flip(1))
+    step = make_step(chain, i, chain.prior.expand(B * L, T, -1))
+    points, (mean, std) = draft_walk(z[:, T], step, z[:, :T].flip(1))
     none = torch.zeros(B * L, dtype=torch.int64, device=device)
     each = (points[:, 0], points[:, 1:], z[:, :T].flip(1), mean, std, none)
     return Walks(*(v.unflatten(0, (B, L)).clone() for v in each))
 
 
-def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
+def sweep(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
     """One sweep over N walks: the head is asked once, at the points of all steps that are not verified.
 
     Each of these steps is moved to its law under that, from the point before it as it stands. It is coupled where the
@@ -83,7 +83,7 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float 
     unverified = steps >= walks.verified[:, None]
     points, (walk, s) = torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), unverified.nonzero(as_tuple=True)
     prediction = chain.predict_where(unverified, points, (T - steps).expand_as(unverified))
-    step, before = step_of(chain, T - s, prediction), points[unverified]
+    step, before = make_step(chain, T - s, prediction), points[unverified]
     old, z, mean_q, std_q = (v[walk, s] for v in walks[1:5])
     mean, std = step.mean(before), step.std
     new = mean + std * z
@@ -94,7 +94,7 @@ def swept(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float 
         reached, same = (v[:, 0] for v in couple(old[:, None], q, p, noise.take(walk), index[walk, s, None]))
         new, kept = torch.where(near[:, None], reached, new), torch.where(near, same, kept)
         moved = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
-    verified = (run(torch.ones_like(index, dtype=torch.bool).index_put((walk, s), kept)) + 1).clamp(max=T)
+    verified = (count_leading(torch.ones_like(index, dtype=torch.bool).index_put((walk, s), kept)) + 1).clamp(max=T)
     moved = torch.where((s < verified[walk])[:, None], moved, z)
     each = zip(walks[1:5], (new, moved, mean, std), strict=True)
     x, z, mean, std = (of_all.index_put((walk, s), here) for of_all, here in each)
@@ -170,31 +170,31 @@ def coupled(
             if law == "path":  # small moves add up: nothing is verified before all of it stays, but at the first place
                 some = some._replace(verified=torch.where(first[work], some.verified, 0))
             index = base[work] + L * chain.steps * (rounds * most + k)
-            new = swept(some, chain.take(work), own.take(work), index, near, still)
+            new = sweep(some, chain.take(work), own.take(work), index, near, still)
             accepted.index_add_(0, image[work], (new.verified - some.verified - 1).clamp(min=0))
             here = Walks(*(v.index_copy(0, work, w) for v, w in zip(here, new, strict=True)))
         walks.put(rows, asked, here)
         now = walks.x[rows, :, -1]
         far = torch.where(inside, (now - tokens[rows]).abs().amax(-1), 0)
         tokens[rows] = torch.where(inside[..., None], now, tokens[rows])
-        settled = inside & (walks.verified[rows] == chain.steps) & ~behind(far > still)
+        settled = inside & (walks.verified[rows] == chain.steps) & ~mark_after_first(far > still)
         if of_drafts:
-            changed[rows] = (changed[rows] & ~todo) | behind(far > 0)
+            changed[rows] = (changed[rows] & ~todo) | mark_after_first(far > 0)
         else:  # every condition changes with the next final token, and only the first has read all before its place
             settled &= distance == 0
         ahead = (at[rows, None] + place).clamp(max=L - 1)
-        kept = run(settled.gather(1, ahead)).minimum(L - at[rows])
-        drawn = final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
+        kept = count_leading(settled.gather(1, ahead)).minimum(L - at[rows])
+        drawn = collect_final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
         yield drawn._replace(accepted_drafts=accepted, standing=tokens.clone())
         at[rows], rounds = at[rows] + kept, rounds + 1
 
 
-def behind(some: Tensor) -> Tensor:
+def mark_after_first(some: Tensor) -> Tensor:
     """Places [B, L] behind a place that is one of `some`."""
     return some.cumsum(1) - some.long() > 0
 
 
-def final(walks: Walks, at: Tensor, kept: Tensor) -> Draw:
+def collect_final(walks: Walks, at: Tensor, kept: Tensor) -> Draw:
     """The first kept[b] places from at[b] on, with the noise that leads to them."""
     L = walks.x.shape[1]
     where = (at[:, None] + torch.arange(max(1, int(kept.max())), device=at.device)).clamp(max=L - 1)

@@ -23,7 +23,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.continuous.mar import mar, write
 from parity.decoders.steps import Draw
-from parity.decoders.verification import run
+from parity.decoders.verification import count_leading
 from parity.models.continuous.protocol import ContinuousModel, Law, Pair, Start, path_noise
 
 CLAIM = "lossless"
@@ -46,7 +46,7 @@ def propose(
     return torch.cat(drafts, 1), laws
 
 
-def residual(
+def sample_residual(
     p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at places [N].
@@ -71,7 +71,7 @@ def residual(
         ratio = q.rows(each).log_density(x, inner) - of.log_density(x, inner) - log_sigma[each]
         threshold = 1 - ratio.exp()  # alpha_s; below 0 where p < q
         hit = noise.uniform("retry", -1 - index) < threshold.view(-1, n)
-        misses = run(~hit)
+        misses = count_leading(~hit)
         chosen = x.view(-1, n, dim)[row, misses.clamp(max=n - 1)]
         tokens = torch.where(done[:, None], tokens, chosen)
         made = made + torch.where(done, 0, (misses + 1).clamp(max=n))
@@ -117,7 +117,7 @@ def correct(
             continue
         r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=places.device)
         of, place = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), places[r, j]
-        x, draws, none = residual(*of, noise.take(r), place, new.shape[2], tries, inner)
+        x, draws, none = sample_residual(*of, noise.take(r), place, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
             what = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
             raise ParityError(f"place {int(place[none][0])}: {what}")
@@ -126,7 +126,7 @@ def correct(
     return made, failed
 
 
-def check(models: Pair, gamma: int) -> ContinuousModel:
+def check_models(models: Pair, gamma: int) -> ContinuousModel:
     """The draft model; ParityError unless it fits the target, and gamma the image."""
     target, draft = models
     if draft is None:
@@ -172,7 +172,7 @@ def cspd(
     give_up            used when none was accepted: a draw of the target (counted, and shown), a zero vector, as
                        released, or an error
     """
-    target, draft, (B, L), device = models.target, check(models, gamma), start.order.shape, start.order.device
+    target, draft, (B, L), device = models.target, check_models(models, gamma), start.order.shape, start.order.device
     tokens, first = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), ceil(prefill * L)
     for place, drawn in zip(range(first), mar(models, start, noise=noise), strict=False):
         tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
@@ -193,7 +193,7 @@ def cspd(
         laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
         log_ratio = laws.log_ratio(drafts, inner_temperature)
         accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real
-        stand = run(accepted) if truncate else real.sum(1)  # [N] drafts that stand
+        stand = count_leading(accepted) if truncate else real.sum(1)  # [N] drafts that stand
         verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
         new = torch.cat([drafts, own[:, -1:]], 1)
         inner = inner_temperature if resample == "same" else 1.0
@@ -201,8 +201,8 @@ def cspd(
         kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
         far = ((drafts - own[:, :W]) ** 2).sum(-1)
         tokens[rows] = write_first(known, order, places, new, kept)
-        drawn = Draw(*(spread(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
-        yield drawn._replace(accepted_drafts=spread((verified & accepted).sum(1), rows, B))
+        drawn = Draw(*(spread_rows(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
+        yield drawn._replace(accepted_drafts=spread_rows((verified & accepted).sum(1), rows, B))
         at[rows] += kept
 
 
@@ -213,6 +213,6 @@ def write_first(tokens: Tensor, order: Tensor, places: Tensor, new: Tensor, kept
     return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(inside, order.gather(1, places), L), new)[:, :L]
 
 
-def spread(part: Tensor, rows: Tensor, B: int) -> Tensor:
+def spread_rows(part: Tensor, rows: Tensor, B: int) -> Tensor:
     """A tensor of some rows as one of all B; the others hold zeros."""
     return part.new_zeros(B, *part.shape[1:]).index_copy(0, rows, part)

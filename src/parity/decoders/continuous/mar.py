@@ -24,7 +24,7 @@ EXACT_LAYER = {"iterations": 0}
 SOURCE = "Li et al. 2024 (MAR)"
 
 
-def known_after(iterations: int, schedule: str, length: int) -> list[int]:
+def count_known(iterations: int, schedule: str, length: int) -> list[int]:
     """Tokens known after each iteration: the cosine schedule, at least one more each time (MAR, sec. 3.3), or equal
     shares."""
     if iterations == 0:
@@ -58,7 +58,7 @@ def mar(
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
     tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
-    for after in known_after(iterations, schedule, L):
+    for after in count_known(iterations, schedule, L):
         if after == before:
             continue
         places = torch.arange(before, after, device=start.order.device).expand(B, -1)

@@ -15,10 +15,10 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
-from parity.decoders.continuous.mar import known_after, write
-from parity.decoders.coupling import Gaussian, coupled
+from parity.decoders.continuous.mar import count_known, write
+from parity.decoders.coupling import Gaussian, couple
 from parity.decoders.steps import Draw
-from parity.decoders.verification import run
+from parity.decoders.verification import count_leading
 from parity.models.continuous.protocol import Affine, Chain, Pair, Start
 
 CLAIM = "lossless"
@@ -29,7 +29,7 @@ TARGETS = "walks"
 SOURCE = "De Bortoli et al. 2025"
 
 
-def step_of(chain: Chain, i: Tensor, prediction: Tensor) -> Affine:
+def make_step(chain: Chain, i: Tensor, prediction: Tensor) -> Affine:
     """The steps i under predictions; deviation 0 where the sampler takes the mean."""
     step = chain.gaussian(i, prediction)
     return step._replace(std=step.std.masked_fill((i == 1)[..., None], 0)) if chain.last == "mean" else step
@@ -41,7 +41,7 @@ def require_noise(chain: Chain, method: str) -> None:
         raise ParityError(f"{method}: eta 0: steps without noise have no density to couple; allowed: eta above 0")
 
 
-def drafted(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
+def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
     """K steps on from x [N, D] with noise z [N, K, D]: x and the points it leads to [N, K + 1, D], and their laws."""
     points = [x]
     for add, slope in zip((step.offset + step.std * z).unbind(1), step.slope.unbind(1), strict=True):
@@ -64,13 +64,13 @@ def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft:
         i = at[rows, None] - steps[: min(ahead, int(at.max()))]
         real, i = i > 0, i.clamp(min=1)
         r, index = torch.arange(len(rows), device=device), place[rows, None] * (T + 1) + i
-        points, q = drafted(x[rows], step_of(here, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
+        points, q = draft_walk(x[rows], make_step(here, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
         heard = here.predict(points[:, :-1], i)
-        step = step_of(here, i, heard)
+        step = make_step(here, i, heard)
         p = step.mean(points[:, :-1]), step.std
-        new, kept = coupled(points[:, 1:], q, p, own, index)
-        accepted[rows] += run(kept).minimum(real.sum(1))
-        final = (run(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
+        new, kept = couple(points[:, 1:], q, p, own, index)
+        accepted[rows] += count_leading(kept).minimum(real.sum(1))
+        final = (count_leading(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
         done = real & (steps[: i.shape[1]] < final[:, None])
         x[rows] = new[r, final - 1]
         moved = torch.where(p[1] > 0, (new - p[0]) / p[1], 0)  # a step without noise stands for none
@@ -107,7 +107,7 @@ def spec_head(
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
     tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), 0
-    for after in known_after(iterations, schedule, L):
+    for after in count_known(iterations, schedule, L):
         if after == before:
             continue
         places = torch.arange(before, after, device=device).expand(B, -1)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from parity.base.counts import Counts
 from parity.base.noise import Noise
-from parity.decoders.candidates import Raced, drafted
-from parity.decoders.sequence_buffer import SequenceBuffer, races
+from parity.decoders.candidates import Raced, draft_tree
+from parity.decoders.sequence_buffer import SequenceBuffer, make_races
 from parity.decoders.steps import Step
-from parity.decoders.trees import below
+from parity.decoders.trees import make_tree
 from parity.decoders.verification import race
 from parity.models.discrete.protocol import DraftedModel
 
@@ -47,13 +47,15 @@ def eagle(
     sharp  temperature of the drafter's law under `rank: race`: how far it is trusted
     """
     line, rows = SequenceBuffer(model, start, depth + 1), torch.arange(len(start), device=start.device)[:, None]
-    size, exponential = (total, depth, top_k), races(line, noise)
-    while line.left():
-        e = exponential.ahead(depth + 1)
-        drafter = Raced(model.drafter, e, line.at, sharp) if rank == "race" else model.drafter
-        tree = below(line, drafted(drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
-        drawn = race(tree.law(), e[rows, tree.offset])
-        path = tree.followed(drawn)
-        tokens = torch.zeros_like(line.ahead(depth + 1))
+    size, exponential = (total, depth, top_k), make_races(line, noise)
+    while line.count_remaining():
+        e = exponential.take_next(depth + 1)
+        drafter = Raced(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
+        tree = make_tree(
+            line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier) if line.step else None
+        )
+        drawn = race(tree.compute_law(), e[rows, tree.offset])
+        path = tree.follow(drawn)
+        tokens = torch.zeros_like(line.next_positions(depth + 1))
         tokens = tokens.scatter_reduce(1, tree.offset, torch.where(path, drawn, 0), "amax")
         yield tree.advance(tokens, torch.where(path, torch.arange(path.shape[1], device=path.device), -1))

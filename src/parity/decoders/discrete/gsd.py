@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import Verified, finish, probability, race, run
+from parity.decoders.verification import Verified, count_leading, finish, probability, race
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -19,7 +19,7 @@ REFILLS = True
 SOURCE = "So et al. 2025 (GSD), supplement, Alg. 1 and 2"
 
 
-def groups(
+def find_groups(
     p: Tensor, draft: Tensor, G: int, delta: float, d: float, vectors: Tensor | None, border: str
 ) -> tuple[Tensor, Tensor]:
     """Alg. 2, lines 2 to 11: the members [B, W, G] of each draft's group, and bool [B, W, G] which of them count.
@@ -59,7 +59,7 @@ def verify_grouped(
     return finish(p, q, draft, point, torch.where(point, hit, u * q_C < p_C), fresh, exponential)
 
 
-def neighbourhoods(p: Tensor, G: int) -> Tensor:
+def number_groups(p: Tensor, G: int) -> Tensor:
     """[B, W, V] the number of each token's group: disjoint groups of G tokens next to each other in order of p."""
     return p.argsort(-1).argsort(-1) // G
 
@@ -89,7 +89,7 @@ def verify_two_level(
     some = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
     fresh, corrected = race(p, exponential), race(torch.where(some, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
-    n, i = run(tokens == draft), torch.arange(draft.shape[1], device=draft.device)
+    n, i = count_leading(tokens == draft), torch.arange(draft.shape[1], device=draft.device)
     return Verified(torch.where(i <= n[:, None], tokens, fresh), (n + 1).clamp(max=draft.shape[1]))
 
 
@@ -122,12 +122,12 @@ def gsd(
     """
     vectors = getattr(model, "codebook" if space == "codebook" else "embeddings", None)
     slots = Window(model, start, noise, window, init)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, u = slots.law(draft), slots.uniform("accept")
-        now = (p, q, draft, point, u, slots.races())
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
+        now = (p, q, draft, point, u, slots.draw_races())
         if resample == "token":
-            tokens, kept = verify_grouped(*now, *groups(p, draft, group, delta, distance, vectors, border))
+            tokens, kept = verify_grouped(*now, *find_groups(p, draft, group, delta, distance, vectors, border))
         else:
-            tokens, kept = verify_two_level(*now, slots.uniform("branch"), neighbourhoods(p, group), group)
+            tokens, kept = verify_two_level(*now, slots.draw_uniforms("branch"), number_groups(p, group), group)
         yield slots.advance(tokens, kept, p)

@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import race, run
+from parity.decoders.verification import count_leading, race
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -37,7 +37,7 @@ def jacobi(
               law that moves little returns its old token, and the tokens are those of `ar` under the same noise
     """
     slots = Window(model, start, noise, window, shared=coupling == "shared")
-    while slots.open():
-        draft = slots.drafts().tokens
-        tokens = race(slots.law(draft), slots.races())
-        yield slots.advance(tokens, run(tokens == draft) + 1)
+    while slots.has_open_slots():
+        draft = slots.make_drafts().tokens
+        tokens = race(slots.compute_law(draft), slots.draw_races())
+        yield slots.advance(tokens, count_leading(tokens == draft) + 1)

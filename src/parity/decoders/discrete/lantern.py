@@ -9,11 +9,11 @@ from torch import Tensor
 
 from parity.base.counts import Counts
 from parity.base.noise import Noise
-from parity.decoders.candidates import drafted
-from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
+from parity.decoders.candidates import draft_tree
+from parity.decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity.decoders.steps import Step
-from parity.decoders.trees import below
-from parity.decoders.verification import descend, look_alikes
+from parity.decoders.trees import make_tree
+from parity.decoders.verification import descend, find_look_alikes
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
@@ -44,13 +44,16 @@ def lantern(
     space   codes are compared at unit length, as the tokenizer uses them, or as they are stored, as released
     reject  what a rejected candidate removes from p: the look-alikes that "counted", or "all" k, as released
     """
-    near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    near = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     line, size = SequenceBuffer(model, start, depth + 1), (total, depth, top_k)
     # A position is decided in one pass alone, so its number is all that its random numbers need.
-    exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
-    while line.left():
-        tree = below(line, drafted(model.drafter, line, size, depth + 1, line.before, line.at) if line.step else None)
-        e, u = exponential.ahead(depth + 1), uniform.ahead(depth)
-        root = torch.zeros_like(line.at)
-        path, tokens = descend(tree.law(), tree.tokens, tree.follows, root, e, u, near, delta, reject)
+    exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
+    while line.count_remaining():
+        tree = make_tree(
+            line,
+            draft_tree(model.drafter, line, size, depth + 1, line.last_frontier, line.frontier) if line.step else None,
+        )
+        e, u = exponential.take_next(depth + 1), uniform.take_next(depth)
+        root = torch.zeros_like(line.frontier)
+        path, tokens = descend(tree.compute_law(), tree.tokens, tree.follows, root, e, u, near, delta, reject)
         yield tree.advance(tokens, path)

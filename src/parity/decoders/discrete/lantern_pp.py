@@ -11,20 +11,20 @@ from torch.nn.utils.rnn import pad_sequence
 
 from parity.base.counts import Counts
 from parity.base.noise import Noise
-from parity.decoders.candidates import Drawn, drawn, harmonic, levels, read_on
-from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
+from parity.decoders.candidates import Drawn, draw_tree, list_levels, make_harmonic_shape, read_tokens
+from parity.decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
-from parity.decoders.verification import look_alikes, none, verify_siblings
+from parity.decoders.verification import find_look_alikes, is_idle_on_cpu, verify_siblings
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
 REFILLS = True
 NEEDS = "drafter"
-SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not published, `harmonic` is ours"
+SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not published, `make_harmonic_shape` is ours"
 
 
-def accept(
+def accept_candidates(
     p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, near: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Down the tree as far as a candidate is accepted: path [B, at most D + 2] of nodes, -1 behind the last, and the
@@ -52,7 +52,7 @@ def accept(
         running = running & (rank >= 0)
         node = torch.where(running, tried.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
         path.append(torch.where(running, node, -1))
-        if none(running):
+        if is_idle_on_cpu(running):
             break
     return torch.stack(path, 1), tokens
 
@@ -79,23 +79,27 @@ def lantern_pp(
     space    as in `lantern`
     relax    lambda: look-alikes may add lambda p(x) to a candidate's p(x)
     """
-    V, line, shape = model.vocab, SequenceBuffer(model, start, depth + 1), harmonic(min(breadth, model.vocab), depth)
-    near = look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
-    tree_levels = levels(shape, V, start.device)
+    V, line, shape = (
+        model.vocab,
+        SequenceBuffer(model, start, depth + 1),
+        make_harmonic_shape(min(breadth, model.vocab), depth),
+    )
+    near = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    tree_levels = list_levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
     # A position is decided in one pass alone, so its number is all that its random numbers need.
-    exponential, uniform = races(line, noise), trials(line, noise, children.shape[1])
+    exponential, uniform = make_races(line, noise), make_trials(line, noise, children.shape[1])
     blank = torch.zeros(len(start), len(offset), dtype=torch.int64, device=start.device)
     drafts = Drawn(blank, blank > 0, torch.zeros(len(start), 1, V, dtype=noise.dtype, device=start.device))
-    while line.left():
+    while line.count_remaining():
         if line.step:
-            law = read_on(model.drafter, line.tokens, line.before, line.at, depth + 1)
-            drafts = drawn(model.drafter, law, line.at - 1, shape, tree_levels, noise, line.age - 1)
+            law = read_tokens(model.drafter, line.tokens, line.last_frontier, line.frontier, depth + 1)
+            drafts = draw_tree(model.drafter, law, line.frontier - 1, shape, tree_levels, noise, line.age - 1)
         if not line.newest:  # in a row's first pass there is nothing to draft from
             drafts = drafts._replace(valid=drafts.valid & (line.age > 0))
         S = len(offset) if line.step else 1
-        tree = Tree(line, line.or_none(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
-        e, u = exponential.ahead(depth + 1), uniform.ahead(depth + 1)
-        path, tokens = accept(tree.law(), drafts, children, u, e, near, relax)
+        tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
+        e, u = exponential.take_next(depth + 1), uniform.take_next(depth + 1)
+        path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, near, relax)
         yield tree.advance(tokens, path)

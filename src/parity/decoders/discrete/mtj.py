@@ -13,7 +13,7 @@ from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
-from parity.decoders.verification import largest, slide
+from parity.decoders.verification import find_largest, shift_window
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -41,7 +41,7 @@ class Branches(NamedTuple):
     replaced: Tensor  # the history of a branch: a bit a token, 1 where it is not its slot's likeliest
 
 
-def grow(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
+def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> Branches:
     """The `count` nodes beside the chain that are likeliest to be reached, best first up to `rounds` deep.
 
     chain [B, W, K + 1]: the likeliest winners of its slots, of which the first are the chain's own tokens.
@@ -62,7 +62,7 @@ def grow(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> B
         new, rank = taken[:, :, done:], torch.arange(K + 1, device=device)
         score = score.scatter_(1, best.indices, -torch.inf)
         if m:
-            after = foresight.behind(Branches(*taken.unbind(1)), m, chain)
+            after = foresight.predict_children(Branches(*taken.unbind(1)), m, chain)
             inside = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
             price = torch.where(inside, best.values[..., None] + after.score.clamp(min=-20), -torch.inf)
             parent = torch.arange(W + done, W + done + m, device=device)[:, None]
@@ -76,18 +76,18 @@ def grow(chain: Likeliest, foresight: "Foresight", count: int, rounds: int) -> B
     return Branches(*taken.unbind(1))
 
 
-def slot_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
+def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
     """q [B, W, V] of every slot: the law of the last pass, for a new slot that of the position above, else the
     frontier's [B, 1, V]. With `warm`, after the first pass, all slots take the frontier's law, since the others were
     computed on noise."""
-    (carried,), new = slide(slots.kept, slots.size, law)
-    above, there = slots.predicted()
+    (carried,), new = shift_window(slots.kept, slots.size, law)
+    above, there = slots.predict_laws()
     q, age = torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried), slots.line.age
     q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
     return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
 
 
-def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Tensor:
+def choose_sources(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Tensor:
     """[B, W] the node that gives each slot its law: on the final path its own; past it that of the likeliest node
     behind the draft that is least `unlike` [B, S] the token drawn there (behind node `last` [B]); else the chain's."""
     S, device = unlike.shape[1], unlike.device
@@ -102,18 +102,18 @@ def givers(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Te
 class Foresight(Protocol):
     """What is expected of a pass: which tokens win the races of its slots."""
 
-    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """After a pass: its tree, which nodes are final [B, S], and the laws behind all [B, S, V]."""
         ...
 
-    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
         """Before a pass: the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning.
 
         law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
         """
         ...
 
-    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """The likeliest winners behind the last m of the branches [B, m, K + 1], from those of the chain's slots
         [B, W, K + 1]."""
         ...
@@ -127,18 +127,18 @@ class LastLaws:
         """sure, unsure: see `mtj`; width: of the picture."""
         self.sure, self.unsure, self.width = sure, unsure, width
 
-    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """See Foresight."""
 
-    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
         """See Foresight."""
         ratio = law / e
         log = ratio.log()
         self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
-        return win(ratio, slots.where), chances
+        return win(ratio, slots.positions), chances
 
-    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """See Foresight."""
         history, after = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
         moved = (history | history >> min(self.width - 1, 62)) & 1
@@ -173,11 +173,11 @@ def mtj(
               noise
     """
     foresight = LastLaws(sure, unsure, model.width)
-    return trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
+    return decode_trajectories(model, start, noise, window, branches, depth, ranks, warm, foresight)
 
 
 @torch.inference_mode()
-def trajectories(
+def decode_trajectories(
     model: TokenModel,
     start: Tensor,
     noise: Noise,
@@ -198,7 +198,7 @@ def trajectories(
     law = frontier = torch.ones((), device=start.device)
 
     def win(ratio: Tensor, where: Tensor) -> Tensor:
-        drawn = largest(ratio)
+        drawn = find_largest(ratio)
         if not line.grammar:
             return drawn
         forced = model.forced[where.clamp(max=L - 1)]
@@ -207,26 +207,26 @@ def trajectories(
     def unlike(tokens: Tensor, other: Tensor) -> Tensor:
         return (tokens != other).to(noise.dtype) if codes is None else (codes[tokens] - codes[other]).norm(dim=-1)
 
-    while slots.open():
-        e = slots.races()
-        q = slot_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
-        left, upper = (moved.gather(1, slots.where + model.width - back) for back in (1, model.width))
-        draft, chances = foresight.chain(slots, q, e, left | upper, win)
+    while slots.has_open_slots():
+        e = slots.draw_races()
+        q = carry_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
+        left, upper = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
+        draft, chances = foresight.predict_chain(slots, q, e, left | upper, win)
         behind, parents, offset = draft[:, :-1], slot - 1, slot
         if branches and line.step:
-            beside = grow(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
-            behind = torch.cat([behind, line.or_none(beside.tokens)], 1)
+            beside = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
+            behind = torch.cat([behind, line.mask_new_rows(beside.tokens)], 1)
             parents = torch.cat([parents, beside.parents], 1)
             offset = torch.cat([offset, beside.slots + 1], 1)  # of the slot a node gives the law of
         tree = Tree(line, behind, parents, offset)
-        p = tree.law()
+        p = tree.compute_law()
         drawn = win(p / e[rows, offset], tree.positions + 1)
-        path = tree.followed(drawn)
+        path = tree.follow(drawn)
         last = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
         at_last = last[:, None]
-        giver = givers(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
-        foresight.hear(tree, path, p)
+        giver = choose_sources(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
+        foresight.update(tree, path, p)
         tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
-        moved.zero_().scatter_(1, slots.where + model.width, tokens != draft)
+        moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
-        yield slots.advance(tokens, offset.gather(1, at_last)[:, 0] + 1, law)._replace(nodes=tree.evaluated())
+        yield slots.advance(tokens, offset.gather(1, at_last)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())

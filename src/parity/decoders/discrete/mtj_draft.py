@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
-from parity.decoders.discrete.mtj import Branches, Likeliest, Win, trajectories
+from parity.decoders.discrete.mtj import Branches, Likeliest, Win, decode_trajectories
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
 from parity.decoders.window import Window
@@ -29,7 +29,7 @@ SOURCE = "this project, 2026: docs/explanation/jacobi.md; Lions, Maday & Turinic
 class Nodes(NamedTuple):
     """The laws behind the nodes of the last pass."""
 
-    where: Tensor  # [B, S] position that a node gives the law of
+    positions: Tensor  # [B, S] position that a node gives the law of
     p: Tensor  # [B, S, V] log-probabilities of the target behind it
     q: Tensor  # [B, S, V] those of the draft model
 
@@ -45,50 +45,54 @@ class Parareal:
         self.draft, self.rounds, self.sure, self.unsure, self.doubt = draft, rounds, sure, unsure, doubt
         self.nodes: Nodes | None = None
 
-    def hear(self, tree: Tree, path: Tensor, p: Tensor) -> None:
+    def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """See Foresight."""
-        q = self.log(self.draft.tree(tree.tokens, tree.positions, tree.parents))
+        q = self.to_log_law(self.draft.tree(tree.tokens, tree.positions, tree.parents))
         self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
-    def chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
         """See Foresight. In a row's first pass no law moves."""
         line, ratio = slots.line, (law / e).log()
-        draft = given = win(ratio, slots.where)
+        draft = given = win(ratio, slots.positions)
         if self.nodes is None:
             return draft, ratio
         self.slots, self.log_e = slots, e.log()
         for _ in range(self.rounds):
-            feed = torch.cat([line.last(), draft[:, :-1]], 1)
-            q = self.draft.logits(feed, (slots.where - 1).clamp(max=self.draft.length - 1))
-            chances = self.chances(self.log(q), slots.where, self.log_e)
-            draft = win(chances, slots.where)
+            feed = torch.cat([line.read_last_token(), draft[:, :-1]], 1)
+            q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
+            chances = self.score_winners(self.to_log_law(q), slots.positions, self.log_e)
+            draft = win(chances, slots.positions)
         if line.newest == 0:
             first = line.age == 0
             draft, chances = torch.where(first, given, draft), torch.where(first[..., None], ratio, chances)
         return draft, chances
 
-    def behind(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
+    def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """See Foresight."""
-        slots, root = self.slots, self.slots.line.last()
+        slots, root = self.slots, self.slots.line.read_last_token()
         parents = (branches.parents - slots.size).clamp(min=-2) + 1  # -1 is the chain, which the draft model has read
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
-        q = self.draft.tree(tokens, slots.line.at[:, None] - 1 + offset, parents)[:, -m:]
+        q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
         after = offset[:, -m:]
-        chances = self.chances(self.log(q), slots.where.gather(1, after), self.log_e[slots.rows, after])
+        chances = self.score_winners(
+            self.to_log_law(q), slots.positions.gather(1, after), self.log_e[slots.rows, after]
+        )
         return Likeliest(*chances.topk(chain.tokens.shape[-1]))
 
     @staticmethod
-    def log(logits: Tensor) -> Tensor:
+    def to_log_law(logits: Tensor) -> Tensor:
         """Log-probabilities of the draft model's law."""
         return logits.log_softmax(-1).clamp(min=FLOOR)
 
-    def chances(self, now: Tensor, where: Tensor, log_e: Tensor) -> Tensor:
+    def score_winners(self, now: Tensor, where: Tensor, log_e: Tensor) -> Tensor:
         """Log-probabilities [B, n, V] of winning the races of positions where [B, n]; now and log_e are logarithms of
         q' and e [B, n, V]."""
         assert self.nodes is not None
-        there = (self.nodes.where[:, None] == where[..., None]) & (self.slots.line.age > 1)[..., None]  # not of noise
+        there = (self.nodes.positions[:, None] == where[..., None]) & (self.slots.line.age > 1)[
+            ..., None
+        ]  # not of noise
         alike = (now / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
         nearest = torch.where(there, alike, -1).max(-1)
         p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
@@ -128,4 +132,4 @@ def mtj_draft(
     if draft is None:
         raise ParityError("mtj_draft: the model has no draft model; allowed: one whose attribute `draft` is one")
     foresight = Parareal(draft, rounds, sure, unsure, doubt)
-    return trajectories(model, start, noise, window, branches, depth, ranks, True, foresight)
+    return decode_trajectories(model, start, noise, window, branches, depth, ranks, True, foresight)

@@ -42,8 +42,8 @@ def sjd(
     tolerance  added to every acceptance probability: what relaxing without care costs. 0 is exact.
     """
     slots = Window(model, start, noise, window, init, refine=refine)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, u = slots.law(draft), slots.uniform("accept")
-        tokens, kept = verify(p, q, draft, point, u, slots.races(), tolerance)
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
+        tokens, kept = verify(p, q, draft, point, u, slots.draw_races(), tolerance)
         yield slots.advance(tokens, kept, p)

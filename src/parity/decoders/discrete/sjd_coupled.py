@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import probability, race, run, transport
+from parity.decoders.verification import count_leading, probability, race, transport
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -50,16 +50,16 @@ def sjd_coupled(
     """
     shared = coupling == "gumbel"
     slots = Window(model, start, noise, window, init, warm=warm, shared=shared)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, e = slots.law(draft), slots.races()
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, e = slots.compute_law(draft), slots.draw_races()
         if shared:
             tokens, stored = race(p, e), p
         elif correct == "p":
-            fresh, u = race(p, e), slots.uniform("accept")
+            fresh, u = race(p, e), slots.draw_uniforms("accept")
             stays = torch.where(point, fresh == draft, u * probability(q, draft) < probability(p, draft))
             tokens, stored = torch.where(stays.cumprod(-1) > 0, draft, fresh), p
         else:
-            tokens, stays = transport(p, q, draft, point, slots.uniform("accept"), e)
+            tokens, stays = transport(p, q, draft, point, slots.draw_uniforms("accept"), e)
             stored = torch.where(stays[..., None], q, p) if store == "q" else p
-        yield slots.advance(tokens, run(tokens == draft) + 1, p, stored)
+        yield slots.advance(tokens, count_leading(tokens == draft) + 1, p, stored)

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     first: list[int]  # node of each offset, 0 to D + 1
 
 
-def layout(K: int, D: int, W: int) -> Layout:
+def make_layout(K: int, D: int, W: int) -> Layout:
     first = [sum(K**i for i in range(d)) for d in range(D + 2)]
     chain = list(range(first[D + 1], first[D + 1] + W - 1 - D))
     levels = [torch.arange(K ** (d + 1)) // K + first[d] for d in range(D)]
@@ -42,7 +42,7 @@ def layout(K: int, D: int, W: int) -> Layout:
     return Layout(parents, torch.tensor(offset), torch.tensor(first[: D + 1] + chain), first)
 
 
-def candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
+def draw_candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: int) -> tuple[Tensor, Tensor]:
     """[B, D, K] each slot's draft [B, D], then draws from the rest of its law q [B, D, V] without replacement; and,
     bool, which there are."""
     rest = torch.where(point[..., None], 0, q.scatter(-1, draft[..., None], 0))
@@ -51,7 +51,7 @@ def candidates(draft: Tensor, q: Tensor, point: Tensor, exponential: Tensor, K: 
     return torch.cat([draft[..., None], ranked.indices], -1), valid
 
 
-def accept(
+def accept_candidates(
     p: Tensor, q: Tensor, tried: Tensor, valid: Tensor, point: Tensor, u: Tensor, exponential: Tensor, first: list[int]
 ) -> tuple[Tensor, Tensor]:
     """Down the tree as far as a candidate is accepted: path [B, D + 1] of nodes, -1 behind the last, and the tokens [B,
@@ -94,22 +94,22 @@ def sjd_pac(
     warm      as in `sjd_coupled`
     """
     V, K, D = model.vocab, min(branches, model.vocab), min(depth, window - 1)
-    parents, offset, chain, first = layout(K, D, window)
+    parents, offset, chain, first = make_layout(K, D, window)
     parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
     rows, other = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
     slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        u, e, index = slots.uniform("accept"), slots.races(), slots.index[:, :D]
-        tried, valid = candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        u, e, index = slots.draw_uniforms("accept"), slots.draw_races(), slots.index[:, :D]
+        tried, valid = draw_candidates(draft[:, :D], q[:, :D], point[:, :D], noise.exponential("branch", index, V), K)
         levels = [tried[:, d].repeat(1, K**d) for d in range(D)]
         tree = Tree(slots.line, torch.cat([*levels, draft[:, D:-1]], 1), parents, offset)
-        p = tree.law()
+        p = tree.compute_law()
         law = p[:, chain]
         tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
         # Below 0: numbers that no candidate was drawn with.
         each = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - other)], -1)
-        path, accepted = accept(p, q, tried, valid, point, each, e, first)
+        path, accepted = accept_candidates(p, q, tried, valid, point, each, e, first)
         tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
         # The slot behind the tree, where the path has left the chain.
         leaf = path[:, -1]
@@ -120,4 +120,4 @@ def sjd_pac(
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)
         kept = (path >= 0).sum(1) + holds.sum(1)
-        yield slots.advance(tokens, kept, law)._replace(nodes=tree.evaluated())
+        yield slots.advance(tokens, kept, law)._replace(nodes=tree.count_evaluated())

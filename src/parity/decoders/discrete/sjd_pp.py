@@ -54,10 +54,10 @@ def sjd_pp(
     init    as in `sjd`
     """
     slots = Window(model, start, noise, window, init)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, u = slots.law(draft), slots.uniform("accept")
-        tokens, kept = verify(p, q, draft, point, u, slots.races())
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
+        tokens, kept = verify(p, q, draft, point, u, slots.draw_races())
         likely, stored = reuse(p, q, draft, point, tau, law)
         behind = slots.slot[: draft.shape[1]] >= kept[:, None]
         yield slots.advance(torch.where(behind & likely, draft, tokens), kept, p, stored)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import blockwise, finish, probability, race
+from parity.decoders.verification import accept_block, finish, probability, race
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -46,9 +46,9 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
 
 
 def verify_block(p: Tensor, q: Tensor, draft: Tensor, past: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`blockwise` for a window whose slots hold drafts, but those `past` [B, W] the end, and one behind them all."""
+    """`accept_block` for a window whose slots hold drafts, but those `past` [B, W] the end, and one behind them all."""
     p, q, draft, u = (torch.cat([x, x[:, -1:]], 1) for x in (p, q, draft, u))
-    accepted, scaled = blockwise(p, q, draft, pad(past, (0, 1), value=True), u)
+    accepted, scaled = accept_block(p, q, draft, pad(past, (0, 1), value=True), u)
     return accepted[:, :-1], scaled[:, :-1]
 
 
@@ -72,11 +72,11 @@ def sjd_sv(
     init    as in `sjd`
     """
     slots = Window(model, start, noise, window, init)
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, u, e = slots.law(draft), slots.uniform("accept"), slots.races()
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, u, e = slots.compute_law(draft), slots.draw_uniforms("accept"), slots.draw_races()
         q = torch.where(point[..., None], one_hot(draft, p.shape[-1]), q)
-        past = slots.where >= slots.line.end  # a joint test reads no slot past the row's end
+        past = slots.positions >= slots.line.end  # a joint test reads no slot past the row's end
         if verify == "suffix":
             likely = probability(p, draft).masked_fill(past, 0)
             accepted, scaled = accept_runs(likely, probability(q, draft), u, alpha), p

@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.noise import Noise
 from parity.decoders.steps import Step
-from parity.decoders.verification import normal, race, slide, verify
+from parity.decoders.verification import normalize, race, shift_window, verify
 from parity.decoders.window import Window
 from parity.models.discrete.protocol import TokenModel
 
@@ -41,14 +41,14 @@ def sjd_vp(
     """
     slots, kept = Window(model, start, noise, window, init), start
     before: Tensor | None = None  # [B, W, V] the laws of the pass before
-    while slots.open():
-        draft, q, point = slots.drafts()
-        p, u, e = slots.law(draft), slots.uniform("accept"), slots.races()
+    while slots.has_open_slots():
+        draft, q, point = slots.make_drafts()
+        p, u, e = slots.compute_law(draft), slots.draw_uniforms("accept"), slots.draw_races()
         drawn = p
         if before is not None:
-            (last,), new = slide(kept, p.shape[1], before)
+            (last,), new = shift_window(kept, p.shape[1], before)
             rise = (p / last.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
-            drawn = torch.where(new[..., None], p, normal(p * rise))
+            drawn = torch.where(new[..., None], p, normalize(p * rise))
         tokens, kept = verify(p, q, draft, point, u, e)
         behind = slots.slot[: draft.shape[1]] >= kept[:, None]
         yield slots.advance(torch.where(behind, race(drawn, e), tokens), kept, p, p if law == "target" else drawn)

@@ -12,7 +12,7 @@ from parity.base.errors import ParityError
 from parity.base.noise import Noise
 from parity.decoders.sequence_buffer import SequenceBuffer
 from parity.decoders.steps import Step
-from parity.decoders.verification import blockwise, finish, probability, race
+from parity.decoders.verification import accept_block, finish, probability, race
 from parity.models.discrete.protocol import TokenModel
 
 CLAIM = "lossless"
@@ -26,7 +26,7 @@ def propose(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Drafts [B] for all positions `where` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
-    read = (line.at[:, None] + torch.arange(-1, 1, device=where.device)).clamp(min=0)
+    read = (line.frontier[:, None] + torch.arange(-1, 1, device=where.device)).clamp(min=0)
     feed, positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
     e = noise.exponential("draft", index[:, :-1], model.vocab)
     for k in range(where.shape[1] - 1):
@@ -36,13 +36,13 @@ def propose(
     return drafts, laws
 
 
-def tokenwise(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def accept_tokens(p: Tensor, q: Tensor, draft: Tensor, bonus: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Leviathan et al. 2023, Alg. 1: whether each draft is accepted [B, W], and what corrects the first that is not, as
     the surplus of this [B, W, V] over q."""
     return (u * probability(q, draft) < probability(p, draft)) & ~bonus, p
 
 
-VERIFY = {"token": tokenwise, "block": blockwise}
+VERIFY = {"token": accept_tokens, "block": accept_block}
 
 
 @torch.inference_mode()
@@ -68,10 +68,12 @@ def spec(
         raise ParityError("spec: the model has no draft model; allowed: one whose attribute `draft` is a token model")
     V, line = model.vocab, SequenceBuffer(model, start, gamma + 1)
     static = getattr(model, "static", False)
-    while W := min(gamma + 1, line.left() * (gamma + 1 if static else 1)):  # it shrinks at the end of the image
-        where, index = line.ahead(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)
+    while W := min(
+        gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)
+    ):  # it shrinks at the end of the image
+        where, index = line.next_positions(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)
         drafts, laws = propose(draft_model, line, where, noise, index)
-        last = line.last()[:, 0]
+        last = line.read_last_token()[:, 0]
         p = model.logits(torch.stack([last, *drafts], 1), (where - 1).clamp(max=model.length - 1)).softmax(-1)
         draft, q = torch.stack([*drafts, last], 1), torch.stack([*laws, p[:, -1]], 1)
         # No draft stands in the last slot, nor at the last position that is drawn where the window was shrunk to it.

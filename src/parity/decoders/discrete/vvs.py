@@ -12,11 +12,11 @@ from torch.nn.functional import normalize, one_hot
 
 from parity.base.counts import Counts
 from parity.base.noise import Noise
-from parity.decoders.candidates import drafted
-from parity.decoders.sequence_buffer import SequenceBuffer, races, trials
+from parity.decoders.candidates import draft_tree
+from parity.decoders.sequence_buffer import SequenceBuffer, make_races, make_trials
 from parity.decoders.steps import Step
-from parity.decoders.trees import Candidates, Tree, below, leaves, likeliest, path_to, sequences_through
-from parity.decoders.verification import Descent, descend, look_alikes, none, race
+from parity.decoders.trees import Candidates, Tree, count_sequences, find_leaves, find_likeliest, make_tree, trace_path
+from parity.decoders.verification import Descent, descend, find_look_alikes, is_idle_on_cpu, race
 from parity.models.discrete.protocol import DraftedModel
 
 CLAIM = "lossy"
@@ -26,17 +26,17 @@ RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how fea
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
-def choose(rows: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> list[Tensor]:
+def select_rows(rows: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> list[Tensor]:
     """`one` in some rows [B] bool, the other in the rest."""
     return [torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)]
 
 
-def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
+def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
     """Eq. 2: how alike the candidate sequences are, [B]. At each depth the mean cosine of the codes [V, D] of every two
     sequences that reach it (of every `stride`-th sequence: Alg. 1), averaged over depths with weights decay^depth."""
-    leaf = leaves(tree)
+    leaf = find_leaves(tree)
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
-    weight = sequences_through(tree, chosen.to(codes.dtype))
+    weight = count_sequences(tree, chosen.to(codes.dtype))
     at = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
     n = at.sum(1)  # [B, depth] sequences that reach it
     # the cosines of all ordered pairs at once, those of a sequence with itself included
@@ -46,60 +46,62 @@ def similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride
     return (w * mean).sum(1) / w.sum(1)
 
 
-def sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
+def choose_sequence(tree: Candidates, select: str, u: Tensor, depth: int) -> Tensor:
     """Nodes [B, depth] of one candidate sequence, -1 behind its end: the likeliest, or the one that u [B] chooses."""
-    leaf = leaves(tree)
+    leaf = find_leaves(tree)
     number = (u * leaf.sum(1)).long()[:, None]
     drawn = (leaf.cumsum(1) <= number).sum(1).clamp(max=leaf.shape[1] - 1)
-    return path_to(tree, likeliest(tree) if select == "confidence" else drawn, depth)
+    return trace_path(tree, find_likeliest(tree) if select == "confidence" else drawn, depth)
 
 
-def due(line: SequenceBuffer, schedule: str, interval: int) -> bool:
+def may_skip(line: SequenceBuffer, schedule: str, interval: int) -> bool:
     """Whether a row may skip in this pass, as far as the host knows without asking: rows of a batch that is refilled
     have made different numbers of passes."""
     by_turns = line.queue is None and schedule == "uniform"
     return schedule != "off" and not (by_turns and line.step % (interval - 1))
 
 
-def staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
+def measure_staleness(line: SequenceBuffer, s1: int, s2: int, blend: bool) -> Tensor:
     """[B, 1] how many positions older features are than those of the tokens read: by s1, or by turns, see `vvs`."""
-    one, two = ((line.at - line.before)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2))
+    one, two = (
+        (line.frontier - line.last_frontier)[:, None] + s if s >= 0 else torch.zeros_like(line.age) for s in (s1, s2)
+    )
     return torch.where(line.age % 2 == 0, two, one) if blend else one
 
 
-def take(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
+def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Tensor, truncate: bool) -> Tensor:
     """Write a sequence, nodes `path` [B, depth], unverified, in some `rows` [B] bool: how many of its tokens, [B]. To
     `truncate` is to take no more than the sequences' mean length (eq. 1); the image's last token is always left to be
     verified."""
-    leaf, depth = leaves(tree), path.shape[1]
-    mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.at, depth)
-    g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.at).clamp(min=0)
+    leaf, depth = find_leaves(tree), path.shape[1]
+    mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.frontier, depth)
+    g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.frontier).clamp(min=0)
     g = torch.where(rows, g, 0)
     taken = tree.tokens.gather(1, path.clamp(min=0))
     held = torch.arange(depth, device=g.device) < g[:, None]
-    line.tokens.scatter_(1, line.ahead(depth) + 1, torch.where(held, taken, 0))
+    line.tokens.scatter_(1, line.next_positions(depth) + 1, torch.where(held, taken, 0))
     return g
 
 
-def joined(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -> Tree:
+def join_tree(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -> Tree:
     """The last final token, the g [B] tokens behind it that were taken unverified (room for G of them), and the
     candidates behind these."""
     chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
-    taken = line.tokens.gather(1, line.at[:, None] + chain)[:, 1:]
+    taken = line.tokens.gather(1, line.frontier[:, None] + chain)[:, 1:]
     on, top = chain <= g[:, None], torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
     parents = torch.cat([torch.where(on, chain - 1, -1), top], 1)
     offset = torch.cat([torch.where(on, chain, 0), candidates.depth + g[:, None]], 1)
     return Tree(line, torch.cat([taken, candidates.tokens], 1), parents, offset)
 
 
-def replacement(
+def replace_path(
     tree: Tree, candidates: Candidates, first: int, verified: Descent, p: Tensor, exponential: Tensor
 ) -> Descent:
     """The likeliest sequence in place of the accepted one, as far as that went, and a draw behind it (table 4).
 
     first: node of the tree that is the first of the candidates; p [B, S, V]; exponential [B, D + 1, V].
     """
-    likely = path_to(candidates, likeliest(candidates), verified.path.shape[1] - 1)
+    likely = trace_path(candidates, find_likeliest(candidates), verified.path.shape[1] - 1)
     n = ((verified.path >= 0).sum(1) - 1).minimum((likely >= 0).sum(1))[:, None]
     held = torch.arange(likely.shape[1], device=n.device) < n
     path = torch.cat([verified.path[:, :1], torch.where(held, likely + first, -1)], 1)
@@ -109,12 +111,14 @@ def replacement(
     return Descent(path, tokens.scatter(1, n, drawn))
 
 
-def conclude(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
+def finish_pass(tree: Tree, g: Tensor, G: int, verified: Descent) -> Step:
     """The pass's final tokens: those taken unverified, then the verified ones."""
     line, n, chain = tree.line, verified.path.shape[1], torch.arange(G + 1, device=g.device)
-    line.tokens.scatter_(1, (line.at + g)[:, None] + torch.arange(n, device=g.device) + 1, verified.tokens)
+    line.tokens.scatter_(1, (line.frontier + g)[:, None] + torch.arange(n, device=g.device) + 1, verified.tokens)
     nodes = torch.cat([torch.where(chain < g[:, None], chain, -1), verified.path], 1)
-    return tree.advance(line.tokens.gather(1, line.ahead(G + n) + 1), nodes, tree.evaluated(G + 1) + g + 1)
+    return tree.advance(
+        line.tokens.gather(1, line.next_positions(G + n) + 1), nodes, tree.count_evaluated(G + 1) + g + 1
+    )
 
 
 @torch.inference_mode()
@@ -158,28 +162,28 @@ def vvs(
     blend      s1 and s2 take turns by pass (the paper's table 6)
     replace    r, share of verified steps whose accepted tokens are exchanged for those of the likeliest path (table 4)
     """
-    line, near = SequenceBuffer(model, start, 2 * depth + 3), look_alikes(model.codebook, k)
-    exponential, uniform = races(line, noise), trials(line, noise, min(top_k, model.vocab))
+    line, near = SequenceBuffer(model, start, 2 * depth + 3), find_look_alikes(model.codebook, k)
+    exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
     G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
-    draft = partial(drafted, model.drafter, line, (total, depth, top_k), G + depth + 1)
-    while line.left():
-        g, age, tree = torch.zeros_like(line.at), line.age[:, 0], below(line, None)
+    draft = partial(draft_tree, model.drafter, line, (total, depth, top_k), G + depth + 1)
+    while line.count_remaining():
+        g, age, tree = torch.zeros_like(line.frontier), line.age[:, 0], make_tree(line, None)
         if line.step:  # before there is a feature nothing can be drafted
-            candidates = draft(line.before, line.at, staleness(line, s1, s2, blend))
+            candidates = draft(line.last_frontier, line.frontier, measure_staleness(line, s1, s2, blend))
             skip = age % (interval - 1) == 0
             if schedule == "dynamic":
-                skip = similarity(candidates, model.codebook, depth, decay, stride) >= threshold
-            if due(line, schedule, interval) and not none(skip := skip & (age > 0)):
-                path = sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
-                g = take(line, candidates, path, skip, truncate)
-                others = draft(line.at, line.at + g, (g + max(s2, 0))[:, None])
-                candidates = Candidates(*choose(g > 0, others, candidates))
-            tree = joined(line, g, G, candidates)
-        p, draws = tree.law(), (exponential.ahead(G + depth + 1), uniform.ahead(G + depth + 1))
+                skip = measure_similarity(candidates, model.codebook, depth, decay, stride) >= threshold
+            if may_skip(line, schedule, interval) and not is_idle_on_cpu(skip := skip & (age > 0)):
+                path = choose_sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
+                g = take_sequence(line, candidates, path, skip, truncate)
+                others = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
+                candidates = Candidates(*select_rows(g > 0, others, candidates))
+            tree = join_tree(line, g, G, candidates)
+        p, draws = tree.compute_law(), (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
         verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], near, delta, "counted")
         if replace and line.step:
-            other = replacement(tree, candidates, G + 1, verified, p, e)
-            verified = Descent(*choose(noise.uniform("branch", 2 * age + 1) < replace, other, verified))
-        yield conclude(tree, g, G, verified)
+            other = replace_path(tree, candidates, G + 1, verified, p, e)
+            verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, other, verified))
+        yield finish_pass(tree, g, G, verified)

@@ -17,7 +17,7 @@ from parity.decoders.continuous.cspd import cspd
 from parity.decoders.continuous.mar import mar
 from parity.decoders.coupling import Coupled, Gaussian, log_ratio
 from parity.decoders.steps import Draw
-from parity.decoders.verification import run
+from parity.decoders.verification import count_leading
 from parity.equality.faults import (
     FAR,
     Correct,
@@ -79,7 +79,7 @@ def speculative(model: Mixture, rows: int, rng: np.random.Generator, *, fault: s
     return x
 
 
-inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).coupled
+inverted = altered("parity.decoders.coupling", log_ratio=lambda n, ratio: log_ratio(n, 1 / ratio)).couple
 
 
 def redrawn(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> Coupled:
@@ -95,13 +95,13 @@ def peeking(
 ) -> coupled.Walks:
     """Steps are coupled where the token that they lead to, a later coordinate, is above 0."""
     above = walks.x[:, -1, 0] > 0
-    both = (coupled.swept(walks, chain, noise, index, peeked, eps) for peeked in (10.0, -1.0))
+    both = (coupled.sweep(walks, chain, noise, index, peeked, eps) for peeked in (10.0, -1.0))
     return coupled.Walks(*(torch.where(above.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(*both, strict=True)))
 
 
 def early(walks: coupled.Walks, *more: Any) -> coupled.Walks:
     """All steps count as verified after a sweep."""
-    swept = coupled.swept(walks, *more)
+    swept = coupled.sweep(walks, *more)
     return swept._replace(verified=torch.full_like(swept.verified, walks.x.shape[1]))
 
 
@@ -156,16 +156,19 @@ VARIANTS: dict[str, tuple[Callable[..., np.ndarray], str]] = {  # the sampler, a
 CSPD, HEAD, JACOBI = (f"parity.decoders.continuous.{name}" for name in ("cspd", "spec_head", "coupled"))
 WALKED: dict[str, tuple[Decoder, str]] = {  # decoders that couple the steps of a walk
     "spec_head": (partial(spec_head.spec_head, ahead=3), "none"),
-    "spec_head: redrawn": (partial(altered(HEAD, coupled=redrawn).spec_head, ahead=3), "residual a fresh draw"),
-    "spec_head: inverted": (partial(altered(HEAD, coupled=inverted).spec_head, ahead=3), "keep with wrong deviation"),
-    "spec_head: one more": (partial(altered(HEAD, run=lambda k: run(k) + 1).spec_head, ahead=3), "unverified kept"),
+    "spec_head: redrawn": (partial(altered(HEAD, couple=redrawn).spec_head, ahead=3), "residual a fresh draw"),
+    "spec_head: inverted": (partial(altered(HEAD, couple=inverted).spec_head, ahead=3), "keep with wrong deviation"),
+    "spec_head: one more": (
+        partial(altered(HEAD, count_leading=lambda k: count_leading(k) + 1).spec_head, ahead=3),
+        "unverified kept",
+    ),
     "coupled": (coupled.coupled, "none"),
     "coupled: of drafts": (partial(coupled.coupled, reads="drafts"), "none"),
     "coupled: redrawn": (partial(altered(JACOBI, couple=redrawn).coupled, theta=3.0), "residual a fresh draw"),
     "coupled: inverted": (partial(altered(JACOBI, couple=inverted).coupled, theta=1.0), "keep with wrong deviation"),
-    "coupled: peeking": (altered(JACOBI, swept=peeking).coupled, "looks at a later coordinate"),
-    "coupled: one more": (altered(JACOBI, run=lambda k: run(k) + 1).coupled, "unverified kept"),
-    "coupled: early": (partial(altered(JACOBI, swept=early).coupled, sweeps=1), "final a round early"),
+    "coupled: peeking": (altered(JACOBI, sweep=peeking).coupled, "looks at a later coordinate"),
+    "coupled: one more": (altered(JACOBI, count_leading=lambda k: count_leading(k) + 1).coupled, "unverified kept"),
+    "coupled: early": (partial(altered(JACOBI, sweep=early).coupled, sweeps=1), "final a round early"),
 }
 CORRECT: Correct = {"mar": (mar, {}), "cspd": (cspd, {"gamma": 4})}
 LONG: Faulty = {
@@ -187,7 +190,7 @@ LONG: Faulty = {
     "cspd: alone": (in_small(cspd, widen_laws(cspd, 1.3), 1), "laws wider when alone in the batch", "regimes"),
     "mar: small batch": (in_small(mar, widen_laws(mar, 1.3), 3), "laws wider in batches of three or fewer", "regimes"),
     "cspd: short-sighted": (with_conditions(cspd, short_sighted), f"tokens beyond {SIGHT} places unseen", "copy"),
-    "cspd: redrawn": (altered(CSPD, residual=fresh).cspd, "residual a fresh draw", "turning"),
+    "cspd: redrawn": (altered(CSPD, sample_residual=fresh).cspd, "residual a fresh draw", "turning"),
     "mar: lost": (lost, "a token in 1,000 five off", "regimes"),
     "mar: twins": (with_noise(mar, twins), "rows share their noise", "regimes"),
 }  # fmt: skip
