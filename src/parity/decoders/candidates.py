@@ -11,28 +11,28 @@ from parity.decoders.trees import Candidates
 from parity.models.discrete.protocol import Drafter
 
 
-def grow_dynamic_tree(drafter: Drafter, logits: Tensor, last: Tensor, total: int, depth: int, top_k: int) -> Candidates:
+def grow_dynamic_tree(drafter: Drafter, logits: Tensor, root: Tensor, total: int, depth: int, top_k: int) -> Candidates:
     """EAGLE-2 (Li et al. 2024, sec. 4): expand the `top_k` likeliest nodes of each level by their `top_k` likeliest
     tokens, then keep the `total` likeliest nodes of all.
 
-    logits [B, V]: the drafter's law after the last final token, at position `last` [B].
+    logits [B, V]: the drafter's law after the last final token, at position `root` [B].
     """
     B, K, device = len(logits), min(top_k, logits.shape[-1]), logits.device
     best = logits.log_softmax(-1).topk(K)
     tokens, score, parents = best.indices, best.values.clamp(max=0), torch.full((B, K), -1, device=device)
     levels = [(tokens, parents, torch.ones_like(tokens), score)]
     frontier = torch.arange(K, device=device).expand(B, -1)  # nodes to be expanded
-    above = parents  # the same nodes' parents, as the drafter numbers them: those it was shown, in order
+    shown_parents = parents  # the same nodes' parents, as the drafter numbers them: those it was shown, in order
     count = K
     for d in range(1, depth):
-        law = drafter.tree(tokens, (last + d)[:, None].expand(-1, K), above).log_softmax(-1)
+        law = drafter.tree(tokens, (root + d)[:, None].expand(-1, K), shown_parents).log_softmax(-1)
         best = law.topk(K)
         grown = (score[..., None] + best.values.clamp(max=0)).flatten(1)  # [B, K * K]
         children = best.indices.flatten(1)
         levels.append((children, frontier.repeat_interleave(K, 1), torch.full_like(children, d + 1), grown))
         chosen = grown.topk(K)
         score, tokens = chosen.values, children.gather(1, chosen.indices)
-        frontier, above = count + chosen.indices, (d - 1) * K + chosen.indices // K
+        frontier, shown_parents = count + chosen.indices, (d - 1) * K + chosen.indices // K
         count += K * K
     return _keep_likeliest(Candidates(*(torch.cat(x, 1) for x in zip(*levels, strict=True))), total)
 
@@ -41,43 +41,43 @@ def _keep_likeliest(tree: Candidates, total: int) -> Candidates:
     """The `total` likeliest nodes, numbered anew in their old order. No child is likelier than its parent and ties go
     to the earlier node, so every node's ancestors are among them."""
     B, count = tree.tokens.shape
-    kept = tree.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
-    number = torch.full((B, count + 1), -1, device=kept.device)
-    number = number.scatter(1, kept, torch.arange(kept.shape[1], device=kept.device).expand(B, -1))
+    chosen = tree.score.sort(descending=True, stable=True).indices[:, :total].sort(-1).values
+    number = torch.full((B, count + 1), -1, device=chosen.device)
+    number = number.scatter(1, chosen, torch.arange(chosen.shape[1], device=chosen.device).expand(B, -1))
     parents = torch.where(tree.parents < 0, count, tree.parents)
-    return Candidates(*(x.gather(1, kept) for x in tree._replace(parents=number.gather(1, parents))))
+    return Candidates(*(x.gather(1, chosen) for x in tree._replace(parents=number.gather(1, parents))))
 
 
 def read_tokens(
-    drafter: Drafter, line: Tensor, begin: Tensor, end: Tensor, most: int, older: Tensor | int = 0
+    drafter: Drafter, line: Tensor, first: Tensor, end: Tensor, max_tokens: int, lag: Tensor | int = 0
 ) -> Tensor:
-    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `begin` [B] to `end` [B],
-    `most` of them at most.
+    """The drafter's law [B, V] behind position end - 1, once it has read the tokens from `first` [B] to `end` [B],
+    `max_tokens` of them at most.
 
     line [B, ...]: the token at position i is line[:, i + 1]. Each stands beside the feature that predicted it, or one
-    `older` places before; a row with fewer tokens reads its last again.
+    `lag` places before; a row with fewer tokens reads its last again.
     """
-    at = (begin[:, None] + torch.arange(most, device=line.device)).minimum((end[:, None] - 1).clamp(min=0))
-    return drafter.logits(line.gather(1, at + 1), at, at - 1 - older)[:, -1]
+    positions = (first[:, None] + torch.arange(max_tokens, device=line.device)).minimum((end[:, None] - 1).clamp(min=0))
+    return drafter.logits(line.gather(1, positions + 1), positions, positions - 1 - lag)[:, -1]
 
 
 def draft_tree(
     drafter: Drafter,
     line: SequenceBuffer,
     size: tuple[int, int, int],
-    most: int,
-    begin: Tensor,
+    max_tokens: int,
+    first: Tensor,
     end: Tensor,
-    older: Tensor | int = 0,
+    lag: Tensor | int = 0,
 ) -> Candidates:
     """`dynamic` of a size (total, depth, top_k) behind position end - 1, the drafter having read the tokens from
-    `begin` on, beside features that are `older` than theirs (see `read_on`). None in a row's first pass: before there
+    `first` on, beside features that are `lag` than theirs (see `read_on`). None in a row's first pass: before there
     is a feature nothing can be drafted."""
-    tree = grow_dynamic_tree(drafter, read_tokens(drafter, line.tokens, begin, end, most, older), end - 1, *size)
+    tree = grow_dynamic_tree(drafter, read_tokens(drafter, line.tokens, first, end, max_tokens, lag), end - 1, *size)
     return tree._replace(tokens=line.mask_new_rows(tree.tokens))
 
 
-class Raced:
+class RaceDrafter:
     """A drafter that knows the races its tokens will be drawn by: its laws are those of a race's winner, not of the
     next token.
 
@@ -137,34 +137,34 @@ class Level(NamedTuple):
     nodes: Tensor  # [n]
     parents: Tensor  # [n] as the drafter numbers them: those it was shown, in order
     depth: int
-    most: int  # children of one of them
+    max_children: int  # children of one of them
     children: Tensor  # [c], and of each: whose it is, [c] from 0 to n - 1, and its rank [c]
-    of: Tensor
+    owner: Tensor
     rank: Tensor
 
 
 def list_levels(shape: Shape, V: int, device: torch.device) -> list[Level]:
     """The levels of a tree under a vocabulary of V, from node 0 down."""
-    found, shown, level = [], {0: -1}, [0]
+    levels, shown, level = [], {0: -1}, [0]
     while level:
-        most = min(max(len(shape.children[node]) for node in level), V)
-        place = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:most])]
-        above = [shown[shape.parents[node]] if node else -1 for node in level]
-        nodes, parents, *child = (torch.tensor(x, device=device) for x in (level, above, *zip(*place, strict=True)))
-        found.append(Level(nodes, parents, shape.depth[level[0]], most, *child))
+        max_children = min(max(len(shape.children[node]) for node in level), V)
+        triples = [(c, i, rank) for i, node in enumerate(level) for rank, c in enumerate(shape.children[node][:max_children])]
+        shown_parents = [shown[shape.parents[node]] if node else -1 for node in level]
+        nodes, parents, *child = (torch.tensor(x, device=device) for x in (level, shown_parents, *zip(*triples, strict=True)))
+        levels.append(Level(nodes, parents, shape.depth[level[0]], max_children, *child))
         if level != [0]:
             first = len(shown) - 1
             shown |= {node: first + i for i, node in enumerate(level)}
         level = [c for node in level for c in shape.children[node] if shape.children[c]]
-    return found
+    return levels
 
 
 def draw_tree(
-    drafter: Drafter, logits: Tensor, last: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
+    drafter: Drafter, logits: Tensor, root: Tensor, shape: Shape, tree: list[Level], noise: Noise, step: Tensor
 ) -> Drawn:
     """Draw a node's children from the drafter's law without replacement (LANTERN++, Park et al. 2025).
 
-    logits [B, V]: the drafter's law after the last final token, at position `last` [B]; tree: the levels of its shape;
+    logits [B, V]: the drafter's law after the last final token, at position `root` [B]; tree: the levels of its shape;
     step [B, 1] numbers the row's pass.
     """
     (B, V), S = logits.shape, len(shape.parents)
@@ -175,12 +175,12 @@ def draw_tree(
     races = noise.exponential("draft", inner, V).split([len(level.nodes) for level in tree], 1)
     for level, exponential in zip(tree, races, strict=True):
         if laws:
-            positions = (last + level.depth)[:, None].expand(-1, len(level.nodes))
-            behind = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
-            laws.append(behind.softmax(-1))
+            positions = (root + level.depth)[:, None].expand(-1, len(level.nodes))
+            node_logits = drafter.tree(tokens[:, level.nodes], positions, level.parents.expand(B, -1))
+            laws.append(node_logits.softmax(-1))
         else:
             laws.append(logits.softmax(-1)[:, None])
-        best = (laws[-1] / exponential).topk(level.most)
-        tokens[:, level.children] = best.indices[:, level.of, level.rank]
-        valid[:, level.children] = best.values[:, level.of, level.rank] > 0
+        best = (laws[-1] / exponential).topk(level.max_children)
+        tokens[:, level.children] = best.indices[:, level.owner, level.rank]
+        valid[:, level.children] = best.values[:, level.owner, level.rank] > 0
     return Drawn(tokens, valid, torch.cat(laws, 1))

@@ -23,16 +23,16 @@ class Coupled(NamedTuple):
     """M points of N tokens."""
 
     x: Tensor  # [N, M, D]
-    kept: Tensor  # [N, M] bool
+    unchanged: Tensor  # [N, M] bool
 
 
 def reflect(n: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """n [..., D] standard normal about q's mean; shift: q's mean less p's, in the same deviations; u [...] uniform.
     What it is about p's mean, a standard normal again, and whether x was kept: with 2 Phi(-|shift| / 2)."""
-    kept = u.log() <= -(n * shift).sum(-1) - 0.5 * (shift * shift).sum(-1)
-    along = shift / shift.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(n.dtype).tiny)
-    other = n - 2 * (n * along).sum(-1, keepdim=True) * along
-    return torch.where(kept[..., None], n + shift, other), kept
+    unchanged = u.log() <= -(n * shift).sum(-1) - 0.5 * (shift * shift).sum(-1)
+    direction = shift / shift.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(n.dtype).tiny)
+    reflection = n - 2 * (n * direction).sum(-1, keepdim=True) * direction
+    return torch.where(unchanged[..., None], n + shift, reflection), unchanged
 
 
 def log_ratio(n: Tensor, ratio: Tensor) -> Tensor:
@@ -49,22 +49,22 @@ def draw_residual(ratio: Tensor, noise: Noise, index: Tensor) -> Tensor:
     Where they are far apart and the bound exceeds one, proposals are from p, since 1 also bounds 1 - r / p.
     """
     c, a = (-0.5 * ratio.log()).clamp(min=0).sum(-1, keepdim=True), (0.5 * (ratio - 1)).clamp(min=0)
-    far = (c + a.sum(-1, keepdim=True)) > 1
-    c, a = torch.where(far, 1, c), torch.where(far, 0, a)
+    far_apart = (c + a.sum(-1, keepdim=True)) > 1
+    c, a = torch.where(far_apart, 1, c), torch.where(far_apart, 0, a)
     weights, D = torch.cat([c, a], -1), ratio.shape[-1]
-    drawn, open_ = torch.zeros_like(ratio), torch.ones_like(index, dtype=torch.bool)
+    drawn, pending = torch.zeros_like(ratio), torch.ones_like(index, dtype=torch.bool)
     for k in range(TRIES):
-        at = 2 * (index * TRIES + k)
-        z = noise.normal("retry", at, D + 2)
-        j = (weights / noise.exponential("retry", at + 1, D + 1)).argmax(-1, keepdim=True) - 1
-        own = z[:, :D].gather(1, j.clamp(min=0))
-        long = own.sign() * (own**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()  # of density n^2 exp(-n^2 / 2)
-        n = torch.where((torch.arange(D, device=z.device) == j), long, z[:, :D])
+        counter = 2 * (index * TRIES + k)
+        z = noise.normal("retry", counter, D + 2)
+        j = (weights / noise.exponential("retry", counter + 1, D + 1)).argmax(-1, keepdim=True) - 1
+        component = z[:, :D].gather(1, j.clamp(min=0))
+        stretched = component.sign() * (component**2 + z[:, D:].square().sum(1, keepdim=True)).sqrt()  # of density n^2 exp(-n^2 / 2)
+        n = torch.where((torch.arange(D, device=z.device) == j), stretched, z[:, :D])
         bound = c[:, 0] + (a * n * n).sum(-1)
-        taken = noise.uniform("retry", -1 - at) * bound < -torch.expm1(-log_ratio(n, ratio))
-        drawn = torch.where((open_ & taken)[:, None], n, drawn)
-        open_ &= ~taken
-        if not bool(open_.any()):
+        accepted = noise.uniform("retry", -1 - counter) * bound < -torch.expm1(-log_ratio(n, ratio))
+        drawn = torch.where((pending & accepted)[:, None], n, drawn)
+        pending &= ~accepted
+        if not bool(pending.any()):
             return drawn
     raise ParityError(f"coupling: none of {TRIES} draws of a residual was accepted; a deviation is 0 or not finite")
 
@@ -76,17 +76,17 @@ def couple(x: Tensor, q: Gaussian, p: Gaussian, noise: Noise, index: Tensor) -> 
     p's deviation is 0 x becomes its mean. Nothing here looks at another point.
     """
     (mean_q, std_q), (mean, std) = q, p
-    still = (std == 0).all(-1)  # the last step of a sampler that takes the mean
-    std, std_q = (torch.where(still[..., None], 1, s) for s in (std, std_q))
+    degenerate = (std == 0).all(-1)  # the last step of a sampler that takes the mean
+    std, std_q = (torch.where(degenerate[..., None], 1, s) for s in (std, std_q))
     u, v = (noise.uniform("accept", 2 * index + k) for k in (0, 1))
-    n, stayed = reflect((x - mean_q) / std_q, (mean_q - mean) / std_q, u)
+    n, mean_stays = reflect((x - mean_q) / std_q, (mean_q - mean) / std_q, u)
     ratio = (std / std_q) ** 2
-    alike = v.log() <= log_ratio(n * std_q / std, ratio)
-    new = torch.where(stayed[..., None], x, mean + std_q * n)
-    row, point = (~alike & ~still).nonzero(as_tuple=True)
+    std_stays = v.log() <= log_ratio(n * std_q / std, ratio)
+    new = torch.where(mean_stays[..., None], x, mean + std_q * n)
+    row, point = (~std_stays & ~degenerate).nonzero(as_tuple=True)
     if len(row):
         new[row, point] = (mean + 0 * new)[row, point] + std.expand_as(new)[row, point] * draw_residual(
             ratio[row, point], noise.take(row), index[row, point]
         )
-    new = torch.where(still[..., None], mean, new)
-    return Coupled(new, torch.where(still, (x == mean).all(-1), stayed & alike))
+    new = torch.where(degenerate[..., None], mean, new)
+    return Coupled(new, torch.where(degenerate, (x == mean).all(-1), mean_stays & std_stays))

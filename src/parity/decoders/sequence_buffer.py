@@ -52,14 +52,14 @@ class SequenceBuffer:
 
         Rows that are done begin again if the model's queue has pictures that wait.
         """
-        at = self.frontier
+        frontier = self.frontier
         if self.queue is not None and self.queue.waits():
-            at = at.cpu()
-            begun = self.queue.fill(at >= self.end)
-            if begun is not None:
-                self._clear_rows(begun)
+            frontier = frontier.cpu()
+            refilled = self.queue.fill(frontier >= self.end)
+            if refilled is not None:
+                self._clear_rows(refilled)
                 return self.end
-        return max(self.end - int(at.min()), 0)
+        return max(self.end - int(frontier.min()), 0)
 
     def _clear_rows(self, rows: Tensor) -> None:
         """Nothing is written in `rows` [B] bool."""
@@ -79,14 +79,14 @@ class SequenceBuffer:
         """Drafts [B, n] of earlier passes; -1 in rows that have made no pass yet."""
         return drafts if self.newest else drafts.masked_fill(self.age == 0, -1)
 
-    def advance(self, tokens: Tensor, kept: Tensor, nodes: Tensor | None = None) -> Step:
-        """Write a pass's tokens [B, W] from the first open position on; kept [B] of them are final, less those past the
+    def advance(self, tokens: Tensor, n_kept: Tensor, nodes: Tensor | None = None) -> Step:
+        """Write a pass's tokens [B, W] from the first open position on; n_kept [B] of them are final, less those past the
         end: what the grammar forces there costs no pass, so a row is done in the same one whatever others do."""
-        kept = kept.minimum(self.end - self.frontier)
+        n_kept = n_kept.minimum(self.end - self.frontier)
         self.tokens.scatter_(1, self.next_positions(tokens.shape[1]) + 1, tokens)
-        self.last_frontier, self.frontier = self.frontier, self.frontier + kept
+        self.last_frontier, self.frontier = self.frontier, self.frontier + n_kept
         self.step, self.newest, self.age = self.step + 1, self.newest + 1, self.age + 1
-        return Step(tokens, kept, self.last_frontier, nodes)
+        return Step(tokens, n_kept, self.last_frontier, nodes)
 
 
 class ByPosition:
@@ -105,15 +105,15 @@ class ByPosition:
             return self._draw_next(n)
         if self.held is not None and line.newest:  # else a row has begun, whose noise is another's
             first, drawn = self.held
-            gone = (line.frontier - first).numpy()
-            low, high = int(gone.min()), int(gone.max())
+            shift = (line.frontier - first).numpy()
+            low, high = int(shift.min()), int(shift.max())
             if high + n <= drawn.shape[1]:
                 if low == high:
                     return drawn[:, low : low + n]
                 slots = (line.frontier - first)[:, None] + torch.arange(n)
                 return drawn[torch.arange(len(first))[:, None], slots]
-        left = line.model.length - int(line.frontier.min())
-        self.held = line.frontier, self._draw_next(max(n, min(n + AHEAD, left)))
+        remaining = line.model.length - int(line.frontier.min())
+        self.held = line.frontier, self._draw_next(max(n, min(n + AHEAD, remaining)))
         return self.held[1][:, :n]
 
     def _draw_next(self, n: int) -> Tensor:

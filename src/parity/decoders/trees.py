@@ -28,11 +28,11 @@ class Tree:
     follows  [B, S] parents, S where a node is missing
     """
 
-    def __init__(self, line: SequenceBuffer, behind: Tensor, parents: Tensor, offset: Tensor):
-        """behind [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
+    def __init__(self, line: SequenceBuffer, drafts: Tensor, parents: Tensor, offset: Tensor):
+        """drafts [B, S - 1]: the tokens of all nodes but the first, -1 for one that is not there, as in a row's first
         pass where others have made some; parents [B, S], -1 for node 0; offset [B, S] or [S]."""
         self.line, self.parents, self.follows = line, parents, parents
-        self.tokens = torch.cat([line.read_last_token(), behind], 1)
+        self.tokens = torch.cat([line.read_last_token(), drafts], 1)
         self.missing = self.tokens < 0 if line.newest == 0 else None
         if self.missing is not None:
             self.tokens, self.follows = self.tokens.clamp(min=0), parents.masked_fill(self.missing, parents.shape[1])
@@ -44,21 +44,21 @@ class Tree:
         return self.line.model.tree(self.tokens, self.positions, self.parents).softmax(-1)
 
     @cached_property
-    def above(self) -> Tensor:
+    def ancestry(self) -> Tensor:
         """[B, S, S] bool: whether the second node is the first, or one that it follows."""
         return ancestors(self.parents)
 
     def follow(self, drawn: Tensor) -> Tensor:
         """Which nodes [B, S] bool hold the tokens that were drawn [B, S] behind their parents: one path from node 0,
         which always does, if no two children of a node hold the same token."""
-        right = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
-        right = right if self.missing is None else right & ~self.missing
-        return ~(self.above & ~right[:, None]).any(-1)
+        matches = (self.parents < 0) | (drawn.gather(1, self.parents.clamp(min=0)) == self.tokens)
+        matches = matches if self.missing is None else matches & ~self.missing
+        return ~(self.ancestry & ~matches[:, None]).any(-1)
 
     def count_evaluated(self, first: int = 0) -> Tensor:
         """[B] nodes from `first` on whose law is one of the row's positions."""
-        inside = self.positions < self.line.end - 1
-        return (inside if self.missing is None else inside & ~self.missing)[:, first:].sum(1)
+        is_open = self.positions < self.line.end - 1
+        return (is_open if self.missing is None else is_open & ~self.missing)[:, first:].sum(1)
 
     def advance(self, tokens: Tensor, nodes: Tensor, evaluated: Tensor | None = None) -> Step:
         """Keep the `nodes` [B, W], -1 for none, whose tokens are final. tokens [B, W]: theirs but node 0's, then the
@@ -83,8 +83,8 @@ def find_leaves(tree: Candidates) -> Tensor:
     fewer tokens are possible than a tree is wide, as where the grammar forces one, others fill it up."""
     T = tree.parents.shape[1]
     inner = torch.zeros_like(tree.parents[:, :1], dtype=torch.bool).repeat(1, T + 1)
-    below = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
-    return ~below & (tree.score > -torch.inf)
+    has_children = inner.scatter(1, torch.where(tree.parents < 0, T, tree.parents), True)[:, :T]
+    return ~has_children & (tree.score > -torch.inf)
 
 
 def find_likeliest(tree: Candidates) -> Tensor:
@@ -94,10 +94,10 @@ def find_likeliest(tree: Candidates) -> Tensor:
 
 def trace_path(tree: Candidates, leaf: Tensor, depth: int) -> Tensor:
     """Nodes [B, depth] from the tree's top to `leaf` [B], -1 behind it."""
-    above = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
+    on_path = ancestors(tree.parents).gather(1, leaf[:, None, None].expand(-1, 1, tree.parents.shape[1]))[:, 0]
     path = torch.full((len(leaf), depth + 1), -1, device=leaf.device)
-    where = torch.where(above, tree.depth - 1, depth)
-    return path.scatter(1, where, torch.arange(above.shape[1], device=leaf.device).expand_as(where))[:, :depth]
+    slots = torch.where(on_path, tree.depth - 1, depth)
+    return path.scatter(1, slots, torch.arange(on_path.shape[1], device=leaf.device).expand_as(slots))[:, :depth]
 
 
 def count_sequences(tree: Candidates, chosen: Tensor) -> Tensor:

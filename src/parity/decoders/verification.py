@@ -89,12 +89,12 @@ def finish(
 ) -> Verified:
     """The pass's tokens once it is known which drafts are `accepted` [B, W]: these, the correction of the first that is
     not, then `fresh`."""
-    held = accepted.cumprod(-1)  # 1 up to the first that is not
-    first = held.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)  # that slot (any, unused, if there is none)
+    accepted_prefix = accepted.cumprod(-1)  # 1 up to the first that is not
+    first = accepted_prefix.sum(-1, keepdim=True).clamp(max=draft.shape[1] - 1)  # that slot (any, unused, if there is none)
     rows = first[..., None].expand(-1, -1, p.shape[-1])
     corrected = race(residual(p.gather(1, rows), q.gather(1, rows)), exponential.gather(1, rows))  # [B, 1]
     corrected = torch.where(point.gather(1, first), fresh.gather(1, first), corrected)
-    tokens = torch.where(held > 0, draft, fresh.scatter(1, first, corrected))
+    tokens = torch.where(accepted_prefix > 0, draft, fresh.scatter(1, first, corrected))
     return Verified(tokens, first[:, 0] + 1)
 
 
@@ -136,20 +136,20 @@ def find_look_alikes(vectors: Tensor, k: int) -> Tensor:
     """The k other tokens nearest to each, nearest first: vectors [V, D] to [V, min(k, V - 1)]."""
     k = min(k, len(vectors) - 1)
     rows = torch.arange(len(vectors), device=vectors.device).split(2048)  # 16,384 squared would be a gigabyte
-    far = (torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf) for r in rows)
-    return torch.cat([x.topk(k, largest=False).indices for x in far])
+    distances = (torch.cdist(vectors[r], vectors).scatter(1, r[:, None], torch.inf) for r in rows)
+    return torch.cat([x.topk(k, largest=False).indices for x in distances])
 
 
-def relax_law(p: Tensor, v: Tensor, near: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
+def relax_law(p: Tensor, v: Tensor, look_alikes: Tensor, budget: Tensor | float) -> tuple[Tensor, Tensor]:
     """LANTERN's relaxation (Jang et al. 2024, sec. 4.2): a candidate stands for the tokens that look like it.
 
-    p [B, V]; v [B, 1] candidates; near [B, k] their look-alikes, nearest first; budget [B, 1]: the probability that
+    p [B, V]; v [B, 1] candidates; look_alikes [B, k] their look-alikes, nearest first; budget [B, 1]: the probability that
     look-alikes may add. Returns the mass [B] of the candidate and the look-alikes that count (the longest run from the
     first within the budget), and p [B, V] without the look-alikes that count.
     """
-    own = p.gather(1, near)
-    counts = own.cumsum(1) <= budget
-    return (p.gather(1, v) + (own * counts).sum(1, keepdim=True))[:, 0], p.scatter(1, near, torch.where(counts, 0, own))
+    mass = p.gather(1, look_alikes)
+    counts = mass.cumsum(1) <= budget
+    return (p.gather(1, v) + (mass * counts).sum(1, keepdim=True))[:, 0], p.scatter(1, look_alikes, torch.where(counts, 0, mass))
 
 
 def verify_siblings(
@@ -160,7 +160,7 @@ def verify_siblings(
     point: Tensor,
     u: Tensor,
     exponential: Tensor,
-    near: Tensor | None = None,
+    look_alikes: Tensor | None = None,
     relax: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Token [B] and rank [B] of the accepted candidate; rank -1 for a token drawn from what is left of p.
@@ -168,23 +168,23 @@ def verify_siblings(
     p, q [B, V]; candidates [B, K], drawn from q one after the other without replacement; valid [B, K] is false where q
     was exhausted; point [B]: q is a point mass at the first; u [B, K]. Each candidate is tested against what its elder
     siblings left of p and of q (Leviathan et al. 2023, Alg. 1, as in recursive rejection sampling), so the token's law
-    is p. With near [V, k], p is relaxed at each candidate v by up to relax * p(v).
+    is p. With look_alikes [V, k], p is relaxed at each candidate v by up to relax * p(v).
     """
     drawn = race(p, exponential)
     token, rank = drawn, torch.full_like(candidates[:, 0], -1)
     for k in range(candidates.shape[1]):
         v = candidates[:, k : k + 1]
-        if near is not None:
-            mass, without = relax_law(p, v, near[v[:, 0]], relax * p.gather(1, v))
-            p = torch.where(valid[:, k : k + 1], without.scatter(1, v, mass[:, None]), p)
+        if look_alikes is not None:
+            mass, rest = relax_law(p, v, look_alikes[v[:, 0]], relax * p.gather(1, v))
+            p = torch.where(valid[:, k : k + 1], rest.scatter(1, v, mass[:, None]), p)
         likely = u[:, k] * q.gather(-1, v)[:, 0] < p.gather(-1, v)[:, 0]
         accepted = torch.where(point, drawn == v[:, 0], likely) if k == 0 else likely & ~point
         accepted &= valid[:, k] & (rank < 0)
         rank, token = torch.where(accepted, k, rank), torch.where(accepted, v[:, 0], token)
-        still = (rank < 0) & ~point
-        if is_idle_on_cpu(still):
+        undecided = (rank < 0) & ~point
+        if is_idle_on_cpu(undecided):
             break
-        tried = (valid[:, k] & still)[:, None]
+        tried = (valid[:, k] & undecided)[:, None]
         p = torch.where(tried, normalize(residual(p, q)), p)
         if k + 1 < candidates.shape[1]:
             q = torch.where(tried, normalize(q.scatter(-1, v, 0)), q)
@@ -202,17 +202,17 @@ def descend(
     p: Tensor,
     tokens: Tensor,
     parents: Tensor,
-    begin: Tensor,
+    root: Tensor,
     exponential: Tensor,
     u: Tensor,
-    near: Tensor,
+    look_alikes: Tensor,
     delta: float,
     reject: str,
 ) -> Descent:
     """Go down a tree of candidates, trying siblings in the order of their nodes (LANTERN: Jang et al. 2024, Alg. 1).
 
-    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; begin [B] the node of the last final token;
-    exponential [B, D + 1, V] and u [B, D, K] of the positions behind it, K the most children of a node; near [V, k]
+    p [B, S, V] the laws behind the nodes; tokens, parents [B, S]; root [B] the node of the last final token;
+    exponential [B, D + 1, V] and u [B, D, K] of the positions behind it, K the most children of a node; look_alikes [V, k]
     look-alikes.
 
     A candidate is accepted with the probability that p gives to it and its look-alikes within `delta`: if a draw from p
@@ -222,8 +222,8 @@ def descend(
     """
     S = parents.shape[1]
     rows, nodes = torch.arange(len(p), device=p.device), torch.arange(S, device=p.device)
-    node, running = begin, torch.ones_like(begin, dtype=torch.bool)
-    path, draws, D = [begin], [], u.shape[1]
+    node, descending = root, torch.ones_like(root, dtype=torch.bool)
+    path, draws, D = [root], [], u.shape[1]
     for d in range(D + 1):
         law = p[rows, node]
         drawn = race(law, exponential[:, d])
@@ -231,39 +231,39 @@ def descend(
             draws.append(drawn)
             break
         children = torch.where(parents == node[:, None], nodes, S).topk(min(u.shape[2], S), largest=False).values
-        below = torch.full_like(node, -1)
+        child = torch.full_like(node, -1)
         for k in range(children.shape[1]):
-            tried = running & (below < 0) & (children[:, k] < S)
+            tried = descending & (child < 0) & (children[:, k] < S)
             if is_idle_on_cpu(tried):
                 break
             v = tokens.gather(1, children[:, k : k + 1].clamp(max=S - 1))
-            alike = near[v[:, 0]]
-            own, (mass, left) = law.gather(1, v)[:, 0], relax_law(law, v, alike, delta)
-            accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - own) < mass - own))
-            below, rejected = torch.where(accepted, children[:, k], below), tried & ~accepted
+            similar = look_alikes[v[:, 0]]
+            p_v, (mass, rest) = law.gather(1, v)[:, 0], relax_law(law, v, similar, delta)
+            accepted = tried & ((drawn == v[:, 0]) | (u[:, d, k] * (1 - p_v) < mass - p_v))
+            child, rejected = torch.where(accepted, children[:, k], child), tried & ~accepted
             if is_idle_on_cpu(rejected):
                 continue
             if reject == "all":
-                left = law.scatter(1, alike, 0)
-            left = left.scatter(1, v, 0)
-            some = left.sum(1, keepdim=True) > 0
-            left = torch.where(some, normalize(left), 1 / law.shape[1] if reject == "all" else law)
-            law = torch.where(rejected[:, None], left, law)
+                rest = law.scatter(1, similar, 0)
+            rest = rest.scatter(1, v, 0)
+            has_rest = rest.sum(1, keepdim=True) > 0
+            rest = torch.where(has_rest, normalize(rest), 1 / law.shape[1] if reject == "all" else law)
+            law = torch.where(rejected[:, None], rest, law)
             drawn = torch.where(rejected, race(law, exponential[:, d]), drawn)
-        held = below >= 0
-        draws.append(torch.where(held, tokens.gather(1, below.clamp(min=0)[:, None])[:, 0], drawn))
-        running, node = running & held, torch.where(held, below, node)
-        path.append(torch.where(running, node, -1))
+        continues = child >= 0
+        draws.append(torch.where(continues, tokens.gather(1, child.clamp(min=0)[:, None])[:, 0], drawn))
+        descending, node = descending & continues, torch.where(continues, child, node)
+        path.append(torch.where(descending, node, -1))
     return Descent(torch.stack(path, 1), torch.stack(draws, 1))
 
 
-def shift_window(kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Move a window by `kept` [B]: each of values [B, W, ...] to (its values in the next window [B, window, ...], new
+def shift_window(n_kept: Tensor, window: int, *values: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Move a window by `n_kept` [B]: each of values [B, W, ...] to (its values in the next window [B, window, ...], new
     [B, window]).
 
     `new` marks slots without a computed value; their content is arbitrary.
     """
     W = values[0].shape[1]
-    source = kept[:, None] + torch.arange(window, device=kept.device)
-    rows, held = torch.arange(len(kept), device=kept.device)[:, None], source.clamp(max=W - 1)
-    return [x[rows, held] for x in values], source >= W
+    source = n_kept[:, None] + torch.arange(window, device=n_kept.device)
+    rows, clamped = torch.arange(len(n_kept), device=n_kept.device)[:, None], source.clamp(max=W - 1)
+    return [x[rows, clamped] for x in values], source >= W

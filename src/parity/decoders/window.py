@@ -76,14 +76,14 @@ class Window:
 
     def has_open_slots(self) -> bool:
         """Whether a row has an open position; the window then stands at the first of every row."""
-        left, line = self.line.count_remaining(), self.line
+        remaining, line = self.line.count_remaining(), self.line
         if line.step and line.newest == 0:
             self._forget_rows(line.age[:, 0] == 0)
-        W = min(self.size, left) if self.shrink else self.size
+        W = min(self.size, remaining) if self.shrink else self.size
         self.positions = line.next_positions(W)
         self.index = self.slot[:W] + line.age * self.size
         self.exponential: Tensor | None = None
-        return left > 0
+        return remaining > 0
 
     def _forget_rows(self, rows: Tensor) -> None:
         """Nothing of the passes before is left in `rows` [B] bool."""
@@ -119,8 +119,8 @@ class Window:
         if self.tokens is None:
             return self.make_fresh_drafts()
         W = self.positions.shape[1]
-        last = [self.tokens] if self.stored is None else [self.tokens, self.stored]
-        fresh, ((carried, *q_of), new) = self.make_fresh_drafts(), shift_window(self.kept, W, *last)
+        previous = [self.tokens] if self.stored is None else [self.tokens, self.stored]
+        fresh, ((carried, *q_of), new) = self.make_fresh_drafts(), shift_window(self.kept, W, *previous)
         if not self.refine:
             new = torch.ones_like(new)
         q = q_of[0] if q_of else fresh.q
@@ -177,8 +177,8 @@ class Window:
     def _draw_draft_races(self) -> Tensor:
         return self.draw_races() if self.shared else self.noise.exponential("draft", self.index, self.model.vocab)
 
-    def advance(self, tokens: Tensor, kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:
-        """The pass's tokens [B, W], the first kept [B] of which are final, and the window moved on behind them.
+    def advance(self, tokens: Tensor, n_kept: Tensor, p: Tensor | None = None, stored: Tensor | None = None) -> Step:
+        """The pass's tokens [B, W], the first n_kept [B] of which are final, and the window moved on behind them.
 
         p [B, W, V]: their laws, needed where drafts are verified against theirs; stored: what is remembered instead.
         """
@@ -187,6 +187,6 @@ class Window:
                 self.laws = p.new_zeros(len(p), self.model.length + self.size, p.shape[-1])
             self.laws[self.rows, self.positions] = p
         self.tokens, self.stored = tokens, p if stored is None else stored
-        step = self.line.advance(tokens, kept.clamp(max=tokens.shape[1]))
+        step = self.line.advance(tokens, n_kept.clamp(max=tokens.shape[1]))
         self.kept, self.end = step.kept, (step.positions + tokens.shape[1] if self.refine else self.line.frontier)
         return step

@@ -38,23 +38,23 @@ def assd(
     verified. A row with one token left needs no verification (line 9). So no row needs more passes than it has tokens
     (Theorem 1).
     """
-    tokens, order, begin, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
+    tokens, order, n_prompt, n, N = start.tokens, start.order, start.begin, start.begin, start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
-    while (most := int((start.end - n).max())) > 0:
-        left, here = start.end - n, ranks(start, n, k)
-        index = n[:, None] * N + here.rank
+    while (max_remaining := int((start.end - n).max())) > 0:
+        remaining, slots = start.end - n, ranks(start, n, k)
+        index = n[:, None] * N + slots.rank
         # The paper's p is the law of a draft, its q the target's.
-        p = model.laws(tokens, order, begin, here.asked, n[:, None].expand_as(here.rank))
+        p = model.laws(tokens, order, n_prompt, slots.asked, n[:, None].expand_as(slots.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
-        new, kept = draft, left.clamp(max=1)
-        if most > 1:
-            line = write(tokens, here.position, draft, here.open)
-            q = model.laws(line, order, begin, here.asked[:, 1:], here.rank[:, 1:])
+        new, n_kept = draft, remaining.clamp(max=1)
+        if max_remaining > 1:
+            line = write(tokens, slots.position, draft, slots.open)
+            q = model.laws(line, order, n_prompt, slots.asked[:, 1:], slots.rank[:, 1:])
             u, e = noise.uniform("accept", index[:, 1:]), noise.exponential("sample", index[:, 1:], model.vocab)
-            point = torch.zeros_like(here.open[:, 1:])
+            point = torch.zeros_like(slots.open[:, 1:])
             rest = verify(q, p[:, 1:], draft[:, 1:], point, u, e, tolerance)
-            new, kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(left)
-        final = slot < kept[:, None]
+            new, n_kept = torch.cat([draft[:, :1], rest.tokens], 1), (1 + rest.kept).minimum(remaining)
+        final = slot < n_kept[:, None]
         accepted = (final & (new == draft))[:, 1:].sum(1)  # what corrects a draft is another token
-        yield Fill(here.position, new, final, left.clamp(max=2), accepted_drafts=accepted)
-        tokens, n = write(tokens, here.position, new, final), n + kept
+        yield Fill(slots.position, new, final, remaining.clamp(max=2), accepted_drafts=accepted)
+        tokens, n = write(tokens, slots.position, new, final), n + n_kept

@@ -18,19 +18,19 @@ SLOTS = True
 SOURCE = "Guo & Ermon 2025, Algorithm 2 in Algorithm 1 (appendix E.4)"
 
 
-def estimate_bigrams(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
-    """c(. | before [B]) [B, V], from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
+def estimate_bigrams(tokens: Tensor, previous: Tensor, mask: int, vocab: int, dtype: torch.dtype) -> Tensor:
+    """c(. | previous [B]) [B, V], from the neighbouring known tokens of each row of tokens [B, N] (Eq. 23).
 
-    Eq. 23 divides by every occurrence of `before`, also those whose neighbour is unknown, so it does not sum to one;
-    here the counts are normalised. Where `before` is unknown or has no known neighbour, counts of single tokens are
+    Eq. 23 divides by every occurrence of `previous`, also those whose neighbour is unknown, so it does not sum to one;
+    here the counts are normalised. Where `previous` is unknown or has no known neighbour, counts of single tokens are
     used; in an empty row, the uniform law.
     """
-    after, known = tokens[:, 1:], tokens != mask
+    following, is_known = tokens[:, 1:], tokens != mask
     ones = torch.ones((), dtype=dtype, device=tokens.device)
     pairs = torch.zeros(len(tokens), vocab, dtype=dtype, device=tokens.device)
-    follows = (tokens[:, :-1] == before[:, None]) & (before != mask)[:, None] & known[:, 1:]
-    pairs.scatter_add_(1, after, ones * follows)
-    single = torch.zeros_like(pairs).scatter_add_(1, tokens, ones * known)
+    follows = (tokens[:, :-1] == previous[:, None]) & (previous != mask)[:, None] & is_known[:, 1:]
+    pairs.scatter_add_(1, following, ones * follows)
+    single = torch.zeros_like(pairs).scatter_add_(1, tokens, ones * is_known)
     even = torch.ones_like(pairs)
     even[:, mask] = 0
     single = torch.where(single.sum(1, keepdim=True) > 0, single, even)
@@ -38,16 +38,16 @@ def estimate_bigrams(tokens: Tensor, before: Tensor, mask: int, vocab: int, dtyp
     return counts / counts.sum(1, keepdim=True)
 
 
-def propose(model: AnySubsetModel, tokens: Tensor, here: Ranks, exponential: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def propose(model: AnySubsetModel, tokens: Tensor, slots: Ranks, exponential: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Drafts [B, k] one by one, each by the bigrams of tokens [B, N] after the token to its left, a draft or not; the
     laws [B, k, V] they were drawn from; and the tokens with the drafts among them."""
     line, laws, drafts = tokens, [], []
-    for j in range(here.rank.shape[1]):
-        at = here.position[:, j : j + 1]
-        left = torch.where(at > 0, line.gather(1, (at - 1).clamp(min=0)), model.mask)[:, 0]
-        laws.append(estimate_bigrams(tokens, left, model.mask, model.vocab, exponential.dtype))
+    for j in range(slots.rank.shape[1]):
+        position = slots.position[:, j : j + 1]
+        left_token = torch.where(position > 0, line.gather(1, (position - 1).clamp(min=0)), model.mask)[:, 0]
+        laws.append(estimate_bigrams(tokens, left_token, model.mask, model.vocab, exponential.dtype))
         drafts.append(race(laws[j], exponential[:, j]))
-        line = write(line, at, drafts[j][:, None], here.open[:, j : j + 1])
+        line = write(line, position, drafts[j][:, None], slots.open[:, j : j + 1])
     return torch.stack(drafts, 1), torch.stack(laws, 1), line
 
 
@@ -70,14 +70,14 @@ def assd_ngram(
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
     slot = torch.arange(k, device=tokens.device)
     while bool((n < start.end).any()):
-        left, here = start.end - n, ranks(start, n, k)
-        index = n[:, None] * N + here.rank
-        draft, c, line = propose(model, tokens, here, noise.exponential("draft", index, model.vocab))
-        q = model.laws(line, start.order, start.begin, here.asked, here.rank)
+        remaining, slots = start.end - n, ranks(start, n, k)
+        index = n[:, None] * N + slots.rank
+        draft, c, line = propose(model, tokens, slots, noise.exponential("draft", index, model.vocab))
+        q = model.laws(line, start.order, start.begin, slots.asked, slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, model.vocab)
-        new, kept = verify(q, c.to(q.dtype), draft, torch.zeros_like(here.open), u, e)
-        kept, once = kept.minimum(left), left.clamp(max=1)
-        final = slot < kept[:, None]
+        new, n_kept = verify(q, c.to(q.dtype), draft, torch.zeros_like(slots.open), u, e)
+        n_kept, one_call = n_kept.minimum(remaining), remaining.clamp(max=1)
+        final = slot < n_kept[:, None]
         accepted = (final & (new == draft)).sum(1)  # what corrects a draft is another token
-        yield Fill(here.position, new, final, once, once, accepted)
-        tokens, n = write(tokens, here.position, new, final), n + kept
+        yield Fill(slots.position, new, final, one_call, one_call, accepted)
+        tokens, n = write(tokens, slots.position, new, final), n + n_kept

@@ -25,9 +25,9 @@ def compute_square(model: AnySubsetModel, line: Tensor, start: Infilling, n: Ten
     """Laws [B, drafts + 1, k + 1, V] from one pass over a line [B, N] with `drafts` from rank n [B] on: at [j, i] that
     of rank n + j + i, given the ranks below n + j."""
     j, i = (torch.arange(size + 1, device=n.device) for size in (drafts, k))
-    seen = (n[:, None, None] + j[:, None]).expand(-1, -1, k + 1)
-    asked = torch.where(seen + i < start.end[:, None, None], seen + i, line.shape[1])
-    laws = model.laws(line, start.order, start.begin, asked.flatten(1), seen.flatten(1))
+    n_seen = (n[:, None, None] + j[:, None]).expand(-1, -1, k + 1)
+    queried = torch.where(n_seen + i < start.end[:, None, None], n_seen + i, line.shape[1])
+    laws = model.laws(line, start.order, start.begin, queried.flatten(1), n_seen.flatten(1))
     return laws.unflatten(1, (drafts + 1, k + 1))
 
 
@@ -55,17 +55,17 @@ def assd_quadratic(
     draft, q = tokens[:, :0], torch.zeros(len(n), 0, V, device=n.device)
     while bool((n < start.end).any()):
         drafts = draft.shape[1]
-        left, here = start.end - n, ranks(start, n, drafts + 1)
-        line = write(tokens, here.position[:, :drafts], draft, here.open[:, :drafts])
+        remaining, slots = start.end - n, ranks(start, n, drafts + 1)
+        line = write(tokens, slots.position[:, :drafts], draft, slots.open[:, :drafts])
         laws = compute_square(model, line, start, n, drafts, k)
-        index, behind = n[:, None] * N + here.rank, (slot[: drafts + 1] == drafts).expand_as(here.rank)
+        index, no_draft = n[:, None] * N + slots.rank, (slot[: drafts + 1] == drafts).expand_as(slots.rank)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         # behind the drafts there is none: a point that a draw from p replaces
-        new, kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), behind, u, e)
-        accepted, kept = kept - 1, kept.minimum(left)
-        final = slot[: drafts + 1] < kept[:, None]
-        yield Fill(here.position, new, final, left.clamp(max=1), accepted_drafts=accepted.minimum(left))
-        tokens, n = write(tokens, here.position, new, final), n + kept
+        new, n_kept = verify(laws[:, :, 0], pad(q, (0, 0, 0, 1)), pad(draft, (0, 1)), no_draft, u, e)
+        accepted, n_kept = n_kept - 1, n_kept.minimum(remaining)
+        final = slot[: drafts + 1] < n_kept[:, None]
+        yield Fill(slots.position, new, final, remaining.clamp(max=1), accepted_drafts=accepted.minimum(remaining))
+        tokens, n = write(tokens, slots.position, new, final), n + n_kept
         q = (laws[row, accepted, 1:].log() / temperature).softmax(-1)
         index = n[:, None] * N + ranks(start, n, k).rank
         draft = race(q, noise.exponential("draft", index, V))

@@ -31,16 +31,16 @@ def diffusion(
     Filled positions join the prompt: all known tokens attend to each other.
     """
     tokens, N = start.tokens, start.tokens.shape[1]
-    known = tokens != model.mask
+    is_known = tokens != model.mask
     for step in range(steps):
-        order, begin, end = lattice(known, start.end)
-        first, most = torch.stack([begin.min(), (end - begin).max()]).tolist()
-        if most <= 0:
+        order, n_known, end = lattice(is_known, start.end)
+        first, max_missing = torch.stack([n_known.min(), (end - n_known).max()]).tolist()
+        if max_missing <= 0:
             return
-        here = ranks(start._replace(order=order), begin, N - first)
-        law = model.laws(tokens, order, begin, here.asked, begin[:, None].expand_as(here.rank))
-        index = step * N + here.position
+        slots = ranks(start._replace(order=order), n_known, N - first)
+        law = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
+        index = step * N + slots.position
         new = race(law, noise.exponential("sample", index, model.vocab))
-        final = here.open & (noise.uniform("accept", index) * (steps - step) <= 1)
-        yield Fill(here.position, new, final, (begin < end).long())
-        tokens, known = write(tokens, here.position, new, final), write(known, here.position, final, final)
+        final = slots.open & (noise.uniform("accept", index) * (steps - step) <= 1)
+        yield Fill(slots.position, new, final, (n_known < end).long())
+        tokens, is_known = write(tokens, slots.position, new, final), write(is_known, slots.position, final, final)

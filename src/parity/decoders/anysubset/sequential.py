@@ -20,8 +20,8 @@ def sequential(model: AnySubsetModel, start: Infilling, *, noise: Noise) -> Iter
     """Each pass draws the token of rank n from its law given all before it."""
     tokens, n, N = start.tokens, start.begin, start.tokens.shape[1]
     for _ in range(int((start.end - n).max())):
-        here = ranks(start, n, 1)
-        law = model.laws(tokens, start.order, start.begin, here.asked, here.rank)
-        token = race(law, noise.exponential("sample", here.rank * N + here.rank, model.vocab))
-        yield Fill(here.position, token, here.open, here.open[:, 0].long())
-        tokens, n = write(tokens, here.position, token, here.open), n + here.open[:, 0]
+        slots = ranks(start, n, 1)
+        law = model.laws(tokens, start.order, start.begin, slots.asked, slots.rank)
+        token = race(law, noise.exponential("sample", slots.rank * N + slots.rank, model.vocab))
+        yield Fill(slots.position, token, slots.open, slots.open[:, 0].long())
+        tokens, n = write(tokens, slots.position, token, slots.open), n + slots.open[:, 0]

@@ -23,30 +23,30 @@ def shuffle_orders(start: Infilling, keys: Tensor) -> Tensor:
     """N_o orders of each row [B N_o, N]: the row's own, with its missing ranks sorted by keys [B, N_o, N]."""
     N, orders = keys.shape[2], keys.shape[1]
     rank = torch.arange(N, device=keys.device)
-    given, missing = (rank < end[:, None] for end in (start.begin, start.end))
-    by = torch.where(given[:, None], rank / N - 1, torch.where(missing[:, None], keys, torch.inf))
-    return start.order[:, None].expand(-1, orders, -1).gather(2, by.argsort(2)).flatten(0, 1)
+    is_prompt, is_missing = (rank < end[:, None] for end in (start.begin, start.end))
+    sort_keys = torch.where(is_prompt[:, None], rank / N - 1, torch.where(is_missing[:, None], keys, torch.inf))
+    return start.order[:, None].expand(-1, orders, -1).gather(2, sort_keys.argsort(2)).flatten(0, 1)
 
 
 def count_accepted(
-    model: AnySubsetModel, start: Infilling, here: Ranks, order: Tensor, own_p: Tensor, u: Tensor
+    model: AnySubsetModel, start: Infilling, slots: Ranks, order: Tensor, p_drafts: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Places [B, N_o, W] of the ranks in each order, and how many drafts [B, N_o] it accepts before it rejects one.
 
-    start.tokens hold the drafts; order [B N_o, N]; by position own_p [B, N] the probability a draft was drawn with, u
+    start.tokens hold the drafts; order [B N_o, N]; by position p_drafts [B, N] the probability a draft was drawn with, u
     [B, N] uniform.
     """
     B, orders = len(u), len(order) // len(u)
 
-    def rows(x: Tensor) -> Tensor:
+    def repeat_orders(x: Tensor) -> Tensor:
         return x.repeat_interleave(orders, 0)
 
-    line = rows(start.tokens)
-    q = model.laws(line, order, rows(start.begin), rows(here.asked), rows(here.rank))
-    where = order.gather(1, rows(here.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
-    own_q = probability(q, line.gather(1, where))
-    accepted = (rows(u).gather(1, where) * rows(own_p).gather(1, where) < own_q) & rows(here.open)
-    return where.view(B, orders, -1), count_leading(accepted).view(B, orders)
+    line = repeat_orders(start.tokens)
+    q = model.laws(line, order, repeat_orders(start.begin), repeat_orders(slots.asked), repeat_orders(slots.rank))
+    positions = order.gather(1, repeat_orders(slots.rank).clamp(max=order.shape[1] - 1))  # [B N_o, W]
+    q_drafts = probability(q, line.gather(1, positions))
+    accepted = (repeat_orders(u).gather(1, positions) * repeat_orders(p_drafts).gather(1, positions) < q_drafts) & repeat_orders(slots.open)
+    return positions.view(B, orders, -1), count_leading(accepted).view(B, orders)
 
 
 @torch.inference_mode()
@@ -66,26 +66,26 @@ def sigma_gpt(
     What is accepted joins the prompt; what is rejected is dropped, not resampled.
     """
     tokens, (B, N), device = start.tokens, start.tokens.shape, start.tokens.device
-    known, place = tokens != model.mask, torch.arange(N, device=device)
+    is_known, position = tokens != model.mask, torch.arange(N, device=device)
     for step in count():
-        order, begin, end = lattice(known, start.end)
-        first, most = torch.stack([begin.min(), (end - begin).max()]).tolist()
-        if most <= 0:
+        order, n_known, end = lattice(is_known, start.end)
+        first, max_missing = torch.stack([n_known.min(), (end - n_known).max()]).tolist()
+        if max_missing <= 0:
             return
-        now = Infilling(tokens, order, begin, end)
-        here = ranks(now, begin, N - first)
-        index = step * N + here.position
-        p = model.laws(tokens, order, begin, here.asked, begin[:, None].expand_as(here.rank))
+        task = Infilling(tokens, order, n_known, end)
+        slots = ranks(task, n_known, N - first)
+        index = step * N + slots.position
+        p = model.laws(tokens, order, n_known, slots.asked, n_known[:, None].expand_as(slots.rank))
         draft = race(p, noise.exponential("draft", index, model.vocab))
-        line = write(tokens, here.position, draft, here.open)
-        own_p = write(p.new_zeros(B, N), here.position, probability(p, draft), here.open)
+        line = write(tokens, slots.position, draft, slots.open)
+        p_drafts = write(p.new_zeros(B, N), slots.position, probability(p, draft), slots.open)
 
         keys = noise.exponential("branch", step * orders + torch.arange(orders, device=device)[None], N)
-        u = noise.uniform("accept", step * N + place.expand(B, N))
-        places, accepted = count_accepted(model, now._replace(tokens=line), here, shuffle_orders(now, keys), own_p, u)
+        u = noise.uniform("accept", step * N + position.expand(B, N))
+        order_positions, accepted = count_accepted(model, task._replace(tokens=line), slots, shuffle_orders(task, keys), p_drafts, u)
         best = accepted.argmax(1, keepdim=True)
-        where = places.gather(1, best[..., None].expand(-1, 1, places.shape[2]))[:, 0]
-        final = (place[: where.shape[1]] < accepted.gather(1, best)) & here.open
-        new = line.gather(1, where)
-        yield Fill(where, new, final, (1 + orders) * (begin < end).long(), accepted_drafts=final.sum(1))
-        tokens, known = write(tokens, where, new, final), write(known, where, final, final)
+        positions = order_positions.gather(1, best[..., None].expand(-1, 1, order_positions.shape[2]))[:, 0]
+        final = (position[: positions.shape[1]] < accepted.gather(1, best)) & slots.open
+        new = line.gather(1, positions)
+        yield Fill(positions, new, final, (1 + orders) * (n_known < end).long(), accepted_drafts=final.sum(1))
+        tokens, is_known = write(tokens, positions, new, final), write(is_known, positions, final, final)

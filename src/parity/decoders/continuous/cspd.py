@@ -34,62 +34,62 @@ SOURCE = "Wang et al. 2024 (continuous speculative decoding), Alg. 1"
 
 
 def propose(
-    draft: ContinuousModel, tokens: Tensor, order: Tensor, places: Tensor, noise: Noise, use: str
+    draft: ContinuousModel, tokens: Tensor, order: Tensor, ranks: Tensor, noise: Noise, use: str
 ) -> tuple[Tensor, list[Law]]:
-    """Draw the places [N, W] one by one from the draft model: tokens [N, W, D] and their laws, W of N each."""
+    """Draw the ranks [N, W] one by one from the draft model: tokens [N, W, D] and their laws, W of N each."""
     drafts, laws = [], []
-    for where in places.split(1, 1):
-        path = path_noise(noise, use, where, draft.steps, draft.dim)
-        laws.append(draft.law(draft.conditions(tokens, order, where, where), path))
+    for rank in ranks.split(1, 1):
+        path = path_noise(noise, use, rank, draft.steps, draft.dim)
+        laws.append(draft.law(draft.conditions(tokens, order, rank, rank), path))
         drafts.append(laws[-1].sample(path)[:, None])
-        tokens = write(tokens, order.gather(1, where), drafts[-1])
+        tokens = write(tokens, order.gather(1, rank), drafts[-1])
     return torch.cat(drafts, 1), laws
 
 
 def sample_residual(
-    p: Law, q: Law, log_sigma: Tensor, noise: Noise, places: Tensor, dim: int, tries: int, inner: float
+    p: Law, q: Law, log_sigma: Tensor, noise: Noise, ranks: Tensor, dim: int, tries: int, inner: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at places [N].
+    """Acceptance-rejection sampling of max(0, p - q) with p as the proposal (Eqs. 10 to 13), for N rows at ranks [N].
 
-    Returns tokens [N, D] (the last proposal where none was accepted), draws made [N], and whether none was accepted
+    Returns tokens [N, D] (the last proposal where none was accepted), draws n_draws [N], and whether none was accepted
     [N].
     """
-    done, made = torch.zeros_like(places, dtype=torch.bool), torch.zeros_like(places)
-    tokens = torch.zeros(len(places), dim, dtype=noise.dtype, device=places.device)
-    row = torch.arange(len(places), device=places.device)
-    size, first = 1 if places.device.type == "cpu" else AT_ONCE, 0
+    accepted, n_draws = torch.zeros_like(ranks, dtype=torch.bool), torch.zeros_like(ranks)
+    tokens = torch.zeros(len(ranks), dim, dtype=noise.dtype, device=ranks.device)
+    row = torch.arange(len(ranks), device=ranks.device)
+    size, first = 1 if ranks.device.type == "cpu" else AT_ONCE, 0
     while first < tries:
         n = min(size, tries - first)
-        index = (places * tries + first)[:, None] + torch.arange(n, device=places.device)
+        index = (ranks * tries + first)[:, None] + torch.arange(n, device=ranks.device)
         each = row.repeat_interleave(n, output_size=n * len(row))
 
         def path(i: int, index: Tensor = index) -> Tensor:
             return noise.normal("retry", 2 * index + i, dim).flatten(0, 1)
 
-        of = p.rows(each)
-        x = of.propose(path)
-        ratio = q.rows(each).log_density(x, inner) - of.log_density(x, inner) - log_sigma[each]
+        p_rows = p.rows(each)
+        x = p_rows.propose(path)
+        ratio = q.rows(each).log_density(x, inner) - p_rows.log_density(x, inner) - log_sigma[each]
         threshold = 1 - ratio.exp()  # alpha_s; below 0 where p < q
         hit = noise.uniform("retry", -1 - index) < threshold.view(-1, n)
         misses = count_leading(~hit)
         chosen = x.view(-1, n, dim)[row, misses.clamp(max=n - 1)]
-        tokens = torch.where(done[:, None], tokens, chosen)
-        made = made + torch.where(done, 0, (misses + 1).clamp(max=n))
-        done, first, size = done | (misses < n), first + n, min(2 * size, AT_ONCE)
-        if first < tries and bool(done.all()):
+        tokens = torch.where(accepted[:, None], tokens, chosen)
+        n_draws = n_draws + torch.where(accepted, 0, (misses + 1).clamp(max=n))
+        accepted, first, size = accepted | (misses < n), first + n, min(2 * size, AT_ONCE)
+        if first < tries and bool(accepted.all()):
             break
-    return tokens, made, ~done
+    return tokens, n_draws, ~accepted
 
 
 def judge(
-    target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, places: Tensor, seen: Tensor, noise: Noise
+    target: ContinuousModel, tokens: Tensor, drafts: Tensor, order: Tensor, ranks: Tensor, n_known: Tensor, noise: Noise
 ) -> tuple[Tensor, list[Law]]:
-    """The target at places [N, S], with the drafts [N, W, D] at the first W of them, each given the tokens at the
-    places below seen [N, S], or [N, 1] for all: its own draws [N, S, D], and its laws, S of N each."""
-    (N, S), W = places.shape, drafts.shape[1]
-    filled, row = write(tokens, order.gather(1, places[:, :W]), drafts), torch.arange(N, device=places.device)
-    path = path_noise(noise, "sample", places, target.steps, target.dim)
-    laws = target.law(target.conditions(filled, order, places, seen), path)
+    """The target at ranks [N, S], with the drafts [N, W, D] at the first W of them, each given the tokens at the
+    places below n_known [N, S], or [N, 1] for all: its own draws [N, S, D], and its laws, S of N each."""
+    (N, S), W = ranks.shape, drafts.shape[1]
+    filled, row = write(tokens, order.gather(1, ranks[:, :W]), drafts), torch.arange(N, device=ranks.device)
+    path = path_noise(noise, "sample", ranks, target.steps, target.dim)
+    laws = target.law(target.conditions(filled, order, ranks, n_known), path)
     return laws.sample(path).unflatten(0, (N, S)), [laws.rows(row * S + j) for j in range(S)]
 
 
@@ -107,23 +107,23 @@ class Laws(NamedTuple):
 
 
 def correct(
-    new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, places: Tensor, tries: int, inner: float, give_up: str
+    new: Tensor, rejected: Tensor, laws: Laws, noise: Noise, ranks: Tensor, tries: int, inner: float, give_up: str
 ) -> tuple[Tensor, Tensor]:
-    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws made [N], and
+    """Replace the `rejected` [N, W] bool among `new` [N, W + 1, D] by draws from the residual: draws n_draws [N], and
     times [N] that none was accepted."""
-    made, failed = torch.zeros_like(places[:, 0]), torch.zeros_like(places[:, 0])
+    n_draws, failed = torch.zeros_like(ranks[:, 0]), torch.zeros_like(ranks[:, 0])
     for j, column in enumerate(rejected.T.tolist()):
         if not any(column):
             continue
-        r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=places.device)
-        of, place = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), places[r, j]
-        x, draws, none = sample_residual(*of, noise.take(r), place, new.shape[2], tries, inner)
+        r = torch.tensor([row for row, wrong in enumerate(column) if wrong], device=ranks.device)
+        laws_of_rows, rank = (laws.p[j].rows(r), laws.q[j].rows(r), laws.log_sigma[r, j]), ranks[r, j]
+        x, draws, none = sample_residual(*laws_of_rows, noise.take(r), rank, new.shape[2], tries, inner)
         if give_up == "error" and bool(none.any()):
-            what = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
-            raise ParityError(f"place {int(place[none][0])}: {what}")
+            problem = f"none of {tries} draws was accepted; allowed: more tries, or give_up: target"
+            raise ParityError(f"place {int(rank[none][0])}: {problem}")
         new[r, j] = torch.where(none[:, None], 0, x) if give_up == "zero" else x
-        made[r], failed[r] = made[r] + draws, failed[r] + none
-    return made, failed
+        n_draws[r], failed[r] = n_draws[r] + draws, failed[r] + none
+    return n_draws, failed
 
 
 def check_models(models: Pair, gamma: int) -> ContinuousModel:
@@ -131,10 +131,10 @@ def check_models(models: Pair, gamma: int) -> ContinuousModel:
     target, draft = models
     if draft is None:
         raise ParityError("cspd: the model has no draft; allowed: a pair of target and draft")
-    own, other = ((m.length, m.dim, m.steps) for m in (target, draft))
-    if own != other:
-        what = f"target and draft have (tokens, numbers a token, steps) {own} and {other}"
-        raise ParityError(f"cspd: {what}; allowed: the same")
+    target_sizes, draft_sizes = ((m.length, m.dim, m.steps) for m in (target, draft))
+    if target_sizes != draft_sizes:
+        problem = f"target and draft have (tokens, numbers a token, steps) {target_sizes} and {draft_sizes}"
+        raise ParityError(f"cspd: {problem}; allowed: the same")
     if gamma > target.length:
         raise ParityError(f"gamma {gamma}: allowed: at most the {target.length} tokens of an image")
     return draft
@@ -174,45 +174,45 @@ def cspd(
     """
     target, draft, (B, L), device = models.target, check_models(models, gamma), start.order.shape, start.order.device
     tokens, first = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), ceil(prefill * L)
-    for place, drawn in zip(range(first), mar(models, start, noise=noise), strict=False):
-        tokens = write(tokens, start.order[:, place : place + 1], drawn.tokens)
+    for rank, drawn in zip(range(first), mar(models, start, noise=noise), strict=False):
+        tokens = write(tokens, start.order[:, rank : rank + 1], drawn.tokens)
         yield drawn
-    at = torch.full((B,), first, device=device)  # first open place
-    while min(begin := at.tolist()) < L:  # finished rows take no part
-        W, rows = min(gamma, L - min(begin)), torch.tensor(begin).lt(L).nonzero().flatten().to(device)
-        order, known, here, here_at = start.order[rows], tokens[rows], noise.take(rows), at[rows, None]
+    frontier = torch.full((B,), first, device=device)  # first open place
+    while min(frontiers := frontier.tolist()) < L:  # finished rows take no part
+        W, rows = min(gamma, L - min(frontiers)), torch.tensor(frontiers).lt(L).nonzero().flatten().to(device)
+        order, row_tokens, row_noise, row_frontier = start.order[rows], tokens[rows], noise.take(rows), frontier[rows, None]
         slot = torch.arange(W + 1, device=device)
-        real = here_at + slot[:W] < L
-        places = (here_at + slot).clamp(max=L - 1)  # past the end of a row its last place again, which nobody looks at
-        drafts, q = propose(draft.take(rows), known, order, places[:, :W], here, "sample" if align else "draft")
+        real = row_frontier + slot[:W] < L
+        ranks = (row_frontier + slot).clamp(max=L - 1)  # past the end of a row its last place again, which nobody looks at
+        drafts, q = propose(draft.take(rows), row_tokens, order, ranks[:, :W], row_noise, "sample" if align else "draft")
         # Alg. 1 asks for one law more, of the token behind drafts that were all kept; released code replaces in place.
-        asked = places if truncate else places[:, :W]
-        seen = asked if verify == "each" else here_at
-        own, p = judge(target.take(rows), known, drafts, order, asked, seen, here)
+        queried = ranks if truncate else ranks[:, :W]
+        n_known = queried if verify == "each" else row_frontier
+        target_draws, p = judge(target.take(rows), row_tokens, drafts, order, queried, n_known, row_noise)
         log_sigma = torch.stack([qj.log_sigma - pj.log_sigma for pj, qj in zip(p[:W], q, strict=True)], 1)
         laws = Laws(p[:W], q, -log_sigma if sigma == "inverted" else log_sigma)
         log_ratio = laws.log_ratio(drafts, inner_temperature)
-        accepted = (here.uniform("accept", places[:, :W]).log() < log_ratio) & real
+        accepted = (row_noise.uniform("accept", ranks[:, :W]).log() < log_ratio) & real
         stand = count_leading(accepted) if truncate else real.sum(1)  # [N] drafts that stand
         verified = real & ((slot[:W] <= stand[:, None]) if truncate else True)
-        new = torch.cat([drafts, own[:, -1:]], 1)
+        new = torch.cat([drafts, target_draws[:, -1:]], 1)
         inner = inner_temperature if resample == "same" else 1.0
-        made, failed = correct(new, verified & ~accepted, laws, here, places, tries, inner, give_up)
-        kept = (stand + 1 if truncate else stand).minimum(L - at[rows])
-        far = ((drafts - own[:, :W]) ** 2).sum(-1)
-        tokens[rows] = write_first(known, order, places, new, kept)
-        drawn = Draw(*(spread_rows(x, rows, B) for x in (new, kept, verified, accepted, log_ratio, far, made, failed)))
+        n_draws, failed = correct(new, verified & ~accepted, laws, row_noise, ranks, tries, inner, give_up)
+        n_kept = (stand + 1 if truncate else stand).minimum(L - frontier[rows])
+        distance = ((drafts - target_draws[:, :W]) ** 2).sum(-1)
+        tokens[rows] = write_first(row_tokens, order, ranks, new, n_kept)
+        drawn = Draw(*(spread_rows(x, rows, B) for x in (new, n_kept, verified, accepted, log_ratio, distance, n_draws, failed)))
         yield drawn._replace(accepted_drafts=spread_rows((verified & accepted).sum(1), rows, B))
-        at[rows] += kept
+        frontier[rows] += n_kept
 
 
-def write_first(tokens: Tensor, order: Tensor, places: Tensor, new: Tensor, kept: Tensor) -> Tensor:
+def write_first(tokens: Tensor, order: Tensor, ranks: Tensor, new: Tensor, n_kept: Tensor) -> Tensor:
     """tokens [N, L, D] with the first kept[b] of `new` [N, W, D] at their places."""
     L = tokens.shape[1]  # an extra position takes the others
-    inside = torch.arange(places.shape[1], device=places.device) < kept[:, None]
-    return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(inside, order.gather(1, places), L), new)[:, :L]
+    is_kept = torch.arange(ranks.shape[1], device=ranks.device) < n_kept[:, None]
+    return write(torch.cat([tokens, tokens[:, :1]], 1), torch.where(is_kept, order.gather(1, ranks), L), new)[:, :L]
 
 
-def spread_rows(part: Tensor, rows: Tensor, B: int) -> Tensor:
+def spread_rows(values: Tensor, rows: Tensor, B: int) -> Tensor:
     """A tensor of some rows as one of all B; the others hold zeros."""
-    return part.new_zeros(B, *part.shape[1:]).index_copy(0, rows, part)
+    return values.new_zeros(B, *values.shape[1:]).index_copy(0, rows, values)

@@ -29,14 +29,14 @@ def count_known(iterations: int, schedule: str, length: int) -> list[int]:
     shares."""
     if iterations == 0:
         return list(range(1, length + 1))
-    known, counts = 0, []
+    n_known, counts = 0, []
     for step in range(1, iterations + 1):
         # The cosine is floored as it comes out, as the released code does: of cos(60 deg) it may lie below a half.
         cosine = schedule == "cosine"
-        left = length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
-        masked = max(1, min(length - known - 1, math.floor(left))) if step < iterations else 0
-        known = min(length, length - masked)
-        counts.append(known)
+        n_masked = length * math.cos(math.pi / 2 * step / iterations) if cosine else length * (1 - step / iterations) + 1e-9
+        masked = max(1, min(length - n_known - 1, math.floor(n_masked))) if step < iterations else 0
+        n_known = min(length, length - masked)
+        counts.append(n_known)
     return counts
 
 
@@ -57,17 +57,17 @@ def mar(
     target, (B, L) = models.target, start.order.shape
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
-    for after in count_known(iterations, schedule, L):
-        if after == before:
+    tokens, n_known = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=start.order.device), 0
+    for n_next in count_known(iterations, schedule, L):
+        if n_next == n_known:
             continue
-        places = torch.arange(before, after, device=start.order.device).expand(B, -1)
-        condition = target.conditions(tokens, start.order, places, torch.full_like(places[:, :1], before))
-        path = path_noise(noise, "sample", places, target.steps, target.dim)
-        drawn = target.law(condition, path).sample(path).unflatten(0, (B, after - before))
-        tokens = write(tokens, start.order.gather(1, places), drawn)
-        yield Draw(drawn, torch.full_like(places[:, 0], after - before))
-        before = after
+        ranks = torch.arange(n_known, n_next, device=start.order.device).expand(B, -1)
+        condition = target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known))
+        path = path_noise(noise, "sample", ranks, target.steps, target.dim)
+        drawn = target.law(condition, path).sample(path).unflatten(0, (B, n_next - n_known))
+        tokens = write(tokens, start.order.gather(1, ranks), drawn)
+        yield Draw(drawn, torch.full_like(ranks[:, 0], n_next - n_known))
+        n_known = n_next
 
 
 def write(tokens: Tensor, positions: Tensor, new: Tensor) -> Tensor:

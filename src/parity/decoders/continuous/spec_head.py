@@ -50,38 +50,38 @@ def draft_walk(x: Tensor, step: Affine, z: Tensor) -> tuple[Tensor, Gaussian]:
     return line, (step.mean(line[:, :-1]), step.std)
 
 
-def walk(chain: Chain, noise: Noise, place: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor, Tensor]:
-    """x_0 [N, D] of N tokens at `place` [N], noise a row each, the noise [N, T + 1, D] that leads to it, and steps [N]
+def walk(chain: Chain, noise: Noise, rank: Tensor, dim: int, ahead: int, draft: str) -> tuple[Tensor, Tensor, Tensor]:
+    """x_0 [N, D] of N tokens at `rank` [N], noise a row each, the noise [N, T + 1, D] that leads to it, and steps [N]
     that were drafted and kept."""
-    T, N, device = chain.steps, len(place), place.device
+    T, N, device = chain.steps, len(rank), rank.device
     steps = torch.arange(T + 1, device=device)
-    z = noise.normal("sample", place[:, None] * (T + 1) + steps, dim)
-    x, at = z[:, T].clone(), torch.full_like(place, T)  # the point that is final, and the step that follows it
-    accepted = torch.zeros_like(place)
+    z = noise.normal("sample", rank[:, None] * (T + 1) + steps, dim)
+    x, next_step = z[:, T].clone(), torch.full_like(rank, T)  # the point that is final, and the step that follows it
+    accepted = torch.zeros_like(rank)
     predictions = chain.prior.expand(N, T + 1, -1).clone()  # of each step: what drafts it
-    while len(rows := (at > 0).nonzero().flatten()):
-        here, own = chain.take(rows), noise.take(rows)
-        i = at[rows, None] - steps[: min(ahead, int(at.max()))]
+    while len(rows := (next_step > 0).nonzero().flatten()):
+        row_chain, row_noise = chain.take(rows), noise.take(rows)
+        i = next_step[rows, None] - steps[: min(ahead, int(next_step.max()))]
         real, i = i > 0, i.clamp(min=1)
-        r, index = torch.arange(len(rows), device=device), place[rows, None] * (T + 1) + i
-        points, q = draft_walk(x[rows], make_step(here, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
-        heard = here.predict(points[:, :-1], i)
-        step = make_step(here, i, heard)
+        r, index = torch.arange(len(rows), device=device), rank[rows, None] * (T + 1) + i
+        points, q = draft_walk(x[rows], make_step(row_chain, i, predictions[rows[:, None], i]), z[rows[:, None], i - 1])
+        prediction = row_chain.predict(points[:, :-1], i)
+        step = make_step(row_chain, i, prediction)
         p = step.mean(points[:, :-1]), step.std
-        new, kept = couple(points[:, 1:], q, p, own, index)
-        accepted[rows] += count_leading(kept).minimum(real.sum(1))
-        final = (count_leading(kept) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
-        done = real & (steps[: i.shape[1]] < final[:, None])
+        new, unchanged = couple(points[:, 1:], q, p, row_noise, index)
+        accepted[rows] += count_leading(unchanged).minimum(real.sum(1))
+        final = (count_leading(unchanged) + 1).minimum(real.sum(1))  # the first step that moved is a draw of p too
+        is_final = real & (steps[: i.shape[1]] < final[:, None])
         x[rows] = new[r, final - 1]
         moved = torch.where(p[1] > 0, (new - p[0]) / p[1], 0)  # a step without noise stands for none
-        row, k = done.nonzero(as_tuple=True)
+        row, k = is_final.nonzero(as_tuple=True)
         z[rows[row], i[row, k] - 1] = moved[row, k]
-        last = final - 1 if draft == "frozen" else real.sum(1) - 1
-        predictions[rows] = heard[r, last][:, None]
+        source_step = final - 1 if draft == "frozen" else real.sum(1) - 1
+        predictions[rows] = prediction[r, source_step][:, None]
         if draft == "sweep":  # what was heard of each step stays its own: an earlier draft of it was near
             row, k = real.nonzero(as_tuple=True)
-            predictions[rows[row], i[row, k]] = heard[row, k]
-        at[rows] -= final
+            predictions[rows[row], i[row, k]] = prediction[row, k]
+        next_step[rows] -= final
     return x, z, accepted
 
 
@@ -106,17 +106,17 @@ def spec_head(
     target, (B, L), device = models.target, start.order.shape, start.order.device
     if iterations > L:
         raise ParityError(f"iterations {iterations}: allowed: at most the {L} tokens of an image")
-    tokens, before = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), 0
-    for after in count_known(iterations, schedule, L):
-        if after == before:
+    tokens, n_known = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device), 0
+    for n_next in count_known(iterations, schedule, L):
+        if n_next == n_known:
             continue
-        places = torch.arange(before, after, device=device).expand(B, -1)
-        chain = target.chain(target.conditions(tokens, start.order, places, torch.full_like(places[:, :1], before)))
+        ranks = torch.arange(n_known, n_next, device=device).expand(B, -1)
+        chain = target.chain(target.conditions(tokens, start.order, ranks, torch.full_like(ranks[:, :1], n_known)))
         require_noise(chain, "spec_head")
-        each = noise.take(torch.arange(B, device=device).repeat_interleave(after - before))
-        walks = walk(chain, each, places.flatten(), target.dim, ahead, draft)
+        each = noise.take(torch.arange(B, device=device).repeat_interleave(n_next - n_known))
+        walks = walk(chain, each, ranks.flatten(), target.dim, ahead, draft)
         drawn, z, accepted = (v.unflatten(0, (B, -1)) for v in walks)
-        tokens = write(tokens, start.order.gather(1, places), drawn)
-        kept = torch.full_like(places[:, 0], after - before)
-        yield Draw(drawn, kept, noise=z, accepted_drafts=accepted.sum(1))
-        before = after
+        tokens = write(tokens, start.order.gather(1, ranks), drawn)
+        n_kept = torch.full_like(ranks[:, 0], n_next - n_known)
+        yield Draw(drawn, n_kept, noise=z, accepted_drafts=accepted.sum(1))
+        n_known = n_next

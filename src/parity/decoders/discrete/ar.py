@@ -22,18 +22,18 @@ def ar(model: TokenModel, start: Tensor, *, noise: Noise) -> Iterator[Step]:
     B, L, forced = len(start), model.length, model.forced.tolist()
     numbers = torch.arange(-1, L + 1, device=start.device).expand(B, -1)  # of positions
 
-    def then(tokens: Tensor, n: int) -> Tensor:
+    def append_forced(tokens: Tensor, n: int) -> Tensor:
         """Tokens [B, 1], and the forced ones that stand at n, n + 1, ... behind them."""
         stop = next((i for i in range(n, L) if forced[i] < 0), L)
         return tokens if stop == n else torch.cat([tokens, model.forced[n:stop].expand(B, -1)], 1)
 
-    feed, end = then(start[:, None], 0), 0  # tokens that the model has not seen; where the races that are drawn end
+    feed, end = append_forced(start[:, None], 0), 0  # tokens that the model has not seen; where the races that are drawn end
     n = feed.shape[1] - 1
     while n < L:
         p = model.logits(feed, numbers[:, n + 1 - feed.shape[1] : n + 1])[:, -1].softmax(-1)
         if n >= end:
             end = min(n + AHEAD, L)
             races = noise.exponential("sample", numbers[:1, n + 1 : end + 1], model.vocab)
-        feed = then(race(p, races[:, n - end])[:, None], n + 1)
+        feed = append_forced(race(p, races[:, n - end])[:, None], n + 1)
         yield Step(feed, torch.full_like(start, feed.shape[1]), numbers[:, n + 1])
         n += feed.shape[1]

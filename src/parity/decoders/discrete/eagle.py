@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.base.counts import Counts
 from parity.base.noise import Noise
-from parity.decoders.candidates import Raced, draft_tree
+from parity.decoders.candidates import RaceDrafter, draft_tree
 from parity.decoders.sequence_buffer import SequenceBuffer, make_races
 from parity.decoders.steps import Step
 from parity.decoders.trees import make_tree
@@ -50,7 +50,7 @@ def eagle(
     size, exponential = (total, depth, top_k), make_races(line, noise)
     while line.count_remaining():
         e = exponential.take_next(depth + 1)
-        drafter = Raced(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
+        drafter = RaceDrafter(model.drafter, e, line.frontier, sharp) if rank == "race" else model.drafter
         tree = make_tree(
             line, draft_tree(drafter, line, size, depth + 1, line.last_frontier, line.frontier) if line.step else None
         )

@@ -28,22 +28,22 @@ def find_groups(
     (G // 2 less likely ones, the draft, the rest likelier), without those further than delta in probability or d in
     embedding.
     """
-    V, at = p.shape[-1], draft[..., None]
-    own = p.gather(-1, at)
+    V, index = p.shape[-1], draft[..., None]
+    p_draft = p.gather(-1, index)
     # The G // 2 next below and the rest next above, as a sort would give them. Equals stand below; the draft is itself.
-    likelier = p > own
-    lower = p.masked_fill(likelier, -1).scatter_(-1, at, -1).topk(min(G // 2, V - 1))
+    likelier = p > p_draft
+    lower = p.masked_fill(likelier, -1).scatter_(-1, index, -1).topk(min(G // 2, V - 1))
     upper = (-p).masked_fill_(~likelier, -2).topk(min(max(G - G // 2 - 1, 0), V - 1))
     lower_in, upper_in = lower.values >= 0, upper.values > -2
     if border == "plain" and G > 1:
         # The released slice is empty where its start is negative, and its error falls back to the token alone.
-        whole = lower_in.sum(-1, keepdim=True) == G // 2
-        lower_in, upper_in = lower_in & whole, upper_in & whole
-    members = torch.cat([at, lower.indices, upper.indices], -1)
-    close = (p.gather(-1, members) - own).abs() <= delta
+        complete = lower_in.sum(-1, keepdim=True) == G // 2
+        lower_in, upper_in = lower_in & complete, upper_in & complete
+    members = torch.cat([index, lower.indices, upper.indices], -1)
+    close = (p.gather(-1, members) - p_draft).abs() <= delta
     if vectors is not None:
-        close &= (vectors[members] - vectors[at]).norm(dim=-1) <= d
-    return members, torch.cat([torch.ones_like(at, dtype=torch.bool), lower_in, upper_in], -1) & close
+        close &= (vectors[members] - vectors[index]).norm(dim=-1) <= d
+    return members, torch.cat([torch.ones_like(index, dtype=torch.bool), lower_in, upper_in], -1) & close
 
 
 def verify_grouped(
@@ -54,8 +54,8 @@ def verify_grouped(
     fresh = race(p, exponential)
     # A point draft, q(C) = 1: a draw from p hits it, or, of the misses, as many as the group adds; the others are the
     # residual's draws.
-    own = probability(p, draft)
-    hit = (fresh == draft) | (u * (1 - own) < p_C - own)
+    p_draft = probability(p, draft)
+    hit = (fresh == draft) | (u * (1 - p_draft) < p_C - p_draft)
     return finish(p, q, draft, point, torch.where(point, hit, u * q_C < p_C), fresh, exponential)
 
 
@@ -79,15 +79,15 @@ def verify_two_level(
     blank = p.new_zeros(*p.shape[:-1], -(-p.shape[-1] // G))
     P, Q = (blank.scatter_add(-1, label, law.to(p.dtype)) for law in (p, q))  # masses of groups
     p_C, q_C = P.gather(-1, label), Q.gather(-1, label)  # of each token's group, [B, W, V]
-    mine = label.gather(-1, draft[..., None])
-    P_mine, Q_mine = (mass.gather(-1, mine)[..., 0] for mass in (P, Q))
+    draft_label = label.gather(-1, draft[..., None])
+    P_mine, Q_mine = (mass.gather(-1, draft_label)[..., 0] for mass in (P, Q))
     group_stays = u * Q_mine < P_mine
     token_stays = v * (probability(q, draft) * P_mine) < probability(p, draft) * Q_mine
-    elsewhere = (p_C - q_C).clamp(min=0) * p / p_C.clamp(min=torch.finfo(p.dtype).tiny)
-    inside = (p * q_C - q * p_C).clamp(min=0) * (label == mine)
-    weights = torch.where(group_stays[..., None], inside, elsewhere)
-    some = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
-    fresh, corrected = race(p, exponential), race(torch.where(some, weights, p), exponential)
+    outer = (p_C - q_C).clamp(min=0) * p / p_C.clamp(min=torch.finfo(p.dtype).tiny)
+    inner = (p * q_C - q * p_C).clamp(min=0) * (label == draft_label)
+    weights = torch.where(group_stays[..., None], inner, outer)
+    has_weight = weights.sum(-1, keepdim=True) > 0  # else rounding left nothing of them
+    fresh, corrected = race(p, exponential), race(torch.where(has_weight, weights, p), exponential)
     tokens = torch.where(point, fresh, torch.where(group_stays & token_stays, draft, corrected))
     n, i = count_leading(tokens == draft), torch.arange(draft.shape[1], device=draft.device)
     return Verified(torch.where(i <= n[:, None], tokens, fresh), (n + 1).clamp(max=draft.shape[1]))
@@ -125,9 +125,9 @@ def gsd(
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        now = (p, q, draft, point, u, slots.draw_races())
+        inputs = (p, q, draft, point, u, slots.draw_races())
         if resample == "token":
-            tokens, kept = verify_grouped(*now, *find_groups(p, draft, group, delta, distance, vectors, border))
+            tokens, n_kept = verify_grouped(*inputs, *find_groups(p, draft, group, delta, distance, vectors, border))
         else:
-            tokens, kept = verify_two_level(*now, slots.draw_uniforms("branch"), number_groups(p, group), group)
-        yield slots.advance(tokens, kept, p)
+            tokens, n_kept = verify_two_level(*inputs, slots.draw_uniforms("branch"), number_groups(p, group), group)
+        yield slots.advance(tokens, n_kept, p)

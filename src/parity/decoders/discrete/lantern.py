@@ -44,7 +44,7 @@ def lantern(
     space   codes are compared at unit length, as the tokenizer uses them, or as they are stored, as released
     reject  what a rejected candidate removes from p: the look-alikes that "counted", or "all" k, as released
     """
-    near = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     line, size = SequenceBuffer(model, start, depth + 1), (total, depth, top_k)
     # A position is decided in one pass alone, so its number is all that its random numbers need.
     exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
@@ -55,5 +55,5 @@ def lantern(
         )
         e, u = exponential.take_next(depth + 1), uniform.take_next(depth)
         root = torch.zeros_like(line.frontier)
-        path, tokens = descend(tree.compute_law(), tree.tokens, tree.follows, root, e, u, near, delta, reject)
+        path, tokens = descend(tree.compute_law(), tree.tokens, tree.follows, root, e, u, look_alikes, delta, reject)
         yield tree.advance(tokens, path)

@@ -25,7 +25,7 @@ SOURCE = "Park et al. 2025 (LANTERN++); the shape of its static tree is not publ
 
 
 def accept_candidates(
-    p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, near: Tensor, relax: float
+    p: Tensor, drafts: Drawn, children: Tensor, u: Tensor, exponential: Tensor, look_alikes: Tensor, relax: float
 ) -> tuple[Tensor, Tensor]:
     """Down the tree as far as a candidate is accepted: path [B, at most D + 2] of nodes, -1 behind the last, and the
     tokens [B, D + 1] behind node 0: those of the path, then one drawn.
@@ -33,26 +33,26 @@ def accept_candidates(
     p [B, S, V] behind each node; children [S, K], -1 for none; u [B, D + 1, K], exponential [B, D + 1, V] by position.
     """
     rows, law_of = torch.arange(len(p), device=p.device), (children[:, 0] >= 0).cumsum(0) - 1
-    node, running = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
-    path, tokens, none_given = [node], torch.zeros_like(exponential[..., 0], dtype=torch.int64), ~running
+    node, descending = torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
+    path, tokens, no_point = [node], torch.zeros_like(exponential[..., 0], dtype=torch.int64), ~descending
     for d in range(u.shape[1]):
-        below = children[node]
-        tried = below.clamp(min=1)  # where there is none any other's, not valid
-        valid, candidates = (below >= 0) & drafts.valid.gather(1, tried), drafts.tokens.gather(1, tried)
-        now = (
+        child_nodes = children[node]
+        nodes = child_nodes.clamp(min=1)  # where there is none any other's, not valid
+        valid, candidates = (child_nodes >= 0) & drafts.valid.gather(1, nodes), drafts.tokens.gather(1, nodes)
+        inputs = (
             p[rows, node],
             drafts.laws[rows, law_of[node]],
             candidates,
             valid,
-            none_given,
+            no_point,
             u[:, d],
             exponential[:, d],
         )
-        tokens[:, d], rank = verify_siblings(*now, near, relax)
-        running = running & (rank >= 0)
-        node = torch.where(running, tried.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
-        path.append(torch.where(running, node, -1))
-        if is_idle_on_cpu(running):
+        tokens[:, d], rank = verify_siblings(*inputs, look_alikes, relax)
+        descending = descending & (rank >= 0)
+        node = torch.where(descending, nodes.gather(1, rank.clamp(min=0)[:, None])[:, 0], node)
+        path.append(torch.where(descending, node, -1))
+        if is_idle_on_cpu(descending):
             break
     return torch.stack(path, 1), tokens
 
@@ -84,7 +84,7 @@ def lantern_pp(
         SequenceBuffer(model, start, depth + 1),
         make_harmonic_shape(min(breadth, model.vocab), depth),
     )
-    near = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
+    look_alikes = find_look_alikes(model.codebook if space == "unit" else model.raw_codebook, k)
     tree_levels = list_levels(shape, V, start.device)
     parents, offset = (torch.tensor(x, device=start.device) for x in (shape.parents, shape.depth))
     children = pad_sequence([torch.tensor(c, dtype=torch.int64) for c in shape.children], True, -1).to(start.device)
@@ -101,5 +101,5 @@ def lantern_pp(
         S = len(offset) if line.step else 1
         tree = Tree(line, line.mask_new_rows(drafts.tokens[:, 1:S]), parents[:S].expand(len(start), -1), offset[:S])
         e, u = exponential.take_next(depth + 1), uniform.take_next(depth + 1)
-        path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, near, relax)
+        path, tokens = accept_candidates(tree.compute_law(), drafts, children, u, e, look_alikes, relax)
         yield tree.advance(tokens, path)

@@ -21,7 +21,7 @@ CLAIM = "lossless"
 ORIGIN = "project"
 REFILLS = True
 COUPLED_WITH: dict = {}  # whatever its options
-Win = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
+PickWinners = Callable[[Tensor, Tensor], Tensor]  # ratio [B, W, V] and positions [B, W] to the winners [B, W]
 SOURCE = "this project, 2026: docs/explanation/jacobi.md. Without branches it is GS of Speculative Coupled Decoding"
 
 
@@ -52,28 +52,28 @@ def grow_branches(chain: Likeliest, foresight: "Foresight", count: int, rounds: 
     holds = pad(certain[:, :, 0].cumsum(1), (1, 0))[:, : W - 1, None]  # log-probability of the chain before a slot
     score, slot = (holds + certain[:, : W - 1, 1:]).flatten(1), slot.expand(B, -1)
     pool = torch.stack([chain.tokens[:, : W - 1, 1:].flatten(1), slot, slot, torch.ones_like(slot)], 1)
-    taken, done = pool[:, :, :0], 0
+    chosen, n_chosen = pool[:, :, :0], 0
     for r in range(rounds):
-        m = min(count * (r + 1) // rounds - done, score.shape[1])
+        m = min(count * (r + 1) // rounds - n_chosen, score.shape[1])
         best = score.topk(m)
-        taken = torch.cat([taken, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
+        chosen = torch.cat([chosen, pool.gather(2, best.indices[:, None].expand(-1, 4, -1))], 2)
         if r + 1 == rounds:
             break
-        new, rank = taken[:, :, done:], torch.arange(K + 1, device=device)
+        new, rank = chosen[:, :, n_chosen:], torch.arange(K + 1, device=device)
         score = score.scatter_(1, best.indices, -torch.inf)
         if m:
-            after = foresight.predict_children(Branches(*taken.unbind(1)), m, chain)
-            inside = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
-            price = torch.where(inside, best.values[..., None] + after.score.clamp(min=-20), -torch.inf)
-            parent = torch.arange(W + done, W + done + m, device=device)[:, None]
+            winners = foresight.predict_children(Branches(*chosen.unbind(1)), m, chain)
+            in_window = (new[:, 2] < W - 2)[..., None]  # no branch goes past the window
+            price = torch.where(in_window, best.values[..., None] + winners.score.clamp(min=-20), -torch.inf)
+            parent = torch.arange(W + n_chosen, W + n_chosen + m, device=device)[:, None]
             history = new[:, 3, :, None] << 1 & (1 << 62) - 1 | (rank > 0)
-            below = [x.expand(B, m, K + 1) for x in (after.tokens, parent, new[:, 2, :, None] + 1, history)]
+            children = [x.expand(B, m, K + 1) for x in (winners.tokens, parent, new[:, 2, :, None] + 1, history)]
             score, pool = (
                 torch.cat([score, price.flatten(1)], 1),
-                torch.cat([pool, torch.stack(below, 1).flatten(2)], 2),
+                torch.cat([pool, torch.stack(children, 1).flatten(2)], 2),
             )
-        done += m
-    return Branches(*taken.unbind(1))
+        n_chosen += m
+    return Branches(*chosen.unbind(1))
 
 
 def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tensor:
@@ -81,22 +81,22 @@ def carry_laws(slots: Window, law: Tensor, frontier: Tensor, warm: bool) -> Tens
     frontier's [B, 1, V]. With `warm`, after the first pass, all slots take the frontier's law, since the others were
     computed on noise."""
     (carried,), new = shift_window(slots.kept, slots.size, law)
-    above, there = slots.predict_laws()
-    q, age = torch.where(new[..., None], torch.where(there[..., None], above, frontier), carried), slots.line.age
+    predicted, exists = slots.predict_laws()
+    q, age = torch.where(new[..., None], torch.where(exists[..., None], predicted, frontier), carried), slots.line.age
     q = torch.where(age[..., None] == 1, frontier, q) if warm and slots.line.newest <= 1 else q
     return q if slots.line.newest else torch.where(age[..., None] == 0, 1, q)
 
 
-def choose_sources(tree: Tree, path: Tensor, last: Tensor, unlike: Tensor, W: int) -> Tensor:
+def choose_sources(tree: Tree, path: Tensor, deepest: Tensor, unlike: Tensor, W: int) -> Tensor:
     """[B, W] the node that gives each slot its law: on the final path its own; past it that of the likeliest node
-    behind the draft that is least `unlike` [B, S] the token drawn there (behind node `last` [B]); else the chain's."""
+    behind the draft that is least `unlike` [B, S] the token drawn there (behind node `deepest` [B]); else the chain's."""
     S, device = unlike.shape[1], unlike.device
-    far = torch.where(tree.follows == last[:, None], unlike, torch.inf)
-    near = far.argmin(1)[:, None, None].expand(-1, S, 1)
-    behind = tree.above.gather(2, near)[..., 0] & far.isfinite().any(1, keepdim=True)
-    order = torch.where(behind | path, torch.arange(S, device=device), S)
-    giver = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
-    return torch.where(giver == S, torch.arange(W, device=device), giver)
+    distances = torch.where(tree.follows == deepest[:, None], unlike, torch.inf)
+    nearest = distances.argmin(1)[:, None, None].expand(-1, S, 1)
+    descends = tree.ancestry.gather(2, nearest)[..., 0] & distances.isfinite().any(1, keepdim=True)
+    order = torch.where(descends | path, torch.arange(S, device=device), S)
+    source = torch.full((len(path), W), S, device=device).scatter_reduce(1, tree.offset, order, "amin")
+    return torch.where(source == S, torch.arange(W, device=device), source)
 
 
 class Foresight(Protocol):
@@ -106,7 +106,7 @@ class Foresight(Protocol):
         """After a pass: its tree, which nodes are final [B, S], and the laws behind all [B, S, V]."""
         ...
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
         """Before a pass: the likeliest winner of each slot [B, W], and log-probabilities [B, W, V] of winning.
 
         law [B, W, V] of the last pass; changed [B, W]: whether the slot's left or upper neighbour changed in it.
@@ -130,21 +130,21 @@ class LastLaws:
     def update(self, tree: Tree, path: Tensor, p: Tensor) -> None:
         """See Foresight."""
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
         """See Foresight."""
         ratio = law / e
         log = ratio.log()
         self.rows, self.doubtful = slots.rows, (log / self.unsure).log_softmax(-1)
         chances = torch.where(changed[..., None], log / self.unsure, log / self.sure).log_softmax(-1)
-        return win(ratio, slots.positions), chances
+        return pick_winners(ratio, slots.positions), chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
         """See Foresight."""
-        history, after = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
+        history, next_slots = branches.replaced[:, -m:], branches.slots[:, -m:] + 1
         moved = (history | history >> min(self.width - 1, 62)) & 1
         doubtful = self.doubtful.gather(-1, chain.tokens)
-        score = torch.where(moved[..., None] > 0, doubtful[self.rows, after], chain.score[self.rows, after])
-        return Likeliest(score, chain.tokens[self.rows, after])
+        score = torch.where(moved[..., None] > 0, doubtful[self.rows, next_slots], chain.score[self.rows, next_slots])
+        return Likeliest(score, chain.tokens[self.rows, next_slots])
 
 
 def mtj(
@@ -197,36 +197,36 @@ def decode_trajectories(
     moved = torch.zeros(len(start), L + W + model.width + 1, dtype=torch.bool, device=start.device)
     law = frontier = torch.ones((), device=start.device)
 
-    def win(ratio: Tensor, where: Tensor) -> Tensor:
+    def pick_winners(ratio: Tensor, positions: Tensor) -> Tensor:
         drawn = find_largest(ratio)
         if not line.grammar:
             return drawn
-        forced = model.forced[where.clamp(max=L - 1)]
+        forced = model.forced[positions.clamp(max=L - 1)]
         return torch.where(forced >= 0, forced, drawn)
 
-    def unlike(tokens: Tensor, other: Tensor) -> Tensor:
-        return (tokens != other).to(noise.dtype) if codes is None else (codes[tokens] - codes[other]).norm(dim=-1)
+    def measure_distance(tokens: Tensor, reference: Tensor) -> Tensor:
+        return (tokens != reference).to(noise.dtype) if codes is None else (codes[tokens] - codes[reference]).norm(dim=-1)
 
     while slots.has_open_slots():
         e = slots.draw_races()
         q = carry_laws(slots, law, frontier, warm) if line.step else law.expand_as(e)
-        left, upper = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
-        draft, chances = foresight.predict_chain(slots, q, e, left | upper, win)
-        behind, parents, offset = draft[:, :-1], slot - 1, slot
+        left_moved, upper_moved = (moved.gather(1, slots.positions + model.width - back) for back in (1, model.width))
+        draft, chances = foresight.predict_chain(slots, q, e, left_moved | upper_moved, pick_winners)
+        drafts, parents, offset = draft[:, :-1], slot - 1, slot
         if branches and line.step:
-            beside = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
-            behind = torch.cat([behind, line.mask_new_rows(beside.tokens)], 1)
-            parents = torch.cat([parents, beside.parents], 1)
-            offset = torch.cat([offset, beside.slots + 1], 1)  # of the slot a node gives the law of
-        tree = Tree(line, behind, parents, offset)
+            side_nodes = grow_branches(Likeliest(*chances.topk(K + 1)), foresight, branches, depth)
+            drafts = torch.cat([drafts, line.mask_new_rows(side_nodes.tokens)], 1)
+            parents = torch.cat([parents, side_nodes.parents], 1)
+            offset = torch.cat([offset, side_nodes.slots + 1], 1)  # of the slot a node gives the law of
+        tree = Tree(line, drafts, parents, offset)
         p = tree.compute_law()
-        drawn = win(p / e[rows, offset], tree.positions + 1)
+        drawn = pick_winners(p / e[rows, offset], tree.positions + 1)
         path = tree.follow(drawn)
-        last = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
-        at_last = last[:, None]
-        giver = choose_sources(tree, path, last, unlike(tree.tokens, drawn.gather(1, at_last)), W)
+        deepest = torch.where(path, offset, -1).argmax(1)  # [B] the deepest of the path: what is drawn there is final too
+        end = deepest[:, None]
+        source = choose_sources(tree, path, deepest, measure_distance(tree.tokens, drawn.gather(1, end)), W)
         foresight.update(tree, path, p)
-        tokens, law, frontier = drawn.gather(1, giver), p[rows, giver], p[rows, at_last]
+        tokens, law, frontier = drawn.gather(1, source), p[rows, source], p[rows, end]
         moved.zero_().scatter_(1, slots.positions + model.width, tokens != draft)
         model.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
-        yield slots.advance(tokens, offset.gather(1, at_last)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())
+        yield slots.advance(tokens, offset.gather(1, end)[:, 0] + 1, law)._replace(nodes=tree.count_evaluated())

@@ -10,7 +10,7 @@ from torch import Tensor
 from parity.base.counts import Counts
 from parity.base.errors import ParityError
 from parity.base.noise import Noise
-from parity.decoders.discrete.mtj import Branches, Likeliest, Win, decode_trajectories
+from parity.decoders.discrete.mtj import Branches, Likeliest, PickWinners, decode_trajectories
 from parity.decoders.steps import Step
 from parity.decoders.trees import Tree
 from parity.decoders.window import Window
@@ -51,10 +51,10 @@ class Parareal:
         self.nodes = Nodes(tree.positions + 1, p.log().clamp(min=FLOOR), q)
         self.draft.keep(torch.where(path, torch.arange(path.shape[1], device=path.device), -1))
 
-    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, win: Win) -> tuple[Tensor, Tensor]:
+    def predict_chain(self, slots: Window, law: Tensor, e: Tensor, changed: Tensor, pick_winners: PickWinners) -> tuple[Tensor, Tensor]:
         """See Foresight. In a row's first pass no law moves."""
         line, ratio = slots.line, (law / e).log()
-        draft = given = win(ratio, slots.positions)
+        draft = first_draft = pick_winners(ratio, slots.positions)
         if self.nodes is None:
             return draft, ratio
         self.slots, self.log_e = slots, e.log()
@@ -62,10 +62,10 @@ class Parareal:
             feed = torch.cat([line.read_last_token(), draft[:, :-1]], 1)
             q = self.draft.logits(feed, (slots.positions - 1).clamp(max=self.draft.length - 1))
             chances = self.score_winners(self.to_log_law(q), slots.positions, self.log_e)
-            draft = win(chances, slots.positions)
+            draft = pick_winners(chances, slots.positions)
         if line.newest == 0:
             first = line.age == 0
-            draft, chances = torch.where(first, given, draft), torch.where(first[..., None], ratio, chances)
+            draft, chances = torch.where(first, first_draft, draft), torch.where(first[..., None], ratio, chances)
         return draft, chances
 
     def predict_children(self, branches: Branches, m: int, chain: Likeliest) -> Likeliest:
@@ -75,9 +75,9 @@ class Parareal:
         offset = torch.cat([torch.zeros_like(root), branches.slots + 1], 1)
         tokens, parents = torch.cat([root, branches.tokens], 1), torch.cat([torch.full_like(root, -1), parents], 1)
         q = self.draft.tree(tokens, slots.line.frontier[:, None] - 1 + offset, parents)[:, -m:]
-        after = offset[:, -m:]
+        child_slots = offset[:, -m:]
         chances = self.score_winners(
-            self.to_log_law(q), slots.positions.gather(1, after), self.log_e[slots.rows, after]
+            self.to_log_law(q), slots.positions.gather(1, child_slots), self.log_e[slots.rows, child_slots]
         )
         return Likeliest(*chances.topk(chain.tokens.shape[-1]))
 
@@ -86,20 +86,20 @@ class Parareal:
         """Log-probabilities of the draft model's law."""
         return logits.log_softmax(-1).clamp(min=FLOOR)
 
-    def score_winners(self, now: Tensor, where: Tensor, log_e: Tensor) -> Tensor:
-        """Log-probabilities [B, n, V] of winning the races of positions where [B, n]; now and log_e are logarithms of
+    def score_winners(self, log_q: Tensor, positions: Tensor, log_e: Tensor) -> Tensor:
+        """Log-probabilities [B, n, V] of winning the races of positions positions [B, n]; now and log_e are logarithms of
         q' and e [B, n, V]."""
         assert self.nodes is not None
-        there = (self.nodes.positions[:, None] == where[..., None]) & (self.slots.line.age > 1)[
+        usable = (self.nodes.positions[:, None] == positions[..., None]) & (self.slots.line.age > 1)[
             ..., None
         ]  # not of noise
-        alike = (now / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
-        nearest = torch.where(there, alike, -1).max(-1)
+        affinity = (log_q / 2).exp() @ (self.nodes.q / 2).exp().mT  # [B, n, S] Bhattacharyya coefficients
+        nearest = torch.where(usable, affinity, -1).max(-1)
         p, q = (x[self.slots.rows, nearest.indices] for x in (self.nodes.p, self.nodes.q))
         unknown = (nearest.values < 0)[..., None]  # no node gave the law: it is q' itself
-        distance = torch.where(unknown, 1, (now.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
+        distance = torch.where(unknown, 1, (log_q.exp() - q.exp()).abs().sum(-1, keepdim=True) / 2)  # total variation
         trust = torch.where(unknown, 0, 1 - self.doubt * distance)
-        law = (now + trust * (p - q)).log_softmax(-1)
+        law = (log_q + trust * (p - q)).log_softmax(-1)
         temperature = self.sure + (self.unsure - self.sure) * (distance / FAR).clamp(max=1)
         return ((law - log_e) / temperature).log_softmax(-1)
 

@@ -45,5 +45,5 @@ def sjd(
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        tokens, kept = verify(p, q, draft, point, u, slots.draw_races(), tolerance)
-        yield slots.advance(tokens, kept, p)
+        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races(), tolerance)
+        yield slots.advance(tokens, n_kept, p)

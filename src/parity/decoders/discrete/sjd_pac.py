@@ -62,11 +62,11 @@ def accept_candidates(
     (_, D, K), rows = tried.shape, torch.arange(len(p), device=p.device)
     node, path, tokens = torch.zeros_like(rows), [torch.zeros_like(rows)], [tried[:, :0, 0]]
     for d in range(D):
-        now = (q[:, d], tried[:, d], valid[:, d], point[:, d], u[:, d], exponential[:, d])
-        token, rank = verify_siblings(p[rows, node], *now)
-        goes_on = (path[-1] >= 0) & (rank >= 0)
-        node = torch.where(goes_on, first[d + 1] + (node - first[d]) * K + rank, node)
-        path.append(torch.where(goes_on, node, -1))
+        inputs = (q[:, d], tried[:, d], valid[:, d], point[:, d], u[:, d], exponential[:, d])
+        token, rank = verify_siblings(p[rows, node], *inputs)
+        continues = (path[-1] >= 0) & (rank >= 0)
+        node = torch.where(continues, first[d + 1] + (node - first[d]) * K + rank, node)
+        path.append(torch.where(continues, node, -1))
         tokens.append(token[:, None])
     return torch.stack(path, 1), torch.cat(tokens, 1)
 
@@ -96,7 +96,7 @@ def sjd_pac(
     V, K, D = model.vocab, min(branches, model.vocab), min(depth, window - 1)
     parents, offset, chain, first = make_layout(K, D, window)
     parents, offset, chain = (x.to(start.device) for x in (parents.expand(len(start), -1), offset, chain))
-    rows, other = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
+    rows, numbers = torch.arange(len(start), device=start.device), torch.arange(K - 1, device=start.device)
     slots = Window(model, start, noise, window, init, warm=warm, shrink=False)
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
@@ -108,8 +108,8 @@ def sjd_pac(
         law = p[:, chain]
         tokens, _ = transport(law, q, draft, point, u, e)  # along the chain every draft moves to its new law
         # Below 0: numbers that no candidate was drawn with.
-        each = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - other)], -1)
-        path, accepted = accept_candidates(p, q, tried, valid, point, each, e, first)
+        uniforms = torch.cat([u[:, :D, None], noise.uniform("branch", -1 - index[..., None] * K - numbers)], -1)
+        path, accepted = accept_candidates(p, q, tried, valid, point, uniforms, e, first)
         tokens[:, :D] = torch.where(path[:, :-1] >= 0, accepted, tokens[:, :D])
         # The slot behind the tree, where the path has left the chain.
         leaf = path[:, -1]
@@ -119,5 +119,5 @@ def sjd_pac(
         holds = (tokens[:, D:] == draft[:, D:]).long().cumprod(1) * (leaf == first[D])[:, None]
         nodes = torch.cat([path, torch.where(holds > 0, pad(chain[D + 1 :], (0, 1), value=-1), -1)], 1)
         model.keep(nodes)
-        kept = (path >= 0).sum(1) + holds.sum(1)
-        yield slots.advance(tokens, kept, law)._replace(nodes=tree.count_evaluated())
+        n_kept = (path >= 0).sum(1) + holds.sum(1)
+        yield slots.advance(tokens, n_kept, law)._replace(nodes=tree.count_evaluated())

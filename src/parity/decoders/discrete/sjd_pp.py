@@ -57,7 +57,7 @@ def sjd_pp(
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
         p, u = slots.compute_law(draft), slots.draw_uniforms("accept")
-        tokens, kept = verify(p, q, draft, point, u, slots.draw_races())
+        tokens, n_kept = verify(p, q, draft, point, u, slots.draw_races())
         likely, stored = reuse(p, q, draft, point, tau, law)
-        behind = slots.slot[: draft.shape[1]] >= kept[:, None]
-        yield slots.advance(torch.where(behind & likely, draft, tokens), kept, p, stored)
+        after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
+        yield slots.advance(torch.where(after_correction & likely, draft, tokens), n_kept, p, stored)

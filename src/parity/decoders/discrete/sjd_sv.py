@@ -32,10 +32,10 @@ def accept_runs(p: Tensor, q: Tensor, u: Tensor, alpha: float) -> Tensor:
     W = p.shape[1]
     falls = torch.cat([torch.ones_like(p[:, :1], dtype=torch.bool), p[:, 1:] < p[:, :-1]], 1)
     number = falls.cumsum(1)
-    same = number[:, :, None] == number[:, None, :]  # [B, W, W] slots of one run
-    up_to = same & torch.ones(W, W, dtype=torch.bool, device=p.device).tril()  # j <= i
-    rest = (same.transpose(1, 2) & up_to.transpose(1, 2)) * p[:, None, :]  # p of j >= i
-    share = rest.sum(-1) >= alpha * (same * p[:, None, :]).sum(-1)
+    same_run = number[:, :, None] == number[:, None, :]  # [B, W, W] slots of one run
+    up_to = same_run & torch.ones(W, W, dtype=torch.bool, device=p.device).tril()  # j <= i
+    rest = (same_run.transpose(1, 2) & up_to.transpose(1, 2)) * p[:, None, :]  # p of j >= i
+    share = rest.sum(-1) >= alpha * (same_run * p[:, None, :]).sum(-1)
     share_of_next = torch.cat([share[:, 1:] & ~falls[:, 1:], torch.zeros_like(falls[:, :1])], 1)
     tested = ~share_of_next
     ratio = torch.where(tested, p.clamp(min=1e-38).log() - q.clamp(min=1e-38).log(), 0)
@@ -82,5 +82,5 @@ def sjd_sv(
             accepted, scaled = accept_runs(likely, probability(q, draft), u, alpha), p
         else:
             accepted, scaled = verify_block(p, q, draft, past, u)
-        tokens, kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
-        yield slots.advance(tokens, kept, p)
+        tokens, n_kept = finish(scaled, q, draft, torch.zeros_like(point), accepted, race(p, e), e)
+        yield slots.advance(tokens, n_kept, p)

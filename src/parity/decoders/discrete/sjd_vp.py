@@ -39,17 +39,17 @@ def sjd_vp(
               the "target" law of this pass, as if the drafts were SJD's, which is biased
     init      as in `sjd`
     """
-    slots, kept = Window(model, start, noise, window, init), start
-    before: Tensor | None = None  # [B, W, V] the laws of the pass before
+    slots, n_kept = Window(model, start, noise, window, init), start
+    previous: Tensor | None = None  # [B, W, V] the laws of the pass before
     while slots.has_open_slots():
         draft, q, point = slots.make_drafts()
         p, u, e = slots.compute_law(draft), slots.draw_uniforms("accept"), slots.draw_races()
         drawn = p
-        if before is not None:
-            (last,), new = shift_window(kept, p.shape[1], before)
-            rise = (p / last.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
+        if previous is not None:
+            (shifted,), new = shift_window(n_kept, p.shape[1], previous)
+            rise = (p / shifted.clamp(min=torch.finfo(p.dtype).tiny)).clamp(max=1e6) ** strength
             drawn = torch.where(new[..., None], p, normalize(p * rise))
-        tokens, kept = verify(p, q, draft, point, u, e)
-        behind = slots.slot[: draft.shape[1]] >= kept[:, None]
-        yield slots.advance(torch.where(behind, race(drawn, e), tokens), kept, p, p if law == "target" else drawn)
-        before = p
+        tokens, n_kept = verify(p, q, draft, point, u, e)
+        after_correction = slots.slot[: draft.shape[1]] >= n_kept[:, None]
+        yield slots.advance(torch.where(after_correction, race(drawn, e), tokens), n_kept, p, p if law == "target" else drawn)
+        previous = p

@@ -22,17 +22,17 @@ SOURCE = "Leviathan et al. 2023, Alg. 1; verify: block is Sun et al. 2024 (2403.
 
 
 def propose(
-    model: TokenModel, line: SequenceBuffer, where: Tensor, noise: Noise, index: Tensor
+    model: TokenModel, line: SequenceBuffer, positions: Tensor, noise: Noise, index: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Drafts [B] for all positions `where` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
+    """Drafts [B] for all positions `positions` [B, W] but the last, and the laws [B, V] they were drawn from one by one."""
     # Two tokens at first: where all drafts of the last pass were accepted, the model has not read the last of them.
-    read = (line.frontier[:, None] + torch.arange(-1, 1, device=where.device)).clamp(min=0)
-    feed, positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
+    read = (line.frontier[:, None] + torch.arange(-1, 1, device=positions.device)).clamp(min=0)
+    feed, feed_positions, drafts, laws = line.tokens.gather(1, read), read - 1, [], []
     e = noise.exponential("draft", index[:, :-1], model.vocab)
-    for k in range(where.shape[1] - 1):
-        laws.append(model.logits(feed, positions)[:, -1].softmax(-1))
+    for k in range(positions.shape[1] - 1):
+        laws.append(model.logits(feed, feed_positions)[:, -1].softmax(-1))
         drafts.append(race(laws[-1], e[:, k]))
-        feed, positions = drafts[-1][:, None], where[:, k : k + 1].clamp(max=model.length - 1)
+        feed, feed_positions = drafts[-1][:, None], positions[:, k : k + 1].clamp(max=model.length - 1)
     return drafts, laws
 
 
@@ -71,13 +71,13 @@ def spec(
     while W := min(
         gamma + 1, line.count_remaining() * (gamma + 1 if static else 1)
     ):  # it shrinks at the end of the image
-        where, index = line.next_positions(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)
-        drafts, laws = propose(draft_model, line, where, noise, index)
-        last = line.read_last_token()[:, 0]
-        p = model.logits(torch.stack([last, *drafts], 1), (where - 1).clamp(max=model.length - 1)).softmax(-1)
-        draft, q = torch.stack([*drafts, last], 1), torch.stack([*laws, p[:, -1]], 1)
+        positions, index = line.next_positions(W), line.age * (gamma + 1) + torch.arange(W, device=start.device)
+        drafts, laws = propose(draft_model, line, positions, noise, index)
+        last_token = line.read_last_token()[:, 0]
+        p = model.logits(torch.stack([last_token, *drafts], 1), (positions - 1).clamp(max=model.length - 1)).softmax(-1)
+        draft, q = torch.stack([*drafts, last_token], 1), torch.stack([*laws, p[:, -1]], 1)
         # No draft stands in the last slot, nor at the last position that is drawn where the window was shrunk to it.
-        bonus = (torch.arange(W, device=start.device) == gamma) | (where >= line.end - 1)
+        bonus = (torch.arange(W, device=start.device) == gamma) | (positions >= line.end - 1)
         u, e = noise.uniform("accept", index), noise.exponential("sample", index, V)
         accepted, scaled = VERIFY[verify](p, q, draft, bonus, u)
         yield line.advance(*finish(scaled, q, draft, bonus, accepted, race(p, e), e))

@@ -26,9 +26,9 @@ RESTS_ON = "drafted_trees"  # figures 2 and 3: how alike its drafts are, how fea
 SOURCE = "Dong et al. 2025 (VVS), sec. 4, Alg. 1 and 2"
 
 
-def select_rows(rows: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> list[Tensor]:
-    """`one` in some rows [B] bool, the other in the rest."""
-    return [torch.where(rows[:, None], x, y) for x, y in zip(one, other, strict=True)]
+def select_rows(rows: Tensor, chosen: tuple[Tensor, ...], rest: tuple[Tensor, ...]) -> list[Tensor]:
+    """`chosen` in some rows [B] bool, the other in the rest."""
+    return [torch.where(rows[:, None], x, y) for x, y in zip(chosen, rest, strict=True)]
 
 
 def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float, stride: int) -> Tensor:
@@ -37,10 +37,10 @@ def measure_similarity(tree: Candidates, codes: Tensor, depth: int, decay: float
     leaf = find_leaves(tree)
     chosen = leaf & ((leaf.cumsum(1) - 1) % stride == 0)
     weight = count_sequences(tree, chosen.to(codes.dtype))
-    at = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
-    n = at.sum(1)  # [B, depth] sequences that reach it
+    by_depth = one_hot(tree.depth - 1, depth).to(codes.dtype) * weight[..., None]  # [B, T, D]
+    n = by_depth.sum(1)  # [B, depth] sequences that reach it
     # the cosines of all ordered pairs at once, those of a sequence with itself included
-    total = (at.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
+    total = (by_depth.transpose(1, 2) @ normalize(codes[tree.tokens], dim=-1)).square().sum(-1)
     mean = torch.where(n > 1, (total - n) / (n * (n - 1)).clamp(min=1), 1.0)
     w = torch.where(n > 0, decay ** torch.arange(depth, device=n.device), 0)
     return (w * mean).sum(1) / w.sum(1)
@@ -77,9 +77,9 @@ def take_sequence(line: SequenceBuffer, tree: Candidates, path: Tensor, rows: Te
     mean = torch.where(leaf, tree.depth, 0).sum(1) // leaf.sum(1) if truncate else torch.full_like(line.frontier, depth)
     g = (path >= 0).sum(1).minimum(mean).minimum(line.model.length - 1 - line.frontier).clamp(min=0)
     g = torch.where(rows, g, 0)
-    taken = tree.tokens.gather(1, path.clamp(min=0))
-    held = torch.arange(depth, device=g.device) < g[:, None]
-    line.tokens.scatter_(1, line.next_positions(depth) + 1, torch.where(held, taken, 0))
+    drafts = tree.tokens.gather(1, path.clamp(min=0))
+    is_taken = torch.arange(depth, device=g.device) < g[:, None]
+    line.tokens.scatter_(1, line.next_positions(depth) + 1, torch.where(is_taken, drafts, 0))
     return g
 
 
@@ -87,11 +87,11 @@ def join_tree(line: SequenceBuffer, g: Tensor, G: int, candidates: Candidates) -
     """The last final token, the g [B] tokens behind it that were taken unverified (room for G of them), and the
     candidates behind these."""
     chain = torch.arange(G + 1, device=g.device).expand(len(g), -1)
-    taken = line.tokens.gather(1, line.frontier[:, None] + chain)[:, 1:]
-    on, top = chain <= g[:, None], torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
-    parents = torch.cat([torch.where(on, chain - 1, -1), top], 1)
-    offset = torch.cat([torch.where(on, chain, 0), candidates.depth + g[:, None]], 1)
-    return Tree(line, torch.cat([taken, candidates.tokens], 1), parents, offset)
+    unverified = line.tokens.gather(1, line.frontier[:, None] + chain)[:, 1:]
+    in_chain, below_chain = chain <= g[:, None], torch.where(candidates.parents < 0, g[:, None], candidates.parents + G + 1)
+    parents = torch.cat([torch.where(in_chain, chain - 1, -1), below_chain], 1)
+    offset = torch.cat([torch.where(in_chain, chain, 0), candidates.depth + g[:, None]], 1)
+    return Tree(line, torch.cat([unverified, candidates.tokens], 1), parents, offset)
 
 
 def replace_path(
@@ -103,8 +103,8 @@ def replace_path(
     """
     likely = trace_path(candidates, find_likeliest(candidates), verified.path.shape[1] - 1)
     n = ((verified.path >= 0).sum(1) - 1).minimum((likely >= 0).sum(1))[:, None]
-    held = torch.arange(likely.shape[1], device=n.device) < n
-    path = torch.cat([verified.path[:, :1], torch.where(held, likely + first, -1)], 1)
+    is_replaced = torch.arange(likely.shape[1], device=n.device) < n
+    path = torch.cat([verified.path[:, :1], torch.where(is_replaced, likely + first, -1)], 1)
     law = p[torch.arange(len(p), device=n.device)[:, None], path.gather(1, n)]
     drawn = race(law, exponential.gather(1, n[..., None].expand(-1, 1, p.shape[-1])))
     tokens = torch.cat([tree.tokens.gather(1, path[:, 1:].clamp(min=0)), drawn], 1)
@@ -162,7 +162,7 @@ def vvs(
     blend      s1 and s2 take turns by pass (the paper's table 6)
     replace    r, share of verified steps whose accepted tokens are exchanged for those of the likeliest path (table 4)
     """
-    line, near = SequenceBuffer(model, start, 2 * depth + 3), find_look_alikes(model.codebook, k)
+    line, look_alikes = SequenceBuffer(model, start, 2 * depth + 3), find_look_alikes(model.codebook, k)
     exponential, uniform = make_races(line, noise), make_trials(line, noise, min(top_k, model.vocab))
     slot = torch.arange(depth + 1, device=start.device)
     G = 0 if schedule == "off" else depth  # most tokens that are taken unverified
@@ -177,13 +177,13 @@ def vvs(
             if may_skip(line, schedule, interval) and not is_idle_on_cpu(skip := skip & (age > 0)):
                 path = choose_sequence(candidates, select, noise.uniform("branch", 2 * age), depth)
                 g = take_sequence(line, candidates, path, skip, truncate)
-                others = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
-                candidates = Candidates(*select_rows(g > 0, others, candidates))
+                redrafted = draft(line.frontier, line.frontier + g, (g + max(s2, 0))[:, None])
+                candidates = Candidates(*select_rows(g > 0, redrafted, candidates))
             tree = join_tree(line, g, G, candidates)
         p, draws = tree.compute_law(), (exponential.take_next(G + depth + 1), uniform.take_next(G + depth + 1))
         e, u = (torch.take_along_dim(x, (g[:, None] + slot)[..., None], 1) for x in draws)
-        verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], near, delta, "counted")
+        verified = descend(p, tree.tokens, tree.follows, g, e, u[:, :-1], look_alikes, delta, "counted")
         if replace and line.step:
-            other = replace_path(tree, candidates, G + 1, verified, p, e)
-            verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, other, verified))
+            replaced = replace_path(tree, candidates, G + 1, verified, p, e)
+            verified = Descent(*select_rows(noise.uniform("branch", 2 * age + 1) < replace, replaced, verified))
         yield finish_pass(tree, g, G, verified)

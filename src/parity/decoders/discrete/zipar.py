@@ -42,35 +42,35 @@ def zipar(
     first = list(range(0, L, width))
     end = [min(n + width, L) for n in first]
 
-    def at_choice(n: int, stop: int) -> int:
+    def find_choice(n: int, stop: int) -> int:
         """The first position from n on where the model chooses, or the row's end."""
         return next((i for i in range(n, stop) if forced[i] < 0), stop)
 
-    head = [at_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
+    head = [find_choice(n, stop) for n, stop in zip(first, end, strict=True)]  # first open position of each row
 
-    def due(row: int) -> bool:
-        above = row - 1
-        return row == 0 or (row < len(first) and head[above] - first[above] >= min(ahead, end[above] - first[above]))
+    def is_due(row: int) -> bool:
+        row_above = row - 1
+        return row == 0 or (row < len(first) and head[row_above] - first[row_above] >= min(ahead, end[row_above] - first[row_above]))
 
-    unfed, begun = {-1}, 0  # positions whose tokens the model has not seen; rows that have started
+    unfed, n_started = {-1}, 0  # positions whose tokens the model has not seen; rows that have started
     while head != end:
-        while due(begun):
-            above = begun - 1
-            if begun and head[above] < end[above]:
-                if forced[end[above] - 1] < 0:
-                    line[:, end[above]] = line[:, head[above]]  # the stand-in
-                unfed.add(end[above] - 1)
-            unfed.update(range(first[begun], head[begun]))
-            begun += 1
-        feed, active = sorted(unfed), [r for r in range(begun) if head[r] < end[r]]
+        while is_due(n_started):
+            row_above = n_started - 1
+            if n_started and head[row_above] < end[row_above]:
+                if forced[end[row_above] - 1] < 0:
+                    line[:, end[row_above]] = line[:, head[row_above]]  # the stand-in
+                unfed.add(end[row_above] - 1)
+            unfed.update(range(first[n_started], head[n_started]))
+            n_started += 1
+        feed, active = sorted(unfed), [r for r in range(n_started) if head[r] < end[r]]
         positions = torch.tensor(feed, device=device).expand(len(start), -1)
         logits = model.logits(line.gather(1, positions + 1), positions)
         p = logits[:, [feed.index(head[r] - 1) for r in active]].softmax(-1)
-        where = torch.tensor([head[r] for r in active], device=device)
-        line[:, where + 1] = race(p, noise.exponential("sample", where[None], model.vocab))
-        after = {r: at_choice(head[r] + 1, end[r]) for r in active}
-        unfed = {n for r in active for n in range(head[r], after[r])}
-        head = [after.get(r, n) for r, n in enumerate(head)]
+        drawn_positions = torch.tensor([head[r] for r in active], device=device)
+        line[:, drawn_positions + 1] = race(p, noise.exponential("sample", drawn_positions[None], model.vocab))
+        next_head = {r: find_choice(head[r] + 1, end[r]) for r in active}
+        unfed = {n for r in active for n in range(head[r], next_head[r])}
+        head = [next_head.get(r, n) for r, n in enumerate(head)]
         final = torch.tensor(sorted(unfed), device=device).expand(len(start), -1)
-        nodes, kept = (torch.full_like(start, n) for n in (len(feed), final.shape[1]))
-        yield Step(line.gather(1, final + 1), kept, final, nodes)
+        nodes, n_kept = (torch.full_like(start, n) for n in (len(feed), final.shape[1]))
+        yield Step(line.gather(1, final + 1), n_kept, final, nodes)
