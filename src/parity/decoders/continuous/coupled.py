@@ -1,14 +1,14 @@
-"""Coupled continuous Jacobi: the walks of a window of places, drawn ahead and moved exactly when their laws move.
+"""Coupled continuous Jacobi: the walks of a window of ranks, drawn ahead and moved exactly when their laws move.
 
 Source: ours, docs/explanation/heads.md; the fixed point is Wiggers & Hoogeboom 2020 (predictive sampling), the
 coupling of a step De Bortoli et al. 2025.
 
 Words. A *round* asks the network once for conditions; a *sweep* asks the head once for all steps of their walks that
-are not verified. A step is *verified* once it was drawn or coupled under its place's present condition, from a point
-that is verified itself. A place is final when all its steps are verified, its condition reads all places before it, and
+are not verified. A step is *verified* once it was drawn or coupled under its rank's present condition, from a point
+that is verified itself. A rank is final when all its steps are verified, its condition reads all ranks before it, and
 these are final.
 
-Why it is exact: order the coordinates by place, then from noisy to clean. Given the history of those before it, over
+Why it is exact: order the coordinates by rank, then from noisy to clean. Given the history of those before it, over
 all rounds, a step's value is a draw of its present Gaussian: each coupling turns the old law into the new one with
 fresh randomness, both laws are functions of that history, and whether a step is moved is, too.
 """
@@ -36,11 +36,11 @@ EXACT_LAYER = {"law": "exact"}
 COUPLED_WITH = {"law": "path"}
 TARGETS = "walks"
 SOURCE = "this project, 2026: docs/explanation/heads.md"
-GROWTH = 50.0  # more than what still moves in a last round adds up to over steps and places: 35 as measured
+GROWTH = 50.0  # bounds how much the moves of a last round add up to, over steps and ranks; 35 as measured
 
 
 class Walks(NamedTuple):
-    """Walks of N tokens, or of the L places of B images; steps in their order, the noisiest first."""
+    """Walks of N tokens, or of the L ranks of B images; steps in their order, the noisiest first."""
 
     first: Tensor  # [..., D] x_T, which never moves
     x: Tensor  # [..., T, D] the points that the steps lead to; the last is the token
@@ -49,61 +49,103 @@ class Walks(NamedTuple):
     std: Tensor
     verified: Tensor  # [...] steps
 
-    def at(self, rows: Tensor, places: Tensor) -> "Walks":
-        """Those of `places` [n, m] of the images `rows` [n], flat: [n m, ...]."""
-        return Walks(*(v[rows[:, None], places].flatten(0, 1) for v in self))
+    def select(self, rows: Tensor, ranks: Tensor) -> "Walks":
+        """Select the walks of `ranks` [n, m] of the images `rows` [n], flattened to [n m, ...]."""
+        return Walks(*(v[rows[:, None], ranks].flatten(0, 1) for v in self))
 
-    def put(self, rows: Tensor, places: Tensor, some: "Walks") -> None:
-        for own, new in zip(self, some, strict=True):
-            own[rows[:, None], places] = new.unflatten(0, places.shape)
+    def put(self, rows: Tensor, ranks: Tensor, walks: "Walks") -> None:
+        """Write walks [n m, ...] in place at `ranks` [n, m] of the images `rows` [n]."""
+        for values, new in zip(self, walks, strict=True):
+            values[rows[:, None], ranks] = new.unflatten(0, ranks.shape)
+
+
+class Rule(NamedTuple):
+    """When a step counts as verified."""
+
+    theta: float | None  # deviations between two means up to which a step is coupled; None: no step is
+    eps: float  # largest move of a step that keeps its noise
+    path: bool  # small moves add up: after the first rank no step is verified before its whole walk stays
+    sweeps: int  # least sweeps of a round
 
 
 def start_walks(chain: Chain, noise: Noise, B: int, L: int, dim: int) -> Walks:
-    """Walks of all places under the prediction that stands for none."""
-    T, device = chain.steps, noise.keys.device
+    """Draw the walks of all ranks under the prior prediction, none of their steps verified."""
+    T = chain.steps
+    device = noise.keys.device
     z = noise.normal("sample", torch.arange(L * (T + 1), device=device).expand(B, -1), dim).view(B * L, T + 1, dim)
     i = torch.arange(T, 0, -1, device=device).expand(B * L, -1)
     step = make_step(chain, i, chain.prior.expand(B * L, T, -1))
     points, (mean, std) = draft_walk(z[:, T], step, z[:, :T].flip(1))
-    none = torch.zeros(B * L, dtype=torch.int64, device=device)
-    each = (points[:, 0], points[:, 1:], z[:, :T].flip(1), mean, std, none)
-    return Walks(*(v.unflatten(0, (B, L)).clone() for v in each))
+    verified = torch.zeros(B * L, dtype=torch.int64, device=device)
+    values = (points[:, 0], points[:, 1:], z[:, :T].flip(1), mean, std, verified)
+    return Walks(*(v.unflatten(0, (B, L)).clone() for v in values))
 
 
 def sweep(walks: Walks, chain: Chain, noise: Noise, index: Tensor, theta: float | None, eps: float) -> Walks:
-    """One sweep over N walks: the head is asked once, at the points of all steps that are not verified.
+    """Sweep over N walks once: ask the head at the points of all unverified steps, and move each step to its new law.
 
-    Each of these steps is moved to its law under that, from the point before it as it stands. It is coupled where the
-    two means are within theta deviations (None: nowhere), and keeps its noise elsewhere, where it stays if it moves by
-    eps or less. All up to the first that moves are verified, and that one: it was moved from a verified point. The
-    steps behind it are drawn anew with their noise. index [N, T] names the draws.
+    A step starts from the present point before it. It is coupled where the two means are within theta deviations (None:
+    nowhere). Elsewhere it keeps its noise, and counts as unmoved if it moves by eps or less. The steps up to and with
+    the first that moves are verified, because that one was moved from a verified point. The later steps are drawn anew
+    with their noise. index [N, T] names the draws.
     """
     T = chain.steps
     steps = torch.arange(T, device=index.device)
     unverified = steps >= walks.verified[:, None]
-    points, (walk, s) = torch.cat([walks.first[:, None], walks.x[:, :-1]], 1), unverified.nonzero(as_tuple=True)
+    points = torch.cat([walks.first[:, None], walks.x[:, :-1]], 1)
+    walk, s = unverified.nonzero(as_tuple=True)
     prediction = chain.predict_where(unverified, points, (T - steps).expand_as(unverified))
-    step, before = make_step(chain, T - s, prediction), points[unverified]
+    step = make_step(chain, T - s, prediction)
     old, z, mean_q, std_q = (v[walk, s] for v in walks[1:5])
-    mean, std = step.mean(before), step.std
+    mean = step.mean(points[unverified])
+    std = step.std
     new = mean + std * z
-    kept, moved = (new - old).abs().amax(-1) <= eps, z
+    unmoved = (new - old).abs().amax(-1) <= eps
+    new_z = z
     if theta is not None:
-        near = ((mean_q - mean) / std_q.where(std_q > 0, 1)).norm(dim=-1) <= theta
+        close = ((mean_q - mean) / std_q.where(std_q > 0, 1)).norm(dim=-1) <= theta
         q, p = (mean_q[:, None], std_q[:, None]), (mean[:, None], std[:, None])  # of one point each
-        reached, same = (v[:, 0] for v in couple(old[:, None], q, p, noise.take(walk), index[walk, s, None]))
-        new, kept = torch.where(near[:, None], reached, new), torch.where(near, same, kept)
-        moved = torch.where(near[:, None] & (std > 0), (new - mean) / std, z)
-    verified = (count_leading(torch.ones_like(index, dtype=torch.bool).index_put((walk, s), kept)) + 1).clamp(max=T)
-    moved = torch.where((s < verified[walk])[:, None], moved, z)
-    each = zip(walks[1:5], (new, moved, mean, std), strict=True)
-    x, z, mean, std = (of_all.index_put((walk, s), here) for of_all, here in each)
+        reached, unchanged = (v[:, 0] for v in couple(old[:, None], q, p, noise.take(walk), index[walk, s, None]))
+        new = torch.where(close[:, None], reached, new)
+        unmoved = torch.where(close, unchanged, unmoved)
+        new_z = torch.where(close[:, None] & (std > 0), (new - mean) / std, z)
+    holds = torch.ones_like(index, dtype=torch.bool).index_put((walk, s), unmoved)
+    verified = (count_leading(holds) + 1).clamp(max=T)
+    new_z = torch.where((s < verified[walk])[:, None], new_z, z)
+    values = zip(walks[1:5], (new, new_z, mean, std), strict=True)
+    x, z, mean, std = (v.index_put((walk, s), changed) for v, changed in values)
     offset, slope = (torch.zeros_like(x).index_put((walk, s), v) for v in step[:2])
     for k in range(int(verified.min()), T):
-        anew = (verified <= k)[:, None]
-        mean[:, k] = torch.where(anew, offset[:, k] + slope[:, k] * x[:, k - 1], mean[:, k])
-        x[:, k] = torch.where(anew, mean[:, k] + std[:, k] * z[:, k], x[:, k])
+        redrawn = (verified <= k)[:, None]
+        mean[:, k] = torch.where(redrawn, offset[:, k] + slope[:, k] * x[:, k - 1], mean[:, k])
+        x[:, k] = torch.where(redrawn, mean[:, k] + std[:, k] * z[:, k], x[:, k])
     return Walks(walks.first, x, z, mean, std, verified)
+
+
+def run_sweeps(
+    walks: Walks, chain: Chain, noise: Noise, index: Tensor, stride: int, wanted: Tensor, first: Tensor, rule: Rule
+) -> tuple[Walks, Tensor]:
+    """Sweep over the n m walks of a round `rule.sweeps` times, then until each image's first open rank is verified.
+
+    wanted, first [n, m] bool: which walks the round moves, and which are of the first open rank; index [n m, T] names
+    the draws of the first sweep, that of each later one `stride` more. Returns the walks, and steps [n m] accepted.
+    """
+    accepted = torch.zeros_like(walks.verified)
+    for k in range(max(rule.sweeps, chain.steps)):  # every sweep verifies a step of each walk
+        unfinished = wanted.flatten() & (walks.verified < chain.steps)
+        if k >= rule.sweeps:
+            waiting = (first.flatten() & unfinished).view(first.shape).any(1)
+            unfinished &= waiting.repeat_interleave(first.shape[1])
+        walk = unfinished.nonzero().flatten()
+        if not len(walk):
+            break
+        old = Walks(*(v[walk] for v in walks))
+        if rule.path:
+            old = old._replace(verified=torch.where(first.flatten()[walk], old.verified, 0))
+        new = sweep(old, chain.take(walk), noise.take(walk), index[walk] + stride * k, rule.theta, rule.eps)
+        accepted.index_add_(0, walk, (new.verified - old.verified - 1).clamp(min=0))
+        walks = Walks(*(v.index_copy(0, walk, w) for v, w in zip(walks, new, strict=True)))
+    return walks, accepted
 
 
 @torch.inference_mode()
@@ -119,85 +161,86 @@ def coupled(
     law: Literal["exact", "path"] = "exact",
     eps: Annotated[float, Field(ge=0)] = 1e-3,
 ) -> Iterator[Draw]:
-    """All positions of a window are drawn at once, each with its whole walk.
+    """Draw all positions of a window at once, each with its whole walk.
 
     window  positions drawn at once
     sweeps  least calls of the head in a round, which goes on until its first position is final
-    reads   what the network reads for a position behind the first: "final" tokens alone, one evaluation for all, or the
+    reads   what the network reads for a position after the first: "final" tokens alone, one evaluation for all, or the
             "drafts" before it too: fewer rounds, but an evaluation each where attention is bidirectional. A causal
             network always reads drafts
     theta   deviations between two means up to which a step is coupled; beyond, it keeps its noise
     law     "exact": the target's law. "path": every step keeps its noise, and the image is, within `eps`, what plain
-            decoding draws under this very noise
+            decoding draws under the same noise
     eps     largest difference to plain decoding under `law: path`
     """
-    target, (B, L), device = models.target, start.order.shape, start.order.device
-    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by place
-    place, at, rounds = torch.arange(L, device=device), torch.zeros(B, dtype=torch.int64, device=device), 0
-    changed, walks = torch.ones(B, L, dtype=torch.bool, device=device), None
-    near, still = (theta, 0.0) if law == "exact" else (None, eps / GROWTH)
-    of_drafts = reads == "drafts" or target.raster
-    while len(rows := (at < L).nonzero().flatten()):
-        distance = place - at[rows, None]
-        inside = (distance >= 0) & (distance < window)
-        if not of_drafts:  # a draft is renewed each time its place is twice as near
-            todo = inside & (distance & (distance - 1) == 0)
+    target = models.target
+    B, L = start.order.shape
+    device = start.order.device
+    rule = Rule(theta, 0.0, False, sweeps) if law == "exact" else Rule(None, eps / GROWTH, True, sweeps)
+    reads_drafts = reads == "drafts" or target.raster
+    tokens = torch.zeros(B, L, target.dim, dtype=noise.dtype, device=device)  # by rank
+    rank = torch.arange(L, device=device)
+    frontier = torch.zeros(B, dtype=torch.int64, device=device)  # first open rank
+    changed = torch.ones(B, L, dtype=torch.bool, device=device)  # ranks whose condition may differ from the last one
+    walks: Walks | None = None
+    draws = 0  # numbers that name the draws of earlier rounds
+    while len(rows := (frontier < L).nonzero().flatten()):
+        distance = rank - frontier[rows, None]
+        in_window = (distance >= 0) & (distance < window)
+        if not reads_drafts:  # a draft is renewed each time its rank is twice as near
+            renewed = in_window & (distance & (distance - 1) == 0)
         elif walks is None:
-            todo = inside
+            renewed = in_window
         else:
-            todo = inside & (changed[rows] | (walks.verified[rows] < target.steps))
-        asked = todo.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(todo.sum(1).max())]
-        known = asked if of_drafts else at[rows, None].expand_as(asked)
-        model, grid = target.take(rows), write(torch.zeros_like(tokens[rows]), start.order[rows], tokens[rows])
-        chain = model.chain(model.conditions(grid, start.order[rows], asked, known))
+            renewed = in_window & (changed[rows] | (walks.verified[rows] < target.steps))
+        ranks = renewed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(renewed.sum(1).max())]
+        n_known = ranks if reads_drafts else frontier[rows, None].expand_as(ranks)
+        model = target.take(rows)
+        grid = write(torch.zeros_like(tokens[rows]), start.order[rows], tokens[rows])
+        chain = model.chain(model.conditions(grid, start.order[rows], ranks, n_known))
         if walks is None:
             if law == "exact":
                 require_noise(chain, "coupled")
             walks = start_walks(chain, noise, B, L, target.dim)
-        walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & todo, 0)
-        image, accepted = rows.repeat_interleave(asked.shape[1]), torch.zeros_like(at)
-        own, most = noise.take(image), max(sweeps, chain.steps)
-        base = asked.flatten()[:, None] * chain.steps + torch.arange(chain.steps, device=device)
-        here, real = walks.at(rows, asked), todo.gather(1, asked).flatten()
-        first = (asked == at[rows, None]).flatten()
-        for k in range(most):  # every sweep verifies a step of each walk
-            goes_on = real & (here.verified < chain.steps)
-            if k >= sweeps:
-                goes_on &= (first & goes_on).view(asked.shape).any(1).repeat_interleave(asked.shape[1])
-            if not len(work := goes_on.nonzero().flatten()):
-                break
-            some = Walks(*(v[work] for v in here))
-            if law == "path":  # small moves add up: nothing is verified before all of it stays, but at the first place
-                some = some._replace(verified=torch.where(first[work], some.verified, 0))
-            index = base[work] + L * chain.steps * (rounds * most + k)
-            new = sweep(some, chain.take(work), own.take(work), index, near, still)
-            accepted.index_add_(0, image[work], (new.verified - some.verified - 1).clamp(min=0))
-            here = Walks(*(v.index_copy(0, work, w) for v, w in zip(here, new, strict=True)))
-        walks.put(rows, asked, here)
-        now = walks.x[rows, :, -1]
-        far = torch.where(inside, (now - tokens[rows]).abs().amax(-1), 0)
-        tokens[rows] = torch.where(inside[..., None], now, tokens[rows])
-        settled = inside & (walks.verified[rows] == chain.steps) & ~mark_after_first(far > still)
-        if of_drafts:
-            changed[rows] = (changed[rows] & ~todo) | mark_after_first(far > 0)
-        else:  # every condition changes with the next final token, and only the first has read all before its place
-            settled &= distance == 0
-        ahead = (at[rows, None] + place).clamp(max=L - 1)
-        kept = count_leading(settled.gather(1, ahead)).minimum(L - at[rows])
-        drawn = collect_final(walks, at, torch.zeros_like(at).index_copy(0, rows, kept))
+        walks.verified[rows] = walks.verified[rows].masked_fill(changed[rows] & renewed, 0)
+
+        image = rows.repeat_interleave(ranks.shape[1])
+        index = draws + ranks.flatten()[:, None] * chain.steps + torch.arange(chain.steps, device=device)
+        wanted = renewed.gather(1, ranks)
+        first = ranks == frontier[rows, None]
+        stride = L * chain.steps
+        draws += stride * max(sweeps, chain.steps)
+        swept, steps = run_sweeps(
+            walks.select(rows, ranks), chain, noise.take(image), index, stride, wanted, first, rule
+        )
+        walks.put(rows, ranks, swept)
+
+        new = walks.x[rows, :, -1]
+        move = torch.where(in_window, (new - tokens[rows]).abs().amax(-1), 0)
+        tokens[rows] = torch.where(in_window[..., None], new, tokens[rows])
+        final = in_window & (walks.verified[rows] == chain.steps) & ~mark_after_first(move > rule.eps)
+        if reads_drafts:
+            changed[rows] = (changed[rows] & ~renewed) | mark_after_first(move > 0)
+        else:  # the next final token changes every condition: only the first open rank has read all before it
+            final &= distance == 0
+        n_kept = count_leading(final.gather(1, (frontier[rows, None] + rank).clamp(max=L - 1)))
+        n_kept = torch.zeros_like(frontier).index_copy(0, rows, n_kept.minimum(L - frontier[rows]))
+        drawn = collect_final(walks, frontier, n_kept)
+        accepted = torch.zeros_like(frontier).index_add(0, image, steps)
         yield drawn._replace(accepted_drafts=accepted, standing=tokens.clone())
-        at[rows], rounds = at[rows] + kept, rounds + 1
+        frontier += n_kept
 
 
-def mark_after_first(some: Tensor) -> Tensor:
-    """Places [B, L] behind a place that is one of `some`."""
-    return some.cumsum(1) - some.long() > 0
+def mark_after_first(marks: Tensor) -> Tensor:
+    """Mark the ranks [B, L] after the first marked one of each row."""
+    return marks.cumsum(1) - marks.long() > 0
 
 
-def collect_final(walks: Walks, at: Tensor, kept: Tensor) -> Draw:
-    """The first kept[b] places from at[b] on, with the noise that leads to them."""
+def collect_final(walks: Walks, frontier: Tensor, n_kept: Tensor) -> Draw:
+    """Collect the first n_kept[b] tokens from rank frontier[b] on, with the noise that leads to them."""
     L = walks.x.shape[1]
-    where = (at[:, None] + torch.arange(max(1, int(kept.max())), device=at.device)).clamp(max=L - 1)
-    each = walks.at(torch.arange(len(at), device=at.device), where)
-    noise = torch.cat([each.z.flip(1), each.first[:, None]], 1)
-    return Draw(each.x[:, -1].unflatten(0, where.shape), kept, noise=noise.unflatten(0, where.shape))
+    ranks = frontier[:, None] + torch.arange(max(1, int(n_kept.max())), device=frontier.device)
+    ranks = ranks.clamp(max=L - 1)
+    chosen = walks.select(torch.arange(len(frontier), device=frontier.device), ranks)
+    noise = torch.cat([chosen.z.flip(1), chosen.first[:, None]], 1)
+    return Draw(chosen.x[:, -1].unflatten(0, ranks.shape), n_kept, noise=noise.unflatten(0, ranks.shape))
